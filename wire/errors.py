@@ -1,0 +1,141 @@
+"""Every error a client or a desk may meet, with a stable code, HTTP status and whether a retry can help.
+
+HeadraceError
+├── InvalidRequestError            400  the request can never work; `param` names the field
+│   ├── ContextLengthExceededError 400
+│   ├── TemplateError              400  the chat template refuses these messages
+│   ├── ModelNotFoundError         404
+│   ├── NotFoundError              404  conversation or response unknown
+│   ├── ConflictError              409  a stale write
+│   └── BodyTooLargeError          413
+├── OverloadedError                429  admission is full, or a bounded stream is
+├── RequestCancelledError          499  the client left or cancelled
+├── UnavailableError               503  no replica serves this model now
+├── DeadlineExceededError          504
+└── InternalError                  500  our fault; the message never quotes the request
+    └── DeadLetterError            500  three desks in turn failed on this job
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """Base of all errors that may reach a client.
+
+    `param` names the request field at fault, or is None.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequestError(HeadraceError):
+    """The request can never work as it is."""
+
+    code = "invalid_request"
+    type = "invalid_request_error"
+    status = 400
+
+
+class ContextLengthExceededError(InvalidRequestError):
+    """Prompt and wanted output do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateError(InvalidRequestError):
+    """The model's chat template refuses these messages."""
+
+    code = "template_refused"
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """No model of this name is served here."""
+
+    code = "model_not_found"
+    status = 404
+
+
+class NotFoundError(InvalidRequestError):
+    """A stored object (response, conversation, item) is unknown."""
+
+    code = "not_found"
+    status = 404
+
+
+class ConflictError(InvalidRequestError):
+    """Somebody else changed the object first."""
+
+    code = "conflict"
+    status = 409
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """The request body passes the byte limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class OverloadedError(HeadraceError):
+    """Admission or a bounded stream is full; try again later."""
+
+    code = "overloaded"
+    type = "rate_limit_error"
+    status = 429
+    retryable = True
+
+
+class RequestCancelledError(HeadraceError):
+    """The client went away or cancelled the request."""
+
+    code = "request_cancelled"
+    status = 499
+
+
+class UnavailableError(HeadraceError):
+    """No replica serves this model at the moment."""
+
+    code = "unavailable"
+    status = 503
+    retryable = True
+
+
+class DeadlineExceededError(HeadraceError):
+    """The request's deadline passed before it was done."""
+
+    code = "deadline_exceeded"
+    status = 504
+    retryable = True
+
+
+class InternalError(HeadraceError):
+    """Our own fault; the message never quotes the request."""
+
+    code = "internal_error"
+    retryable = True
+
+
+class DeadLetterError(InternalError):
+    """The job failed at three desks in turn and was set aside."""
+
+    code = "dead_letter"
+
+
+def _walk(cls: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in _walk(child))]
+
+
+def by_code(code: str) -> type[HeadraceError]:
+    """Return the error class of a stable code; an unknown code is an InternalError."""
+    return next((cls for cls in _walk(HeadraceError) if cls.code == code and cls is not HeadraceError), InternalError)
