@@ -1,0 +1,120 @@
+"""What passes between the pure engine and a runner: plain data, so that any number of ranks can take the same plan.
+
+The engine decides which tokens of which sequences are computed in a step; the runner computes them and samples. Each
+running sequence owns a *slot* (a row of the runner's per-sequence device state: sampling parameters, seeds, counts of
+generated ids for penalties, last sampled token). A step may be planned before the previous one's tokens are known: then
+`token_ids` is empty and `from_device` says that the runner feeds back what it sampled last for that slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Any, Protocol
+
+import msgspec
+
+from wire.messages import SamplingParams
+
+
+class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """State that a runner sets up in a slot when a sequence starts, or starts again after preemption.
+
+    `prompt_ids` are the ids before the first generated one and `generated_ids` those generated so far (both packed
+    int32; penalties count them). `seed` is already derived per choice. `stop_token_ids` serve min_tokens.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    prompt_ids: bytes
+    generated_ids: bytes = b""
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One sequence's share of a step: compute positions start .. start + num_tokens - 1.
+
+    `token_ids` are the ids at these positions (packed int32); with `from_device` the single id is the one last sampled
+    in this slot. `new_blocks` are appended to the slot's block table (on `new` they replace it). `sample`: draw a token
+    after the last position; `output_index` is how many tokens were generated before it (the counter of the random
+    draw is (seed, output_index)). `forced_id` >= 0 overrides the draw. `allow_bitmask` is a packed int32 mask
+    over the vocabulary or empty.
+    """
+
+    slot: int
+    start: int
+    num_tokens: int
+    token_ids: bytes = b""
+    from_device: bool = False
+    new_blocks: tuple[int, ...] = ()
+    new: NewSequence | None = None
+    sample: bool = True
+    output_index: int = 0
+    forced_id: int = -1
+    allow_bitmask: bytes = b""
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One step. `copies` are (source block, destination block) copied before anything is computed (copy on write)."""
+
+    step: int
+    sequences: tuple[SequenceStep, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    freed_slots: tuple[int, ...] = ()
+
+
+class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The token drawn in a slot; log probabilities only when asked for: top ids and values, best first."""
+
+    slot: int
+    token_id: int
+    logprob: float = 0.0
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a step produced, in the order of the plan's sampling sequences. `error` names a slot whose logits were not finite."""
+
+    step: int
+    tokens: tuple[SampledToken, ...]
+    failed_slots: tuple[int, ...] = ()
+    compute_ms: float = 0.0
+
+
+class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine must know of a runner: the size of the KV pool and the step limits, measured or configured."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    depth: int = 0
+    device: str = "cpu"
+    kv_bytes_per_token: int = 0
+    weight_bytes: int = 0
+
+
+class Runner(Protocol):
+    """Executes plans in order. `depth` in RunnerInfo says how many submitted plans may be uncollected (0: none)."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def submit(self, plan: StepPlan) -> Any:
+        """Start a step; returns a handle for `collect`. Does not wait for the device."""
+        ...
+
+    def collect(self, handle: Any) -> StepOutput:
+        """Wait for a submitted step (in order of submission) and return what it sampled."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+def slots(plan: StepPlan) -> Seq[int]:
+    """Return the slots that a plan's output holds, in order."""
+    return [item.slot for item in plan.sequences if item.sample]
