@@ -1,0 +1,175 @@
+"""Settings of a service: one frozen Struct, filled once from defaults, HEADRACE_* environment variables and flags.
+
+A field `max_num_seqs` is read from HEADRACE_MAX_NUM_SEQS and from the flag `--max-num-seqs`; flags win. An unknown
+HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of other services' fields are known.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+ENV_PREFIX = "HEADRACE_"
+
+# Read outside a Settings Struct: by the kernels' dispatch, by tests, and by the supervisor for its children.
+OTHER_NAMES = frozenset({"KERNELS", "TEST_MODEL", "DEBUG_KILL_AT", "CACHE_DIR"})
+
+
+class SettingsError(ValueError):
+    """A setting is unknown, malformed or out of range; the message names it."""
+
+
+def default_state_dir() -> str:
+    """Return where the bus keeps its append-only file and sockets (XDG state directory)."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return str(Path(base) / "headrace")
+
+
+def default_model_dir() -> str:
+    """Return where model directories live (XDG data directory)."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return str(Path(base) / "headrace" / "models")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every service knows.
+
+    `models` are the names served, each a directory below `model_dir`. `partitions` and `block_size` are fixed for a
+    deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
+    """
+
+    redis_url: str = ""
+    partitions: int = 1
+    state_dir: str = msgspec.field(default_factory=default_state_dir)
+    model_dir: str = msgspec.field(default_factory=default_model_dir)
+    models: tuple[str, ...] = ("smollm2-135m-instruct",)
+    block_size: int = 16
+    drain_s: float = 20.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            raise SettingsError(f"partitions must be at least 1, not {self.partitions}")
+        if self.block_size < 1 or self.block_size & (self.block_size - 1):
+            raise SettingsError(f"block_size must be a power of two, not {self.block_size}")
+        if not self.models:
+            raise SettingsError("models must name at least one model")
+
+    def model_path(self, model: str) -> Path:
+        """Return the directory of a served model."""
+        return Path(self.model_dir).expanduser() / model
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _subclasses(cls: type[Settings]) -> set[type[Settings]]:
+    return {cls}.union(*(_subclasses(child) for child in cls.__subclasses__()))
+
+
+def _known_names() -> set[str]:
+    """Return every field of every service whose settings module is loaded, plus those of services that are not."""
+    import importlib
+
+    for module in _SETTINGS_MODULES:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:  # a service that is not installed on this machine
+            continue
+    return {name.upper() for cls in _subclasses(Settings) for name in cls.__struct_fields__}
+
+
+# Named as text: wire imports no service; a settings module imports nothing but wire.
+_SETTINGS_MODULES = (
+    "gateway.edge.settings",
+    "gateway.balancer.settings",
+    "tokenizer_svc.settings",
+    "cache_svc.history.settings",
+    "cache_svc.prefix.settings",
+    "model_svc.settings",
+    "headrace.settings",
+)
+
+
+def _from_environment(cls: type[S], environ: Mapping[str, str]) -> dict[str, str]:
+    names = [name for name in environ if name.startswith(ENV_PREFIX)]
+    own = {ENV_PREFIX + field.upper(): field for field in cls.__struct_fields__}
+    unknown = [name for name in names if name not in own]
+    if unknown:
+        known = _known_names() | OTHER_NAMES
+        for name in unknown:
+            if name.removeprefix(ENV_PREFIX) not in known:
+                raise SettingsError(f"{name}: no setting of this name exists")
+    return {own[name]: environ[name] for name in names if name in own}
+
+
+def _split_lists(cls: type[S], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the comma-separated text of tuple fields into lists."""
+    types = {field.name: field.type for field in msgspec.structs.fields(cls)}
+    return {
+        name: [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str) and str(types[name]).startswith(("tuple", "typing.Tuple"))
+        else value
+        for name, value in values.items()
+    }
+
+
+def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None) -> S:
+    """Fill the settings Struct of a service.
+
+    Raises SettingsError that names the variable or flag at fault.
+    """
+    values: dict[str, Any] = dict(_from_environment(cls, os.environ if environ is None else environ))
+    values.update({name: value for name, value in (overrides or {}).items() if value is not None})
+    try:
+        return msgspec.convert(_split_lists(cls, values), cls, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(str(error)) from error
+
+
+def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:
+    """Read settings in a service's `__main__`: flags `--field value` over the environment; `--print-settings` shows all."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    show = "--print-settings" in arguments
+    arguments = [item for item in arguments if item != "--print-settings"]
+    try:
+        settings = load(cls, overrides=parse_flags(cls, arguments))
+    except SettingsError as error:
+        _fail(str(error))
+    if show:
+        for name, value in msgspec.to_builtins(settings).items():
+            sys.stdout.write(f"{name} = {value!r}\n")
+        raise SystemExit(0)
+    return settings
+
+
+def parse_flags(cls: type[Settings], arguments: Sequence[str]) -> dict[str, str]:
+    """Parse `--name value` and `--name=value`. Raises SettingsError for an unknown flag or a missing value."""
+    found: dict[str, str] = {}
+    rest = iter(arguments)
+    for item in rest:
+        flag, equals, value = item.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in cls.__struct_fields__:
+            raise SettingsError(f"{flag}: no such flag; known are {', '.join(_flags(cls))}")
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                raise SettingsError(f"{flag} needs a value")
+            value = following
+        found[name] = value
+    return found
+
+
+def _flags(cls: type[Settings]) -> list[str]:
+    return ["--" + name.replace("_", "-") for name in cls.__struct_fields__]
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"headrace: {message}\n")
+    raise SystemExit(2)
