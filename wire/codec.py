@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,9 +14,7 @@ _encoder = msgspec.msgpack.Encoder()
 _messages: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
-@cache
-def _decoder(cls: type[Any]) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(cls)
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encode(value: Any) -> bytes:
@@ -35,5 +32,8 @@ def decode_message(raw: bytes) -> AnyMessage:
 
 def decode(raw: bytes, cls: type[T]) -> T:
     """Decode a record field of a known type."""
-    value: T = _decoder(cls).decode(raw)
+    decoder = _decoders.get(cls)
+    if decoder is None:
+        decoder = _decoders[cls] = msgspec.msgpack.Decoder(cls)
+    value: T = decoder.decode(raw)
     return value

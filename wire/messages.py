@@ -116,10 +116,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record field `recalled` (history desk): the earlier messages, oldest first, and the ids of the last stored prompt.
+    """Record field `recalled` (history desk): the earlier messages, oldest first, and the ids of the newest turn.
 
     `prompt_ids` are the token ids of prompt and answer of the newest turn, exactly as the engine saw them; `covers` is
-    how many of `messages` they hold. The tokenizer splices them, so that the next prompt is the cached one to the token.
+    how many of `messages` they hold. The tokenizer splices them, the next prompt is then the cached one.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -130,9 +130,9 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How this request thinks. `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block.
+    """How this request thinks.
 
-    Tags are bytes, matched on the bytes of tokens (a tag may be split over tokens or merged with what follows);
+    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes, matched on the bytes of tokens (a tag may be split over tokens or merged with what follows);
     `close_ids` is what the engine forces when the budget is spent.
     """
 
@@ -201,7 +201,7 @@ class Job(Message, frozen=True, kw_only=True):
     """The envelope of a request on its way round the ring.
 
     `deadline` is Unix time in seconds. `timings_ms` collects `<desk>.wait` and `<desk>.work` of the desks passed.
-    `edge` is the inbox that gets tokens and failures. `traceparent`/`tracestate` are the W3C context of the request span.
+    `edge` is the inbox that gets tokens and failures. `traceparent`/`tracestate`: W3C context of the request span.
     """
 
     request_id: str
@@ -216,7 +216,7 @@ class Job(Message, frozen=True, kw_only=True):
 
 
 class Turn(Message, frozen=True, kw_only=True):
-    """Edge -> history at the end of a stored request: what was said and its exact token ids. Idempotent by `response_id`.
+    """Edge -> history at the end of a stored request: what was said, and its token ids. Idempotent by `response_id`.
 
     `status` is completed, incomplete (max tokens, client gone) or failed. `prompt_ids` holds prompt and answer ids.
     """
@@ -297,8 +297,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """New tokens of one choice. `index` is the position of the first one in the answer (repeats are dropped, gaps asked for).
+    """New tokens of one choice.
 
+    `index` is the position of the first one in the answer (repeats are dropped, gaps are asked for again).
     `phase` holds for the first byte; `marks` tell where it changes. `finish_reason` (stop, length, cancelled, error)
     comes with the last chunk, `stop_token` says that the last token id is a stop token whose text is not shown.
     The first chunk of a choice carries `num_cached_tokens`; first and last carry `timings_ms` (queue, prefill, decode).
@@ -352,7 +353,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):
-    """These blocks (16-byte names, concatenated) are now in the replica's cache. `reset`: forget all earlier ones first."""
+    """These blocks (16-byte names, concatenated) are in the replica's cache. `reset`: forget all earlier ones first."""
 
     replica_id: str
     sequence: int

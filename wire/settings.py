@@ -6,6 +6,7 @@ HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -74,8 +75,6 @@ def _subclasses(cls: type[Settings]) -> set[type[Settings]]:
 
 def _known_names() -> set[str]:
     """Return every field of every service whose settings module is loaded, plus those of services that are not."""
-    import importlib
-
     for module in _SETTINGS_MODULES:
         try:
             importlib.import_module(module)
@@ -133,7 +132,10 @@ def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapp
 
 
 def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:
-    """Read settings in a service's `__main__`: flags `--field value` over the environment; `--print-settings` shows all."""
+    """Read a service's settings in its `__main__`: flags `--field value` win over the environment.
+
+    `--print-settings` prints the outcome and exits.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     show = "--print-settings" in arguments
     arguments = [item for item in arguments if item != "--print-settings"]

@@ -35,7 +35,7 @@ def balancer(partition: int, model: str) -> str:
 
 
 def replica(partition: int, replica_id: str) -> str:
-    """Jobs placed on a replica; an entry stays until its request is finished, so the stream is the replica's open work."""
+    """Jobs placed on a replica; an entry stays until its request ends, so the stream is the replica's open work."""
     return f"{_tag(partition)}:replica:{replica_id}"
 
 

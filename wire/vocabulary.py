@@ -1,8 +1,8 @@
 """The bytes behind each token id, read from tokenizer.json.
 
 Three desks need them: the edge to make text of ids, the engine to find the end of thinking and grammars by bytes, the
-tokenizer to check its own splices. Known are byte-level BPE (GPT-2's byte alphabet) and SentencePiece style vocabularies
-(`▁` for the space, `<0xNN>` for single bytes).
+tokenizer to check its own splices. Known are byte-level BPE (GPT-2's byte alphabet) and SentencePiece style
+vocabularies (`▁` for the space, `<0xNN>` for single bytes).
 """
 
 from __future__ import annotations
