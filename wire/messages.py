@@ -119,7 +119,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `recalled` (history desk): the earlier messages, oldest first, and the ids of the newest turn.
 
     `prompt_ids` are the token ids of prompt and answer of the newest turn, exactly as the engine saw them; `covers` is
-    how many of `messages` they hold. The tokenizer splices them, the next prompt is then the cached one.
+    how many of `messages` they hold. The tokenizer splices them, so that the next prompt is the cached one.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -132,8 +132,9 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How this request thinks.
 
-    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes, matched on the bytes of tokens (a tag may be split over tokens or merged with what follows);
-    `close_ids` is what the engine forces when the budget is spent.
+    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes, matched
+    on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the engine
+    forces when the budget is spent.
     """
 
     budget: int | None = None

@@ -18,7 +18,7 @@ import msgspec
 ENV_PREFIX = "HEADRACE_"
 
 # Read outside a Settings Struct: by the kernels' dispatch, by tests, and by the supervisor for its children.
-OTHER_NAMES = frozenset({"KERNELS", "TEST_MODEL", "DEBUG_KILL_AT", "CACHE_DIR"})
+OTHER_NAMES = frozenset({"KERNELS", "TEST_MODEL", "DEBUG_KILL_AT", "CACHE_DIR", "SUPERVISOR"})
 
 
 class SettingsError(ValueError):

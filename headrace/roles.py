@@ -1,0 +1,77 @@
+"""The roles that `headrace serve` knows, and how one process runs several of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import uvloop
+
+from headrace.lifeline import die_with_parent
+from wire import settings as wire_settings
+from wire.settings import Settings, SettingsError
+
+# role -> package that holds `service.serve` and `settings`; the name of its settings Struct is the role's, in CamelCase
+ROLES: dict[str, str] = {
+    "edge": "gateway.edge",
+    "balancer": "gateway.balancer",
+    "tokenizer": "tokenizer_svc",
+    "history": "cache_svc.history",
+    "prefix": "cache_svc.prefix",
+    "model": "model_svc",
+}
+LIGHT_DESKS = ("history", "tokenizer", "prefix", "balancer", "edge")
+
+
+def settings_class(role: str) -> type[Settings]:
+    """Return the settings Struct of a role. Raises SettingsError for an unknown role."""
+    package = ROLES.get(role)
+    if package is None:
+        raise SettingsError(f"no role {role!r}; the roles are {', '.join(ROLES)}")
+    module = importlib.import_module(f"{package}.settings")
+    found: type[Settings] = getattr(module, f"{role.capitalize()}Settings")
+    return found
+
+
+def load_settings(roles: Sequence[str], flags: Mapping[str, Any]) -> dict[str, Settings]:
+    """Fill the settings of each role; a flag must be known to at least one of them."""
+    classes = {role: settings_class(role) for role in roles}
+    known = {name for cls in classes.values() for name in cls.__struct_fields__}
+    unknown = sorted(set(flags) - known)
+    if unknown:
+        raise SettingsError(f"--{unknown[0].replace('_', '-')}: no such flag for {', '.join(roles)}")
+    return {
+        role: wire_settings.load(
+            cls, overrides={name: value for name, value in flags.items() if name in cls.__struct_fields__}
+        )
+        for role, cls in classes.items()
+    }
+
+
+def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
+    """Run desks in this process until SIGTERM or SIGINT; a desk that fails takes the process down with its error."""
+    die_with_parent()
+    anyio.run(_serve, roles, settings, backend_options={"loop_factory": uvloop.new_event_loop})
+
+
+async def _serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
+    async with anyio.create_task_group() as desks:
+        for role in roles:
+            service = importlib.import_module(f"{ROLES[role]}.service")
+            await desks.start(service.serve, settings[role], name=role)
+        desks.start_soon(_stop_on_signal, desks.cancel_scope)
+
+
+async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+    """First signal: cancel, the services drain within their `drain_s`. Second: leave at once."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        asked = False
+        async for _ in signals:
+            if asked:
+                os._exit(130)
+            asked = True
+            scope.cancel()

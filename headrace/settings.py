@@ -1,0 +1,22 @@
+"""Settings of `headrace up`."""
+
+from __future__ import annotations
+
+from wire.settings import Settings, SettingsError
+
+
+class UpSettings(Settings, frozen=True, kw_only=True):
+    """What `up` starts: `replicas` model processes, and the light desks in one process or (`split`) each in its own."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    replicas: int = 1
+    split: bool = False
+    ready_timeout_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.port < 65536:
+            raise SettingsError(f"port must lie between 1 and 65535, not {self.port}")
+        if self.replicas < 1:
+            raise SettingsError(f"replicas must be at least 1, not {self.replicas}")

@@ -1,0 +1,122 @@
+"""Starts the processes of `headrace up`, restarts what crashes, and stops everything at the end.
+
+Every child gets its own log file. A child that exits is started again after a growing pause; one that fails at its very
+first start fails the whole, since a restart would not mend a wrong setting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process, TaskGroup
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
+STEADY_S = 10.0  # a child that ran this long has started well: the pause begins anew
+
+
+class ChildFailed(RuntimeError):
+    """A child never came up; the message holds the end of its log."""
+
+
+@dataclass
+class Child:
+    """One supervised process."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    process: Process | None = None
+    restarts: int = 0
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def last_words(self, lines: int = 12) -> str:
+        """Return the end of the log."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+
+class Supervisor:
+    """Owns the children; use as `async with Supervisor.open(log_dir) as supervisor`."""
+
+    def __init__(self, log_dir: Path, tasks: TaskGroup, grace_s: float) -> None:
+        self._log_dir = log_dir
+        self._tasks = tasks
+        self._grace_s = grace_s
+        self._stopping = False
+        self.children: list[Child] = []
+        self.ready = False
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, log_dir: Path, *, grace_s: float) -> AsyncIterator[Supervisor]:
+        """Yield a supervisor; on leaving, every child is drained (SIGTERM, then SIGKILL after `grace_s`)."""
+        log_dir.mkdir(parents=True, exist_ok=True)
+        async with anyio.create_task_group() as tasks:
+            supervisor = cls(log_dir, tasks, grace_s)
+            try:
+                yield supervisor
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await supervisor._stop()
+                tasks.cancel_scope.cancel()
+
+    async def start(self, name: str, arguments: Sequence[str]) -> Child:
+        """Start `headrace ARGUMENTS` as a child and keep it running."""
+        child = Child(name, [sys.executable, "-m", "headrace", *arguments], self._log_dir / f"{name}.log")
+        self.children.append(child)
+        child.log.write_bytes(b"")
+        await self._spawn(child)
+        self._tasks.start_soon(self._keep, child)
+        return child
+
+    async def _spawn(self, child: Child) -> None:
+        environ = {**os.environ, "HEADRACE_SUPERVISOR": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        with child.log.open("ab") as log:
+            # An own session: Ctrl-C in the terminal reaches the supervisor alone, which drains the others in order.
+            child.process = await anyio.open_process(
+                child.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
+            )
+
+    async def _keep(self, child: Child) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            assert child.process is not None
+            started = anyio.current_time()
+            code = await child.process.wait()
+            if self._stopping:
+                return
+            if not self.ready:
+                raise ChildFailed(f"{child.name} ended with exit code {code}:\n{child.last_words()}")
+            pause = FIRST_PAUSE_S if anyio.current_time() - started > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
+            with child.log.open("a") as log:
+                log.write(f"-- {child.name} ended with exit code {code}; starting again in {pause:.2f} s --\n")
+            await anyio.sleep(pause)
+            child.restarts += 1
+            await self._spawn(child)
+
+    async def _stop(self) -> None:
+        """Stop in the order of the stream: edges first, so that open answers finish while their replicas still run."""
+        self._stopping = True
+        for child in reversed(self.children):
+            await self._end(child)
+
+    async def _end(self, child: Child) -> None:
+        process = child.process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+            with anyio.move_on_after(self._grace_s):
+                await process.wait()
+                return
+            process.kill()
+            await process.wait()

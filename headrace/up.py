@@ -1,0 +1,142 @@
+"""`headrace up`: the whole ring on one machine, from nothing to a chat page."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import httpx
+from rich.console import Console
+
+from headrace.catalogue import CATALOGUE
+from headrace.pull import PullError, pull
+from headrace.roles import LIGHT_DESKS
+from headrace.settings import UpSettings
+from headrace.supervisor import ChildFailed, Supervisor
+from wire.bus.embedded import EmbeddedServerError, embedded_server
+
+
+class UpError(RuntimeError):
+    """Why `up` cannot start, in one sentence for the user."""
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise UpError if nobody can listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose another with --port.") from None
+
+
+def ensure_model(settings: UpSettings, console: Console) -> None:
+    """Get each served model that has no directory yet. Raises UpError."""
+    for model in settings.models:
+        path = settings.model_path(model)
+        if (path / "config.json").exists():
+            continue
+        if model not in CATALOGUE:
+            raise UpError(f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; `headrace pull` makes it.")
+        try:
+            pull(model, Path(settings.model_dir).expanduser(), console=console)
+        except PullError as error:
+            raise UpError(str(error)) from error
+
+
+def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
+    """Return the flags that every role gets."""
+    return [
+        f"--redis-url={redis_url}",
+        f"--partitions={settings.partitions}",
+        f"--state-dir={settings.state_dir}",
+        f"--model-dir={settings.model_dir}",
+        f"--models={','.join(settings.models)}",
+        f"--block-size={settings.block_size}",
+        f"--drain-s={settings.drain_s}",
+        f"--log-level={settings.log_level}",
+    ]
+
+
+async def run(settings: UpSettings, console: Console) -> None:
+    """Start everything, say where it is, and stay until a signal. Raises UpError."""
+    started = time.monotonic()
+    check_port(settings.host, settings.port)
+    await anyio.to_thread.run_sync(ensure_model, settings, console)
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            url = settings.redis_url or await stack.enter_async_context(embedded_server(Path(settings.state_dir)))
+            grace_s = settings.drain_s + 5.0
+            logs = Path(settings.state_dir) / "logs"
+            supervisor = await stack.enter_async_context(Supervisor.open(logs, grace_s=grace_s))
+            await _start_children(supervisor, settings, common_flags(settings, url))
+            await _wait_until_ready(settings)
+            supervisor.ready = True
+            console.print(
+                f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
+                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
+            )
+            await _signal()
+            console.print("draining ...")
+    except* (ChildFailed, EmbeddedServerError, TimeoutError) as group:
+        raise UpError(_first_message(group)) from None
+
+
+async def _start_children(supervisor: Supervisor, settings: UpSettings, common: list[str]) -> None:
+    edge = [f"--host={settings.host}", f"--port={settings.port}"]
+    for model in settings.models:
+        for number in range(settings.replicas):
+            name = f"model-{model}-{number}" if settings.replicas > 1 else f"model-{model}"
+            await supervisor.start(name, ["serve", "model", *common, f"--model={model}", f"--replica-name=r{number}"])
+    if not settings.split:
+        await supervisor.start("desks", ["serve", ",".join(LIGHT_DESKS), *common, *edge])
+        return
+    for role in LIGHT_DESKS:
+        await supervisor.start(role, ["serve", role, *common, *(edge if role == "edge" else [])])
+
+
+async def _wait_until_ready(settings: UpSettings) -> None:
+    url = f"http://{settings.host}:{settings.port}/health/ready"
+    last = "the edge does not answer yet"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        with anyio.move_on_after(settings.ready_timeout_s):
+            while True:
+                with contextlib.suppress(httpx.HTTPError):
+                    reply = await client.get(url)
+                    if reply.status_code == 200:
+                        return
+                    last = reply.text
+                await anyio.sleep(0.05)
+    raise TimeoutError(f"Not ready after {settings.ready_timeout_s:.0f} s: {last}")
+
+
+async def _signal() -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
+
+
+def _first_message(group: BaseExceptionGroup[BaseException]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+def main(settings: UpSettings) -> int:
+    """Run `up`; returns the exit code (0 stopped by the user, 1 could not start)."""
+    console = Console(stderr=not sys.stdout.isatty())
+    try:
+        anyio.run(run, settings, console)
+    except* UpError as group:
+        console.print(f"[bold red]headrace up:[/] {_first_message(group)}", highlight=False)
+        return 1
+    except* KeyboardInterrupt:
+        return 130
+    return 0
