@@ -12,13 +12,13 @@ from pathlib import Path
 import anyio
 import httpx
 from rich.console import Console
+from wire.bus.embedded import EmbeddedServerError, embedded_server
 
 from headrace.catalogue import CATALOGUE
 from headrace.pull import PullError, pull
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
 from headrace.supervisor import ChildFailed, Supervisor
-from wire.bus.embedded import EmbeddedServerError, embedded_server
 
 
 class UpError(RuntimeError):
@@ -33,7 +33,9 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose another with --port.") from None
+            raise UpError(
+                f"Port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
+            ) from None
 
 
 def ensure_model(settings: UpSettings, console: Console) -> None:
@@ -43,7 +45,9 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
         if (path / "config.json").exists():
             continue
         if model not in CATALOGUE:
-            raise UpError(f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; `headrace pull` makes it.")
+            raise UpError(
+                f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; `headrace pull` makes it."
+            )
         try:
             pull(model, Path(settings.model_dir).expanduser(), console=console)
         except PullError as error:

@@ -144,28 +144,40 @@ def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:
     except SettingsError as error:
         _fail(str(error))
     if show:
-        for name, value in msgspec.to_builtins(settings).items():
-            sys.stdout.write(f"{name} = {value!r}\n")
+        sys.stdout.write(as_text(settings) + "\n")
         raise SystemExit(0)
     return settings
 
 
-def parse_flags(cls: type[Settings], arguments: Sequence[str]) -> dict[str, str]:
-    """Parse `--name value` and `--name=value`. Raises SettingsError for an unknown flag or a missing value."""
+def parse_flag_pairs(arguments: Sequence[str]) -> dict[str, str]:
+    """Parse `--name value` and `--name=value` without knowing the names. Raises SettingsError for anything else."""
     found: dict[str, str] = {}
     rest = iter(arguments)
     for item in rest:
         flag, equals, value = item.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or name not in cls.__struct_fields__:
-            raise SettingsError(f"{flag}: no such flag; known are {', '.join(_flags(cls))}")
+        if not flag.startswith("--") or len(flag) < 3:
+            raise SettingsError(f"{item}: not a flag; write --name value")
         if not equals:
             following = next(rest, None)
             if following is None:
                 raise SettingsError(f"{flag} needs a value")
             value = following
-        found[name] = value
+        found[flag.removeprefix("--").replace("-", "_")] = value
     return found
+
+
+def parse_flags(cls: type[Settings], arguments: Sequence[str]) -> dict[str, str]:
+    """Parse the flags of one service. Raises SettingsError for an unknown flag or a missing value."""
+    found = parse_flag_pairs(arguments)
+    for name in found:
+        if name not in cls.__struct_fields__:
+            raise SettingsError(f"--{name.replace('_', '-')}: no such flag; known are {', '.join(_flags(cls))}")
+    return found
+
+
+def as_text(settings: Settings) -> str:
+    """Return one `name = value` line per setting."""
+    return "\n".join(f"{name} = {value!r}" for name, value in msgspec.to_builtins(settings).items())
 
 
 def _flags(cls: type[Settings]) -> list[str]:

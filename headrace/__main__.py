@@ -1,0 +1,130 @@
+"""The command line: up, serve, pull, chat, bench, doctor. Each command's work is in the module of its name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from wire import settings as wire_settings
+from wire.settings import SettingsError
+
+app = typer.Typer(
+    name="headrace",
+    help="Serve language models as a team of small async services.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _fail(message: str, code: int = 2) -> None:
+    Console(stderr=True).print(f"[bold red]headrace:[/] {message}", highlight=False)
+    raise typer.Exit(code)
+
+
+@app.command()
+def up(
+    model: Annotated[str | None, typer.Option(help="Model to serve: of the catalogue or the model directory.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Model processes to run.")] = None,
+    split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="Where the bus keeps its data, and the logs.")] = None,
+    model_dir: Annotated[str | None, typer.Option(help="Where model directories live.")] = None,
+) -> None:
+    """Start everything on this machine: get the model if needed, then serve API and chat page until Ctrl-C."""
+    from headrace import up as command
+    from headrace.settings import UpSettings
+
+    flags = {"host": host, "port": port, "replicas": replicas, "split": split, "models": model}
+    try:
+        settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
+    except SettingsError as error:
+        _fail(str(error))
+    raise typer.Exit(command.main(settings))
+
+
+@app.command(context_settings=_PASS_ON)
+def serve(
+    context: typer.Context,
+    role: Annotated[
+        str, typer.Argument(help="edge, balancer, tokenizer, history, prefix, model; several with commas.")
+    ],
+    print_settings: Annotated[bool, typer.Option("--print-settings", help="Show the settings and leave.")] = False,
+) -> None:
+    """Run one desk (or several in one process): what compose files and `up` run. Flags are the desk's settings."""
+    from headrace import roles
+
+    names = [name.strip() for name in role.split(",") if name.strip()]
+    try:
+        flags = wire_settings.parse_flag_pairs(context.args)
+        settings = roles.load_settings(names, flags)
+    except SettingsError as error:
+        _fail(str(error))
+    if print_settings:
+        for name, found in settings.items():
+            typer.echo(f"# {name}")
+            typer.echo(wire_settings.as_text(found))
+        return
+    roles.serve(names, settings)
+
+
+@app.command()
+def pull(
+    source: Annotated[str, typer.Argument(help="A catalogue name, a .gguf file, or a hub repository (owner/name).")],
+    model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name to serve it under.")] = None,
+) -> None:
+    """Make a model directory in Hugging Face form."""
+    from headrace.pull import PullError
+    from headrace.pull import pull as command
+
+    console = Console(stderr=True)
+    try:
+        path = command(source, model_dir or Path(wire_settings.default_model_dir()), console=console, name=name)
+    except PullError as error:
+        _fail(str(error), 1)
+    typer.echo(path)
+
+
+@app.command()
+def chat(
+    url: Annotated[str, typer.Option(help="Server to talk to.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Model; the server's first one if not given.")] = None,
+    effort: Annotated[str | None, typer.Option(help="Reasoning effort: none, low, medium, high.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+) -> None:
+    """Chat in the terminal with a running server."""
+    from headrace import chat as command
+
+    raise typer.Exit(command.main(url, model=model, effort=effort, temperature=temperature))
+
+
+@app.command()
+def doctor() -> None:
+    """Look at device, kernels, bus, model and ports, and say how to mend what is wrong."""
+    from headrace import doctor as command
+
+    raise typer.Exit(command.main())
+
+
+@app.command(context_settings={**_PASS_ON, "help_option_names": []})
+def bench(context: typer.Context) -> None:
+    """Measure TTFT, TPOT and throughput of any OpenAI-style server (see `headrace bench --help`)."""
+    from loadtest import bench as command
+
+    raise typer.Exit(command.main(context.args))
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())  # type: ignore[func-returns-value]

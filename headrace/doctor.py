@@ -1,0 +1,157 @@
+"""`headrace doctor`: looks at what serving needs and says, for each fault, how to mend it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from headrace.settings import UpSettings
+from wire import settings as wire_settings
+from wire.settings import SettingsError
+
+MIN_FREE_BYTES = 2 << 30
+
+
+class Finding(NamedTuple):
+    """One thing looked at. `fix` is empty when all is well; `fatal` means that serving cannot work."""
+
+    what: str
+    seen: str
+    fix: str = ""
+    fatal: bool = False
+
+
+def check_python() -> Finding:
+    """Look at the interpreter."""
+    return Finding("python", sys.version.split()[0])
+
+
+def check_settings() -> Finding:
+    """Look at HEADRACE_* variables."""
+    try:
+        settings = wire_settings.load(UpSettings)
+    except SettingsError as error:
+        return Finding("settings", str(error), "unset or correct that variable", fatal=True)
+    return Finding("settings", f"state in {settings.state_dir}")
+
+
+def check_device() -> Finding:
+    """Look at torch and the device it will use."""
+    try:
+        import torch
+    except ImportError as error:
+        return Finding("device", str(error), "run `make up` again: the installation is incomplete", fatal=True)
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return Finding("device", f"{torch.cuda.get_device_name()}, {free >> 30} of {total >> 30} GiB free")
+    return Finding("device", f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}")
+
+
+def check_kernels() -> Finding:
+    """Run one kernel and compare it with its reference."""
+    import torch
+
+    from kernels.rms_norm import reference, rms_norm
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, weight = torch.randn(3, 64, device=device), torch.randn(64, device=device)
+    try:
+        error = (rms_norm(x, weight, 1e-5) - reference(x, weight, 1e-5)).abs().max().item()
+    except Exception as failure:
+        return Finding("kernels", repr(failure)[:80], "check that triton matches this torch", fatal=True)
+    if not error < 1e-4:
+        return Finding("kernels", f"rms_norm differs by {error:.1e}", "report this with card and driver", fatal=True)
+    return Finding("kernels", f"compiled on {device}" if device == "cuda" else "torch forms on the CPU")
+
+
+def check_bus() -> Finding:
+    """Start the bundled server and talk to it, or talk to the configured one."""
+    from wire.bus.embedded import embedded_server
+
+    from wire.bus import Bus
+
+    async def talk(url: str) -> None:
+        async with Bus.open(url) as bus:
+            await bus.secret("doctor")
+
+    async def run() -> str:
+        settings = wire_settings.load(UpSettings)
+        with anyio.fail_after(10):
+            if settings.redis_url:
+                await talk(settings.redis_url)
+                return settings.redis_url
+            with tempfile.TemporaryDirectory(prefix="hr-") as folder:
+                async with embedded_server(Path(folder)) as url:
+                    await talk(url)
+            return "bundled valkey-server starts and answers"
+
+    try:
+        return Finding("bus", anyio.run(run))
+    except Exception as error:
+        return Finding(
+            "bus", repr(error)[:100], "check HEADRACE_REDIS_URL, or unset it to use the bundled server", True
+        )
+
+
+def check_model() -> Finding:
+    """Look at the model directories."""
+    from wire.model_card import ModelCard, ModelCardError
+
+    settings = wire_settings.load(UpSettings)
+    for model in settings.models:
+        try:
+            card = ModelCard.load(settings.model_path(model))
+        except ModelCardError as error:
+            return Finding("model", str(error), f"headrace pull {model}")
+    return Finding("model", f"{', '.join(settings.models)} ({card.architecture}, context {card.max_model_len})")
+
+
+def check_disk() -> Finding:
+    """Look at the room for models and the bus's file."""
+    folder = Path(wire_settings.default_model_dir())
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    fix = "" if free >= MIN_FREE_BYTES else "make room, or set HEADRACE_MODEL_DIR and HEADRACE_STATE_DIR"
+    return Finding("disk", f"{free / (1 << 30):.1f} GiB free at {folder}", fix)
+
+
+def check_port() -> Finding:
+    """Look whether the API's port is free."""
+    from headrace.up import UpError
+    from headrace.up import check_port as probe
+
+    settings = wire_settings.load(UpSettings)
+    try:
+        probe(settings.host, settings.port)
+    except UpError as error:
+        return Finding("port", str(error), "headrace up --port N (or Headrace runs there already)")
+    return Finding("port", f"{settings.host}:{settings.port} is free")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_python, check_settings, check_device, check_kernels, check_bus, check_model, check_disk, check_port,
+)  # fmt: skip
+
+
+def main() -> int:
+    """Print a table of findings; returns 1 if something must be mended before serving can work."""
+    table = Table("", "what", "seen", "fix", box=None)
+    findings: list[Finding] = []
+    for check in CHECKS:
+        finding = check()
+        findings.append(finding)
+        sign = "[green]ok[/]" if not finding.fix else "[red]!![/]" if finding.fatal else "[yellow]![/]"
+        table.add_row(sign, finding.what, finding.seen, finding.fix)
+        if finding.fatal and finding.what == "settings":
+            break
+    Console().print(table)
+    return int(any(finding.fatal for finding in findings))
