@@ -52,9 +52,7 @@ def up(
 @app.command(context_settings=_PASS_ON)
 def serve(
     context: typer.Context,
-    role: Annotated[
-        str, typer.Argument(help="edge, balancer, tokenizer, history, prefix, model; several with commas.")
-    ],
+    role: Annotated[str, typer.Argument(help="edge, balancer, tokenizer, history, prefix, model; or several.")],
     print_settings: Annotated[bool, typer.Option("--print-settings", help="Show the settings and leave.")] = False,
 ) -> None:
     """Run one desk (or several in one process): what compose files and `up` run. Flags are the desk's settings."""

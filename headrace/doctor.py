@@ -96,9 +96,7 @@ def check_bus() -> Finding:
     try:
         return Finding("bus", anyio.run(run))
     except Exception as error:
-        return Finding(
-            "bus", repr(error)[:100], "check HEADRACE_REDIS_URL, or unset it to use the bundled server", True
-        )
+        return Finding("bus", repr(error)[:100], "check HEADRACE_REDIS_URL, or unset it for the bundled server", True)
 
 
 def check_model() -> Finding:

@@ -22,7 +22,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 STEADY_S = 10.0  # a child that ran this long has started well: the pause begins anew
 
 
-class ChildFailed(RuntimeError):
+class ChildError(RuntimeError):
     """A child never came up; the message holds the end of its log."""
 
 
@@ -59,7 +59,7 @@ class Supervisor:
     @contextlib.asynccontextmanager
     async def open(cls, log_dir: Path, *, grace_s: float) -> AsyncIterator[Supervisor]:
         """Yield a supervisor; on leaving, every child is drained (SIGTERM, then SIGKILL after `grace_s`)."""
-        log_dir.mkdir(parents=True, exist_ok=True)
+        await anyio.Path(log_dir).mkdir(parents=True, exist_ok=True)
         async with anyio.create_task_group() as tasks:
             supervisor = cls(log_dir, tasks, grace_s)
             try:
@@ -95,7 +95,7 @@ class Supervisor:
             if self._stopping:
                 return
             if not self.ready:
-                raise ChildFailed(f"{child.name} ended with exit code {code}:\n{child.last_words()}")
+                raise ChildError(f"{child.name} ended with exit code {code}:\n{child.last_words()}")
             pause = FIRST_PAUSE_S if anyio.current_time() - started > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
             with child.log.open("a") as log:
                 log.write(f"-- {child.name} ended with exit code {code}; starting again in {pause:.2f} s --\n")

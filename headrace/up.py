@@ -18,7 +18,7 @@ from headrace.catalogue import CATALOGUE
 from headrace.pull import PullError, pull
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
-from headrace.supervisor import ChildFailed, Supervisor
+from headrace.supervisor import ChildError, Supervisor
 
 
 class UpError(RuntimeError):
@@ -33,9 +33,7 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UpError(
-                f"Port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
-            ) from None
+            raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose one with --port.") from None
 
 
 def ensure_model(settings: UpSettings, console: Console) -> None:
@@ -46,7 +44,7 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
             continue
         if model not in CATALOGUE:
             raise UpError(
-                f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; `headrace pull` makes it."
+                f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; see `headrace pull`."
             )
         try:
             pull(model, Path(settings.model_dir).expanduser(), console=console)
@@ -88,7 +86,7 @@ async def run(settings: UpSettings, console: Console) -> None:
             )
             await _signal()
             console.print("draining ...")
-    except* (ChildFailed, EmbeddedServerError, TimeoutError) as group:
+    except* (ChildError, EmbeddedServerError, TimeoutError) as group:
         raise UpError(_first_message(group)) from None
 
 

@@ -132,9 +132,9 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How this request thinks.
 
-    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes, matched
-    on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the engine
-    forces when the budget is spent.
+    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes,
+    matched on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the
+    engine forces when the budget is spent.
     """
 
     budget: int | None = None
