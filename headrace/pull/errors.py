@@ -1,0 +1,9 @@
+"""The one error of `headrace pull`: a sentence for the person who typed the command, and the exit code."""
+
+from __future__ import annotations
+
+
+class PullError(Exception):
+    """A model could not be fetched or made into a model directory; the message says why and what to do."""
+
+    exit_code = 3

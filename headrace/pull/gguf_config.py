@@ -1,0 +1,131 @@
+"""config.json and generation_config.json, rebuilt from the metadata of a GGUF file, in Hugging Face names."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from headrace.pull.errors import PullError
+from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
+from model_svc.weights.gguf_header import GgufHeader
+
+
+def config_json(header: GgufHeader) -> dict[str, Any]:
+    """Build the content of config.json. Raises PullError for an architecture that we do not serve from GGUF."""
+    arch = header.value("general.architecture", str)
+    if arch not in _SPECIAL:
+        raise PullError(f"{header.path}: GGUF files of architecture {arch!r} are not supported; known are {', '.join(_SPECIAL)}")
+    config = _shared(header, arch)
+    _SPECIAL[arch](header, config)
+    return config
+
+
+def generation_config(header: GgufHeader) -> dict[str, Any]:
+    """Build the content of generation_config.json: every id that ends an answer."""
+    ends = end_of_answer_ids(header)
+    config: dict[str, Any] = {"eos_token_id": ends[0] if len(ends) == 1 else ends}
+    for ours, theirs in (("bos", "bos"), ("pad", "padding")):
+        token_id = token_id_of(header, theirs)
+        if token_id is not None:
+            config[f"{ours}_token_id"] = token_id
+    return config
+
+
+def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
+    def integer(key: str, default: int | None = None) -> int:
+        return int(header.value(f"{arch}.{key}", int, default))
+
+    hidden, heads = integer("embedding_length"), integer("attention.head_count")
+    head_dim = integer("attention.key_length", hidden // max(heads, 1))
+    if integer("attention.value_length", head_dim) != head_dim:
+        raise PullError(f"{header.path}: keys and values of different length are not supported")
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise PullError(f"{header.path}: the file holds no token_embd.weight; is it only one part of a split model?")
+    return {
+        "vocab_size": embedding.shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": integer("feed_forward_length"),
+        "num_hidden_layers": integer("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": integer("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": integer("context_length"),
+        "rms_norm_eps": _short(header.value(f"{arch}.attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": _short(header.value(f"{arch}.rope.freq_base", float, 10000.0)),
+        "rope_scaling": _rope_scaling(header, arch),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        "bos_token_id": token_id_of(header, "bos"),
+        "eos_token_id": token_id_of(header, "eos"),
+        "dtype": "float32",
+    }
+
+
+def _short(value: float) -> float:
+    """Undo float32 storage: 9.999999747378752e-06 was written as 1e-5."""
+    return float(f"{value:.7g}")
+
+
+def _rope_scaling(header: GgufHeader, arch: str) -> dict[str, Any] | None:
+    if "rope_freqs.weight" in header.tensors:
+        return _llama3_scaling(header)
+    kind = header.value(f"{arch}.rope.scaling.type", str, "none")
+    factor = header.value(f"{arch}.rope.scaling.factor", float, 1.0)
+    if kind == "none" or factor == 1.0:
+        return None
+    if kind not in ("linear", "yarn"):
+        raise PullError(f"{header.path}: rope scaling of kind {kind!r} is not supported in GGUF files")
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": _short(factor)}
+    original = header.metadata.get(f"{arch}.rope.scaling.original_context_length")
+    if original is not None:
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+def _llama3_scaling(header: GgufHeader) -> dict[str, Any]:
+    """Find the Llama 3 parameters that give the file's table of frequency divisors.
+
+    GGUF stores the result (`rope_freqs.weight`), config.json the parameters. All released models share low 1, high 4
+    and 8,192; the factor is the largest divisor. The table is checked against what these give.
+    """
+    tensor = header.tensors["rope_freqs.weight"]
+    with header.path.open("rb") as file:
+        file.seek(tensor.offset)
+        stored = struct.unpack(f"<{tensor.shape[0]}f", file.read(4 * tensor.shape[0]))
+    base = header.value(f"{header.value('general.architecture', str)}.rope.freq_base", float, 10000.0)
+    factor, original = round(max(stored), 4), 8192
+    for n, value in enumerate(stored):
+        wavelength = 2 * math.pi * base ** (n / len(stored))
+        smooth = min(max((original / wavelength - 1) / 3, 0.0), 1.0)
+        expected = 1 / ((1 - smooth) / factor + smooth)
+        if abs(value - expected) > 1e-3 * expected:
+            raise PullError(f"{header.path}: rope_freqs.weight is not the table of Llama 3 models; not supported")
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": original,
+    }
+
+
+def _llama(_header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu")
+
+
+def _gemma3(header: GgufHeader, config: dict[str, Any]) -> None:
+    layers = config["num_hidden_layers"]
+    config.update(
+        architectures=["Gemma3ForCausalLM"],
+        model_type="gemma3_text",
+        hidden_activation="gelu_pytorch_tanh",
+        sliding_window=header.value("gemma3.attention.sliding_window", int),
+        rope_local_base_freq=10000.0,
+        query_pre_attn_scalar=config["head_dim"],
+        layer_types=["full_attention" if n % 6 == 5 else "sliding_attention" for n in range(layers)],
+    )
+
+
+_SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {"llama": _llama, "gemma3": _gemma3}

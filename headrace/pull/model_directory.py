@@ -1,0 +1,85 @@
+"""Make a model directory in Hugging Face form from a GGUF file, all or nothing: built aside, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.pull.errors import PullError
+from headrace.pull.gguf_config import config_json, generation_config
+from headrace.pull.gguf_tokenizer import tokenizer_config, tokenizer_json
+from model_svc.weights.errors import CheckpointError
+from model_svc.weights.gguf_header import read_header
+
+WEIGHTS = "model.gguf"
+
+
+def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:
+    """Make `directory` from a GGUF file; the weights are linked, or copied where that is impossible.
+
+    Raises PullError with one sentence for a bad file, a full disk or a directory that cannot be written.
+    """
+
+    def fill(target: Path) -> None:
+        write_metadata(gguf, target, pre=pre)
+        _link_or_copy(gguf, target / WEIGHTS)
+
+    return build(directory, fill)
+
+
+def write_metadata(gguf: Path, target: Path, *, pre: str | None = None) -> None:
+    """Write everything but the weights into an existing directory."""
+    try:
+        header = read_header(gguf)
+        files: dict[str, dict[str, Any]] = {
+            "config.json": config_json(header),
+            "generation_config.json": generation_config(header),
+            "tokenizer.json": tokenizer_json(header, pre=pre),
+            "tokenizer_config.json": tokenizer_config(header),
+        }
+    except CheckpointError as error:
+        raise PullError(f"{error.path} cannot be used: {error.fault}") from error
+    for name, content in files.items():
+        indent = None if name == "tokenizer.json" else 2
+        (target / name).write_text(json.dumps(content, ensure_ascii=False, indent=indent), encoding="utf-8")
+
+
+def build(directory: Path, fill: Callable[[Path], None]) -> Path:
+    """Fill a fresh directory beside `directory` and rename it into place; nothing half-made is ever seen.
+
+    An older directory of that name is replaced. Raises PullError.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as aside:
+            fresh = Path(aside) / "new"
+            fresh.mkdir()
+            fill(fresh)
+            if directory.exists():
+                directory.rename(Path(aside) / "old")
+            fresh.rename(directory)
+    except OSError as error:
+        raise storage_error(error, directory) from error
+    return directory
+
+
+def storage_error(error: OSError, where: Path) -> PullError:
+    """Put a failed write into one sentence."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return PullError(f"No space is left on the disk of {where}; free some and run the command again.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PullError(f"{error.filename or where} cannot be written: {error.strerror}.")
+    return PullError(f"{where} could not be made: {error.strerror or error} ({error.filename or where}).")
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source.resolve(), target)  # free, and survives the removal of the original
+    except OSError:
+        shutil.copyfile(source, target)
