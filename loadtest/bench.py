@@ -1,0 +1,129 @@
+"""`headrace bench`: open- or closed-loop load over HTTP against any OpenAI-style server.
+
+Closed loop (`--concurrency`): so many users, each sends its next request when the last is answered. Open loop
+(`--rate`): requests arrive by a Poisson process whatever the server does. Formulas stand in loadtest/report.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from loadtest.client import Sample, measure, new_client
+from loadtest.report import as_table, summarize
+from loadtest.workload import chat_bodies
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    return int(low), int(high or low)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of `headrace bench`."""
+    options = argparse.ArgumentParser(
+        "headrace bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    options.add_argument("--url", default="http://127.0.0.1:8000", help="server, without /v1")
+    options.add_argument("--model", help="model name; the server's first one if not given")
+    options.add_argument("--api-key", help="bearer token")
+    options.add_argument("--requests", type=int, default=32, help="requests that count")
+    options.add_argument("--warmup", type=int, default=2, help="requests before, that do not count")
+    options.add_argument("--concurrency", type=int, default=1, help="users of the closed loop")
+    options.add_argument("--rate", type=float, help="requests per second: open loop")
+    options.add_argument("--input-words", type=_range, default=(40, 40), help="words of a prompt, N or LOW-HIGH")
+    options.add_argument("--output-tokens", type=_range, default=(64, 64), help="tokens of an answer, N or LOW-HIGH")
+    options.add_argument("--shared-words", type=int, default=0, help="words that all prompts begin with")
+    options.add_argument("--temperature", type=float, default=0.0)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--goodput", nargs="*", default=[], metavar="NAME:MS", help="e.g. ttft:200 tpot:50")
+    options.add_argument("--json", type=Path, help="also write all figures to this file")
+    return options
+
+
+async def closed_loop(client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]], users: int) -> list[Sample]:
+    """Run the requests with so many users."""
+    samples: list[Sample] = []
+    rest: Iterator[dict[str, Any]] = iter(bodies)
+    start = time.perf_counter()
+
+    async def one(body: dict[str, Any]) -> None:
+        samples.append(await measure(client, body, start))
+
+    async def user() -> None:
+        for body in rest:
+            await one(body)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(users):
+            group.start_soon(user)
+    return samples
+
+
+async def open_loop(
+    client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]], rate: float, seed: int
+) -> list[Sample]:
+    """Run the requests at Poisson arrivals of `rate` per second."""
+    samples: list[Sample] = []
+    random_ = random.Random(seed)
+    start = time.perf_counter()
+
+    async def one(body: dict[str, Any]) -> None:
+        samples.append(await measure(client, body, start))
+
+    async with anyio.create_task_group() as group:
+        for body in bodies:
+            group.start_soon(one, body)
+            await anyio.sleep(random_.expovariate(rate))
+    return samples
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Warm up, load the server, return the figures."""
+    async with new_client(options.url, options.concurrency if not options.rate else 1024, options.api_key) as client:
+        model = options.model or (await client.get("/v1/models")).json()["data"][0]["id"]
+        bodies = chat_bodies(
+            model,
+            seed=options.seed,
+            input_words=options.input_words,
+            output_tokens=options.output_tokens,
+            shared_words=options.shared_words,
+            temperature=options.temperature,
+        )
+        await closed_loop(client, [next(bodies) for _ in range(options.warmup)], min(options.concurrency, 8))
+        wanted = [next(bodies) for _ in range(options.requests)]
+        start = time.perf_counter()
+        if options.rate:
+            samples = await open_loop(client, wanted, options.rate, options.seed)
+        else:
+            samples = await closed_loop(client, wanted, options.concurrency)
+        duration = time.perf_counter() - start
+    goodput = {name: float(limit) for name, _, limit in (item.partition(":") for item in options.goodput)}
+    return {"model": model, "url": options.url} | summarize(samples, duration, goodput)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the exit code is 1 if any request failed."""
+    options = parser().parse_args(arguments)
+    try:
+        figures = anyio.run(run, options)
+    except httpx.HTTPError as error:
+        sys.stderr.write(f"headrace bench: {options.url} does not answer: {error}\n")
+        return 1
+    sys.stdout.write(as_table(figures) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+    return int(figures["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
