@@ -1,0 +1,70 @@
+"""Switch each mechanism off, one after another, and see that its test fails: `make mutations`.
+
+`tests/mutations.toml` lists, for each mechanism, a text in a source file, what stands there when the mechanism is off, and
+the tests that must notice. Each mutation runs in a copy of the tree, so that the checkout stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT = shutil.ignore_patterns(".venv", ".git", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
+
+
+def load(path: Path = ROOT / "tests" / "mutations.toml") -> list[dict[str, Any]]:
+    """Return the listed mutations."""
+    mutations: list[dict[str, Any]] = tomllib.loads(path.read_text())["mutation"]
+    return mutations
+
+
+def apply(mutation: dict[str, Any], root: Path) -> str | None:
+    """Change the source in a copy; returns what is wrong with the entry, or None."""
+    file = root / mutation["file"]
+    if not file.exists():
+        return f"{mutation['file']} does not exist"
+    source = file.read_text()
+    if source.count(mutation["find"]) != 1:
+        return f"`find` stands {source.count(mutation['find'])} times in {mutation['file']}, not once"
+    file.write_text(source.replace(mutation["find"], mutation["replace"]))
+    return None
+
+
+def noticed(mutation: dict[str, Any], root: Path) -> bool:
+    """Tell whether the named tests fail in the mutated copy (exit code 1: tests ran and some failed)."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *mutation["tests"]]
+    environ = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode not in (0, 1):
+        sys.stdout.write(done.stdout[-1500:] + done.stderr[-1500:])
+    return done.returncode == 1
+
+
+def main(names: list[str]) -> int:
+    """Run the mutations whose name contains one of `names` (all without any); returns 1 if one went unnoticed."""
+    survivors = []
+    for mutation in load():
+        if names and not any(name in mutation["name"] for name in names):
+            continue
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+            root = Path(folder) / "headrace"
+            shutil.copytree(ROOT, root, ignore=LEFT_OUT)
+            fault = apply(mutation, root)
+            outcome = fault or ("noticed" if noticed(mutation, root) else "SURVIVED")
+        sys.stdout.write(f"{outcome:<10} {mutation['name']}\n")
+        sys.stdout.flush()
+        if outcome != "noticed":
+            survivors.append(mutation["name"])
+    sys.stdout.write(f"{len(survivors)} unnoticed\n")
+    return int(bool(survivors))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
