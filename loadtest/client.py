@@ -14,7 +14,7 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 300.0
 class Sample(msgspec.Struct, kw_only=True):
     """What one request did. Times in seconds; `start_s` counts from the start of the run.
 
-    `ttft_s` is send to first text; `gaps_s` are all later gaps between text chunks; token counts are the server's usage.
+    `ttft_s` is send to first text; `gaps_s` are the later gaps between text chunks; token counts are the server's.
     """
 
     start_s: float
