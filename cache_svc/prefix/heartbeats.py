@@ -1,0 +1,33 @@
+"""Who is alive: a replica that misses three heartbeats in a row, or says `gone`, has lost its cache."""
+
+from __future__ import annotations
+
+from wire.messages import ReplicaStatus
+
+MISSED_HEARTBEATS = 3
+
+
+class Heartbeats:
+    """When each replica is due to be given up, on the reader's own clock (no two machines' clocks are compared)."""
+
+    def __init__(self) -> None:
+        self._lost_at: dict[str, float] = {}
+
+    def hear(self, status: ReplicaStatus, now: float) -> bool:
+        """Take a heartbeat; return whether the replica lives on."""
+        if status.state == "gone":
+            self._lost_at.pop(status.replica_id, None)
+            return False
+        self._lost_at[status.replica_id] = now + MISSED_HEARTBEATS * status.interval_s
+        return True
+
+    def lost(self, now: float) -> list[str]:
+        """Return the replicas that fell silent, each once."""
+        silent = [replica_id for replica_id, at in self._lost_at.items() if now > at]
+        for replica_id in silent:
+            del self._lost_at[replica_id]
+        return silent
+
+    def grant_grace(self, pause_s: float) -> None:
+        """Push all due times back: this process was stopped or cut off itself and could hear nobody."""
+        self._lost_at = {replica_id: at + pause_s for replica_id, at in self._lost_at.items()}

@@ -1,0 +1,19 @@
+"""Settings of the prefix desk."""
+
+from __future__ import annotations
+
+from wire.settings import Settings, SettingsError
+
+
+class PrefixSettings(Settings, frozen=True, kw_only=True):
+    """`prefix_max_blocks` bounds the index of each model (about 250 bytes a block and replica)."""
+
+    prefix_max_blocks: int = 2_000_000
+    prefix_concurrency: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix_max_blocks < 1:
+            raise SettingsError(f"prefix_max_blocks must be at least 1, not {self.prefix_max_blocks}")
+        if self.prefix_concurrency < 1:
+            raise SettingsError(f"prefix_concurrency must be at least 1, not {self.prefix_concurrency}")
