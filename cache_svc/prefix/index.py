@@ -108,7 +108,10 @@ class PrefixIndex:
         if found and length:
             lengths[found] = length
         return {
-            replica_id: length for replica_id, bit in self._bits.items() for bits, length in lengths.items() if bits & bit
+            replica_id: length
+            for replica_id, bit in self._bits.items()
+            for bits, length in lengths.items()
+            if bits & bit
         }
 
     def check_invariants(self) -> None:

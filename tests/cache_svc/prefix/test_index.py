@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from hashlib import blake2b
 
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cache_svc.prefix.index import PrefixIndex, split

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cache_svc.prefix.index import PrefixIndex
 from cache_svc.prefix.ledger import EventLedger, Verdict

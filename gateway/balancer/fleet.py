@@ -1,0 +1,118 @@
+"""The replicas of one model as the balancer knows them: last heartbeat, and what was placed there since.
+
+A heartbeat is up to half a second old; a burst of requests in that time would all go to the same idle replica. So each
+placement counts as load at once, until a heartbeat that must know of it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.balancer.policy import Candidate, Policy, choose, fits
+from wire.errors import ContextLengthExceededError
+from wire.messages import ReplicaStatus
+
+MISSED_HEARTBEATS = 3
+
+# A heartbeat that arrives so long after a placement was sent by a replica that had the placement in its queue.
+_SETTLE_S = 0.1
+
+
+@dataclass(slots=True)
+class _Replica:
+    status: ReplicaStatus
+    heard_at: float
+    placed: list[tuple[float, int]] = field(default_factory=list)  # (when, prefill tokens), newest last
+
+
+class Fleet:
+    """What is known of a model's replicas. All times are this process's own clock."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._replicas: dict[str, _Replica] = {}
+        self._turn = 0
+
+    def hear(self, status: ReplicaStatus, now: float) -> None:
+        """Take a heartbeat. A replica that says `gone` is forgotten."""
+        if status.state == "gone":
+            self._replicas.pop(status.replica_id, None)
+            return
+        known = self._replicas.get(status.replica_id)
+        if known is None:
+            self._replicas[status.replica_id] = _Replica(status, now)
+            return
+        known.status, known.heard_at = status, now
+        known.placed = [(at, tokens) for at, tokens in known.placed if now < at + _SETTLE_S]
+
+    def lost(self, now: float) -> list[str]:
+        """Forget and return the replicas that missed three heartbeats in a row."""
+        silent = [
+            replica_id
+            for replica_id, replica in self._replicas.items()
+            if now > replica.heard_at + MISSED_HEARTBEATS * replica.status.interval_s
+        ]
+        for replica_id in silent:
+            del self._replicas[replica_id]
+        return silent
+
+    def grant_grace(self, pause_s: float) -> None:
+        """Count `pause_s` as not passed: this process was stopped or cut off itself and could hear nobody."""
+        for replica in self._replicas.values():
+            replica.heard_at += pause_s
+
+    def knows(self, replica_id: str) -> bool:
+        """Return whether the replica lives, as far as is known."""
+        return replica_id in self._replicas
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a replica is on its way to be ready."""
+        return any(replica.status.state == "loading" for replica in self._replicas.values())
+
+    def place(self, num_tokens: int, cached: Mapping[str, int], now: float) -> Candidate | None:
+        """Choose a replica and count the request as its load; None if no replica is ready.
+
+        Raises ContextLengthExceededError when the prompt can never fit any replica there is.
+        """
+        ready = [replica for replica in self._replicas.values() if replica.status.state == "ready"]
+        fitting = [replica for replica in ready if _fits(num_tokens, replica.status)]
+        if not fitting:
+            if ready and not self.is_loading:
+                raise _too_long(num_tokens, ready)
+            return None
+        candidates = [_candidate(replica, cached.get(replica.status.replica_id, 0)) for replica in fitting]
+        self._turn += 1
+        chosen = choose(self._policy, candidates, num_tokens, self._turn)
+        placed = self._replicas[chosen.replica_id].placed
+        placed.append((now, max(0, num_tokens - chosen.cached_tokens)))
+        return chosen
+
+
+def _candidate(replica: _Replica, cached_tokens: int) -> Candidate:
+    status = replica.status
+    placed_tokens = sum(tokens for _, tokens in replica.placed)
+    return Candidate(
+        replica_id=status.replica_id,
+        cached_tokens=cached_tokens,
+        waiting_tokens=status.num_waiting_tokens + placed_tokens,
+        num_running=status.num_running,
+        num_waiting=status.num_waiting + len(replica.placed),
+        max_num_seqs=status.max_num_seqs,
+        free_tokens=max(0, status.num_free_blocks * status.block_size - placed_tokens),
+    )
+
+
+def _fits(num_tokens: int, status: ReplicaStatus) -> bool:
+    return fits(
+        num_tokens, max_model_len=status.max_model_len, num_blocks=status.num_blocks, block_size=status.block_size
+    )
+
+
+def _too_long(num_tokens: int, ready: list[_Replica]) -> ContextLengthExceededError:
+    room = max(min(r.status.max_model_len - 1, r.status.num_blocks * r.status.block_size) for r in ready)
+    return ContextLengthExceededError(
+        f"the prompt has {num_tokens} tokens; at most {max(room, 0)} fit the model's context and cache here",
+        param="messages",
+    )

@@ -1,0 +1,28 @@
+"""Settings of the balancer."""
+
+from __future__ import annotations
+
+from gateway.balancer.policy import POLICIES
+from wire.settings import Settings, SettingsError
+
+
+class BalancerSettings(Settings, frozen=True, kw_only=True):
+    """How replicas are chosen and how long a request waits for one.
+
+    `balancer_policy` names a function of `gateway.balancer.policy`. A request waits up to `balancer_wait_s` when no
+    replica is known, and up to `balancer_loading_wait_s` while one says that it is loading.
+    """
+
+    balancer_policy: str = "prefix_and_load"
+    balancer_wait_s: float = 5.0
+    balancer_loading_wait_s: float = 120.0
+    balancer_concurrency: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.balancer_policy not in POLICIES:
+            raise SettingsError(f"balancer_policy must be one of {', '.join(POLICIES)}, not {self.balancer_policy!r}")
+        if self.balancer_wait_s < 0 or self.balancer_loading_wait_s < 0:
+            raise SettingsError("balancer_wait_s and balancer_loading_wait_s must not be negative")
+        if self.balancer_concurrency < 1:
+            raise SettingsError(f"balancer_concurrency must be at least 1, not {self.balancer_concurrency}")
