@@ -74,9 +74,8 @@ def check_kernels() -> Finding:
 
 def check_bus() -> Finding:
     """Start the bundled server and talk to it, or talk to the configured one."""
-    from wire.bus.embedded import embedded_server
-
     from wire.bus import Bus
+    from wire.bus.embedded import embedded_server
 
     async def talk(url: str) -> None:
         async with Bus.open(url) as bus:

@@ -12,13 +12,13 @@ from pathlib import Path
 import anyio
 import httpx
 from rich.console import Console
-from wire.bus.embedded import EmbeddedServerError, embedded_server
 
 from headrace.catalogue import CATALOGUE
 from headrace.pull import PullError, pull
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
 from headrace.supervisor import ChildError, Supervisor
+from wire.bus.embedded import EmbeddedServerError, embedded_server
 
 
 class UpError(RuntimeError):
@@ -67,27 +67,23 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
 
 
 async def run(settings: UpSettings, console: Console) -> None:
-    """Start everything, say where it is, and stay until a signal. Raises UpError."""
+    """Start everything, say where it is, and stay until a signal. Raises UpError, ChildError, EmbeddedServerError."""
     started = time.monotonic()
     check_port(settings.host, settings.port)
     await anyio.to_thread.run_sync(ensure_model, settings, console)
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            url = settings.redis_url or await stack.enter_async_context(embedded_server(Path(settings.state_dir)))
-            grace_s = settings.drain_s + 5.0
-            logs = Path(settings.state_dir) / "logs"
-            supervisor = await stack.enter_async_context(Supervisor.open(logs, grace_s=grace_s))
-            await _start_children(supervisor, settings, common_flags(settings, url))
-            await _wait_until_ready(settings)
-            supervisor.ready = True
-            console.print(
-                f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
-                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
-            )
-            await _signal()
-            console.print("draining ...")
-    except* (ChildError, EmbeddedServerError, TimeoutError) as group:
-        raise UpError(_first_message(group)) from None
+    async with contextlib.AsyncExitStack() as stack:
+        url = settings.redis_url or await stack.enter_async_context(embedded_server(Path(settings.state_dir)))
+        logs = Path(settings.state_dir) / "logs"
+        supervisor = await stack.enter_async_context(Supervisor.open(logs, grace_s=settings.drain_s + 5.0))
+        await _start_children(supervisor, settings, common_flags(settings, url))
+        await _wait_until_ready(settings)
+        supervisor.ready = True
+        console.print(
+            f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
+            f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
+        )
+        await _signal()
+        console.print("draining ...")
 
 
 async def _start_children(supervisor: Supervisor, settings: UpSettings, common: list[str]) -> None:
@@ -115,7 +111,7 @@ async def _wait_until_ready(settings: UpSettings) -> None:
                         return
                     last = reply.text
                 await anyio.sleep(0.05)
-    raise TimeoutError(f"Not ready after {settings.ready_timeout_s:.0f} s: {last}")
+    raise UpError(f"Not ready after {settings.ready_timeout_s:.0f} s: {last}")
 
 
 async def _signal() -> None:
@@ -124,11 +120,11 @@ async def _signal() -> None:
             return
 
 
-def _first_message(group: BaseExceptionGroup[BaseException]) -> str:
-    error: BaseException = group
+def _first_leaf(error: BaseException) -> BaseException:
+    """Return what first went wrong inside nested task groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error)
+    return error
 
 
 def main(settings: UpSettings) -> int:
@@ -136,9 +132,12 @@ def main(settings: UpSettings) -> int:
     console = Console(stderr=not sys.stdout.isatty())
     try:
         anyio.run(run, settings, console)
-    except* UpError as group:
-        console.print(f"[bold red]headrace up:[/] {_first_message(group)}", highlight=False)
-        return 1
-    except* KeyboardInterrupt:
+    except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        cause = _first_leaf(error)
+        if not isinstance(cause, UpError | ChildError | EmbeddedServerError):
+            raise
+        console.print(f"[bold red]headrace up:[/] {cause}", highlight=False)
+        return 1
     return 0

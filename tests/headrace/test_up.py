@@ -1,0 +1,38 @@
+"""What `up` says when it cannot start: one clear sentence and an exit code."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace import up
+from headrace.settings import UpSettings
+from wire import settings as wire_settings
+from wire.settings import SettingsError
+
+
+def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code = up.main(UpSettings(port=port, state_dir=str(tmp_path), model_dir=str(tmp_path)))
+    out, err = capfd.readouterr()
+    assert code == 1
+    assert f"Port {port}" in out + err
+    assert "--port" in out + err
+
+
+def test_an_unknown_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = up.main(UpSettings(port=port, models=("no-such",), state_dir=str(tmp_path), model_dir=str(tmp_path)))
+    assert code == 1
+    assert "no-such" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(("field", "value"), [("port", 0), ("port", 70000), ("replicas", 0)])
+def test_settings_out_of_range_are_refused(field: str, value: int) -> None:
+    with pytest.raises(SettingsError, match=field):
+        wire_settings.load(UpSettings, {}, {field: value})

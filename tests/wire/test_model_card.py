@@ -1,0 +1,58 @@
+"""The model card, read from directories as they are found in the wild."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire.model_card import ModelCard, ModelCardError
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
+
+
+def directory(path: Path, **files: Any) -> Path:
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+    return path
+
+
+def test_generation_config_wins_for_the_end_tokens(tmp_path: Path) -> None:
+    card = ModelCard.load(directory(tmp_path, config=CONFIG, generation_config={"eos_token_id": [2, 0]}))
+    assert card.eos_token_ids == (2, 0)
+    assert (card.architecture, card.vocab_size, card.max_model_len) == ("LlamaForCausalLM", 100, 512)
+
+
+def test_a_template_file_wins_over_the_one_in_the_tokenizer_config(tmp_path: Path) -> None:
+    directory(tmp_path, config=CONFIG, tokenizer_config={"chat_template": "old", "bos_token": {"content": "<s>"}})
+    assert ModelCard.load(tmp_path).chat_template == "old"
+    assert ModelCard.load(tmp_path).bos_token == "<s>"
+    (tmp_path / "chat_template.jinja").write_text("new")
+    assert ModelCard.load(tmp_path).chat_template == "new"
+
+
+def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:
+    templates = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    assert (
+        ModelCard.load(directory(tmp_path, config=CONFIG, tokenizer_config={"chat_template": templates})).chat_template
+        == "d"
+    )
+
+
+def test_the_limits_of_a_text_model_inside_a_larger_one_are_found(tmp_path: Path) -> None:
+    card = ModelCard.load(directory(tmp_path, config={"architectures": ["X"], "text_config": CONFIG}))
+    assert (card.vocab_size, card.bos_token_id) == (100, 1)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_missing_or_broken_config_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelCardError, match=r"config\.json"):
+        ModelCard.load(tmp_path)

@@ -1,0 +1,69 @@
+"""Settings: defaults, environment, flags, and every way to get them wrong."""
+
+import pytest
+
+from wire.settings import Settings, SettingsError, as_text, from_command_line, load, parse_flag_pairs, parse_flags
+
+
+class DeskSettings(Settings, frozen=True, kw_only=True):
+    """A desk with fields of its own."""
+
+    max_items: int = 5
+    ratio: float = 0.5
+    loud: bool = False
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {"HEADRACE_MAX_ITEMS": "7", "HEADRACE_RATIO": "0.25", "HEADRACE_LOUD": "true"}
+    settings = load(DeskSettings, environ, {"max_items": "9"})
+    assert (settings.max_items, settings.ratio, settings.loud) == (9, 0.25, True)
+
+
+def test_a_misspelt_variable_is_an_error_that_names_it() -> None:
+    with pytest.raises(SettingsError, match="HEADRACE_MAX_ITMES"):
+        load(DeskSettings, {"HEADRACE_MAX_ITMES": "7"})
+
+
+def test_a_variable_of_another_service_is_no_error() -> None:
+    assert load(Settings, {"HEADRACE_MAX_ITEMS": "7"}).partitions == 1
+
+
+def test_a_value_of_the_wrong_kind_names_its_field() -> None:
+    with pytest.raises(SettingsError, match="max_items"):
+        load(DeskSettings, {"HEADRACE_MAX_ITEMS": "many"})
+
+
+@pytest.mark.parametrize(("field", "value"), [("partitions", "0"), ("block_size", "12"), ("models", "")])
+def test_a_value_out_of_range_names_its_field(field: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        load(Settings, {}, {field: value})
+
+
+def test_lists_are_split_at_commas() -> None:
+    assert load(Settings, {"HEADRACE_MODELS": "one, two"}).models == ("one", "two")
+
+
+def test_flags_are_read_in_both_forms() -> None:
+    assert parse_flag_pairs(["--max-items=3", "--ratio", "0.1"]) == {"max_items": "3", "ratio": "0.1"}
+
+
+@pytest.mark.parametrize("arguments", [["max"], ["--max-items"], ["-x", "1"]])
+def test_what_is_no_flag_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        parse_flag_pairs(arguments)
+
+
+def test_an_unknown_flag_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"--colour.*--max-items"):
+        parse_flags(DeskSettings, ["--colour", "red"])
+
+
+def test_print_settings_shows_every_field_and_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        from_command_line(DeskSettings, ["--print-settings", "--max-items", "4"])
+    assert left.value.code == 0
+    assert "max_items = 4" in capsys.readouterr().out
+
+
+def test_settings_as_text_hold_one_line_a_field() -> None:
+    assert len(as_text(DeskSettings()).splitlines()) == len(DeskSettings.__struct_fields__)
