@@ -1,0 +1,143 @@
+"""Token ids of one choice -> what its client may see: bytes, phases, stop strings, safety, in this order.
+
+Whole and streamed replies go through the same pipeline, so their text cannot differ. Rules at the end of a text: an
+incomplete character becomes one U+FFFD, a beginning of a stop string or of a forbidden match that never came is shown.
+Stop strings are looked for in the answer only. `num_tokens` and `token_ids` end with the token that completed a stop
+string or a blocked match, however many tokens came in the same chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from gateway.postprocess.lane import Lane
+from gateway.postprocess.logprobs import LogprobEntry, LogprobLedger
+from gateway.postprocess.phases import PhaseSplitter, Piece, segments
+from gateway.postprocess.safety.filter import Hit, check
+from gateway.postprocess.safety.policy import SafetyPolicy
+from wire.messages import ANSWER, REASONING, TokenChunk, TokenLogprob
+
+
+class TokenTexts(Protocol):
+    """What the pipeline needs of a wire.vocabulary.Vocabulary."""
+
+    @property
+    def strips_first_space(self) -> bool:
+        """Tell whether one leading space of a whole text is not shown."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes a token adds to the text."""
+        ...
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Text to append to the answer or to the reasoning, and the log probabilities of the answer tokens it completes."""
+
+    kind: Literal["answer", "reasoning"]
+    text: str
+    logprobs: tuple[LogprobEntry, ...] = ()
+
+
+class Pipeline:
+    """Everything between the engine's tokens and the client, for one choice.
+
+    `include_reasoning` False: reasoning is counted, not shown. `continues`: the text follows the prompt directly (raw
+    completions), so SentencePiece's first space is part of it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: TokenTexts,
+        *,
+        stop: tuple[str, ...] = (),
+        safety: SafetyPolicy | None = None,
+        include_reasoning: bool = True,
+        logprobs: bool = False,
+        continues: bool = False,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._splitter = PhaseSplitter(strips_first_space=vocabulary.strips_first_space and not continues)
+        ledger = LogprobLedger(vocabulary.token_bytes, _forbids(safety)) if logprobs else None
+        self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger)
+        self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
+        self._deltas: list[TextDelta] = []
+        self.finish_reason: str | None = None
+        self.token_ids: list[int] = []
+        self.num_reasoning_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many generated tokens count for this choice, a stop token and hidden ones included."""
+        return len(self.token_ids)
+
+    @property
+    def hits(self) -> list[Hit]:
+        """Return the matches of safety rules so far, for the audit log; they hold positions, no text."""
+        return self._answer.hits + (self._reasoning.hits if self._reasoning else [])
+
+    def feed(self, chunk: TokenChunk) -> list[TextDelta]:
+        """Take the next tokens; returns what may be shown now. After `finish_reason` is set nothing more is taken."""
+        phase = chunk.phase
+        last = len(chunk.token_ids) - 1
+        for index, token_id in enumerate(chunk.token_ids):
+            if self.finish_reason is not None:
+                break
+            marks = [mark for mark in chunk.marks if mark.index == index]
+            hidden = chunk.stop_token and index == last
+            raw = b"" if hidden else self._vocabulary.token_bytes(token_id)
+            self.token_ids.append(token_id)
+            self.num_reasoning_tokens += phase == REASONING
+            logprob = chunk.logprobs[index] if chunk.logprobs else None
+            for part_phase, part in segments(raw, phase, marks):
+                piece = self._splitter.feed(part_phase, part)
+                if piece:
+                    self._show(piece, logprob)
+            phase = marks[-1].phase if marks else phase
+        return self._collect()
+
+    def close(self, finish_reason: str) -> list[TextDelta]:
+        """End the text; returns what was held. `finish_reason` holds unless a stop string or a rule ended it first."""
+        if self.finish_reason is None:
+            piece = self._splitter.close()
+            if piece:
+                self._show(piece, None)
+            for lane in self._lanes():
+                self._add(lane, *lane.close())
+        self.finish_reason = self.finish_reason or finish_reason
+        return self._collect()
+
+    def _lanes(self) -> list[Lane]:
+        return [self._answer] if self._reasoning is None else [self._reasoning, self._answer]
+
+    def _show(self, piece: Piece, logprob: TokenLogprob | None) -> None:
+        if piece.starts:
+            for lane in self._lanes():
+                self._add(lane, *lane.break_text())
+        lane_of = {ANSWER: self._answer, REASONING: self._reasoning}
+        lane_now = lane_of[piece.phase]
+        if lane_now is not None and self.finish_reason is None:
+            self._add(lane_now, *lane_now.feed(piece.raw, logprob))
+
+    def _add(self, lane: Lane, text: str, logprobs: tuple[LogprobEntry, ...]) -> None:
+        self.finish_reason = self.finish_reason or lane.finish_reason
+        if not text and not logprobs:
+            return
+        if self._deltas and self._deltas[-1].kind == lane.kind:
+            before = self._deltas.pop()
+            text, logprobs = before.text + text, before.logprobs + logprobs
+        self._deltas.append(TextDelta(kind=lane.kind, text=text, logprobs=logprobs))
+
+    def _collect(self) -> list[TextDelta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+
+def _forbids(policy: SafetyPolicy | None) -> Callable[[str], bool] | None:
+    """Return a test for texts that the policy would redact or block in an answer."""
+    if policy is None:
+        return None
+    return lambda text: any(hit.action != "flag" for hit in check(policy, text, "answer")[1])
