@@ -1,0 +1,104 @@
+"""RMS norm over the last dimension, alone and with the residual addition that comes before it in a layer.
+
+y = x / sqrt(mean(x^2) + eps) * (offset + weight), computed in float32. `offset` is 1 for Gemma, whose checkpoints hold
+w - 1. The norm of queries and keys is the same op over [T, H, D].
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+import torch
+from torch import Tensor
+
+from kernels import dispatch
+from kernels.language import cdiv, jit, next_power_of_2, tl
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
+    """Return the RMS norm of `x` [..., E] with `weight` [E], in x's dtype.
+
+    Leading dimensions may be any number; two may have any strides (heads cut out of a fused row are read in place).
+    """
+    _check(x, weight)
+    if dispatch.form(x) == "triton":
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        _launch(x, None, weight, out, eps, offset)
+        return out
+    return reference(x, weight, eps, offset=offset)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
+    """Add `x` [T, E] to `residual` [T, E] in place and return the RMS norm of the sum, in x's dtype.
+
+    The sum is rounded to the residual's dtype before it is normed, so that both forms see the same number.
+    """
+    _check(x, weight)
+    if residual.shape != x.shape:
+        raise ValueError(f"residual has shape {tuple(residual.shape)}, x has {tuple(x.shape)}; they must be equal")
+    if dispatch.form(x) == "triton":
+        if not residual.is_contiguous():
+            raise ValueError("residual must be contiguous")
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        _launch(x, residual, weight, out, eps, offset)
+        return out
+    return reference_add(x, residual, weight, eps, offset=offset)
+
+
+def reference(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
+    """Norm in plain torch."""
+    wide = x.float()
+    scale = weight.float() + offset if offset else weight.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * scale).to(x.dtype)
+
+
+def reference_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
+    """Add and norm in plain torch."""
+    residual.add_(x)
+    return reference(residual, weight, eps, offset=offset).to(x.dtype)
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
+    if x.dim() < 1 or weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs ({x.shape[-1]},)")
+    if x.stride(-1) != 1 and x.shape[-1] > 1:
+        raise ValueError("x must be contiguous in its last dimension")
+
+
+def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps: float, offset: float) -> None:
+    E = x.shape[-1]
+    rows = x.numel() // E if E else 0
+    if rows == 0:
+        return
+    # Rows are addressed as (outer, inner): enough for [T, E] and for heads cut out of a fused row [T, H, D].
+    inner = x.shape[-2] if x.dim() > 1 else 1
+    outer_view = x if x.dim() <= 3 else x.reshape(-1, inner, E)
+    stride_inner = outer_view.stride(-2) if x.dim() > 1 else 0
+    stride_outer = outer_view.stride(-3) if outer_view.dim() > 2 else inner * stride_inner
+    block = next_power_of_2(E)
+    # About 4,096 elements a program: 32 in flight per thread at 4 warps; short rows (head norms) share a program.
+    rows_per_program = min(max(4096 // block, 1), next_power_of_2(rows))
+    warps = min(max(block * rows_per_program // 1024, 1), 16)
+    _kernel[(cdiv(rows, rows_per_program),)](
+        outer_view, residual if residual is not None else outer_view, weight, out, rows, inner,
+        stride_outer, stride_inner, eps, offset,
+        E=E, BLOCK=block, ROWS=rows_per_program, ADD=residual is not None, num_warps=warps,
+    )  # fmt: skip
+
+
+@jit
+def _kernel(
+    x_ptr, residual_ptr, weight_ptr, out_ptr, rows, inner, stride_outer, stride_inner, eps, offset,
+    E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    live = (row < rows)[:, None] & (column < E)[None, :]
+    start = (row // inner) * stride_outer + (row % inner) * stride_inner
+    x = tl.load(x_ptr + start[:, None] + column[None, :], mask=live, other=0.0).to(tl.float32)
+    dense = row[:, None] * E + column[None, :]
+    if ADD:
+        total = tl.load(residual_ptr + dense, mask=live, other=0.0).to(tl.float32) + x
+        rounded = total.to(residual_ptr.dtype.element_ty)
+        tl.store(residual_ptr + dense, rounded, mask=live)
+        x = rounded.to(tl.float32)
+    scale = tl.load(weight_ptr + column, mask=column < E, other=0.0).to(tl.float32) + offset
+    inverse = tl.rsqrt(tl.sum(x * x, 1) / E + eps)
+    tl.store(out_ptr + dense, (x * inverse[:, None] * scale[None, :]).to(out_ptr.dtype.element_ty), mask=live)

@@ -1,0 +1,81 @@
+"""Writes the step's keys and values into the paged cache, each token to its slot (block * B + offset in the block)."""
+
+# mypy: disable-error-code="no-untyped-def"
+import torch
+from torch import Tensor
+
+from kernels import dispatch
+from kernels.language import cdiv, jit, next_power_of_2, tl
+
+
+def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write `k` and `v` [T, K, D] to slots `slot_mapping` [T] (int64) of `k_cache` and `v_cache` [N, B, K, D].
+
+    A slot below 0 is skipped (padding). Values take the cache's dtype.
+    """
+    check(k, v, k_cache, v_cache, slot_mapping)
+    if dispatch.form(k_cache) == "triton":
+        _launch(k, v, k_cache, v_cache, slot_mapping)
+    else:
+        reference(k, v, k_cache, v_cache, slot_mapping)
+
+
+def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Scatter in plain torch."""
+    slots = slot_mapping.long()
+    if bool((slots < 0).any()):
+        kept = slots >= 0
+        k, v, slots = k[kept], v[kept], slots[kept]
+    B = k_cache.shape[1]
+    block, offset = torch.div(slots, B, rounding_mode="floor"), slots % B
+    k_cache[block, offset] = k.to(k_cache.dtype)
+    v_cache[block, offset] = v.to(v_cache.dtype)
+
+
+def check(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Raise ValueError naming the argument that does not fit (also for rope_store_kv)."""
+    if k.dim() != 3 or v.shape != k.shape:
+        raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must both be [T, K, D]")
+    if k_cache.dim() != 4 or k_cache.shape[2:] != k.shape[1:]:
+        raise ValueError(f"k_cache has shape {tuple(k_cache.shape)}; it must be [N, B, {k.shape[1]}, {k.shape[2]}]")
+    if v_cache.shape != k_cache.shape or v_cache.stride() != k_cache.stride():
+        raise ValueError("v_cache must have the shape and strides of k_cache")
+    if slot_mapping.shape != k.shape[:1] or slot_mapping.dtype != torch.int64:
+        shape = tuple(slot_mapping.shape)
+        raise ValueError(f"slot_mapping is {slot_mapping.dtype} {shape}; it must be int64 ({k.shape[0]},)")
+    for name, tensor in (("k", k), ("v", v), ("k_cache", k_cache)):
+        if tensor.stride(-1) != 1:
+            raise ValueError(f"{name} must be contiguous in its last dimension")
+
+
+def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    T, K, D = k.shape
+    if T == 0:
+        return
+    block_d = next_power_of_2(D)
+    # About 2,048 elements of keys and as many of values a program; each head is one line of D contiguous elements.
+    heads = min(next_power_of_2(K), max(2048 // block_d, 1))
+    _kernel[(T, cdiv(K, heads))](
+        k, v, k_cache, v_cache, slot_mapping, K, k_cache.shape[1],
+        k.stride(0), k.stride(1), v.stride(0), v.stride(1), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        D=D, BLOCK_D=block_d, HEADS=heads, num_warps=4,
+    )  # fmt: skip
+
+
+@jit
+def _kernel(
+    k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, K, B,
+    k_stride_t, k_stride_h, v_stride_t, v_stride_h, stride_n, stride_b, stride_h,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_ptr + token)
+    if slot >= 0:
+        head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+        d = tl.arange(0, BLOCK_D)[None, :]
+        live = (head < K) & (d < D)
+        k = tl.load(k_ptr + token * k_stride_t + head * k_stride_h + d, mask=live)
+        v = tl.load(v_ptr + token * v_stride_t + head * v_stride_h + d, mask=live)
+        to = (slot // B) * stride_n + (slot % B) * stride_b + head * stride_h + d
+        tl.store(k_cache_ptr + to, k.to(k_cache_ptr.dtype.element_ty), mask=live)
+        tl.store(v_cache_ptr + to, v.to(v_cache_ptr.dtype.element_ty), mask=live)

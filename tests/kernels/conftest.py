@@ -1,0 +1,76 @@
+"""Every op is tested in two forms against a float64 oracle: its torch reference, and its Triton kernel.
+
+Triton runs interpreted where there is no GPU; on a machine with one, `-m gpu` runs the same tests compiled.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+
+from kernels import dispatch
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """One thread; and the interpreter's numpy may overflow as silently as a GPU does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with np.errstate(all="ignore"):
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("reference", "cpu"), id="reference"),
+        pytest.param(("triton", "cpu"), id="interpreted"),
+        pytest.param(("triton", "cuda"), id="compiled", marks=pytest.mark.gpu),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Force one form of every op and give the device on which its tensors must lie."""
+    form, where = request.param
+    if where == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if form == "triton" and where == "cpu" and torch.cuda.is_available():
+        pytest.skip("Triton compiles on this machine; run with -m gpu")
+    with dispatch.forced(form):
+        yield where
+
+
+@pytest.fixture
+def seed() -> int:
+    """Fresh numbers in every run; shown with a failure; HEADRACE_TEST_SEED sets them."""
+    value = int(os.environ.get("HEADRACE_TEST_SEED", 0)) or int.from_bytes(os.urandom(4), "little")
+    print(f"HEADRACE_TEST_SEED={value}")  # noqa: T201 - captured, shown with a failure
+    torch.manual_seed(value)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def _fresh(seed: int) -> None:
+    """Seed torch for every test."""
+
+
+# Triton's interpreter cuts bf16 off instead of rounding it, so exact comparisons use float16.
+_TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+def _close(out: torch.Tensor, truth: torch.Tensor, *, loose: float = 1.0) -> None:
+    """Assert a small relative error of `out` against a float64 truth of the same shape; NaN never passes."""
+    assert out.shape == truth.shape
+    wide, truth = out.detach().cpu().double(), truth.detach().cpu().double()
+    assert bool(torch.isfinite(wide).all()), "not every element was written with a number"
+    error = float((wide - truth).norm() / truth.norm().clamp(min=1e-30))
+    assert error <= _TOLERANCE[out.dtype] * loose, f"relative error {error:.2e}"
+
+
+@pytest.fixture
+def close() -> Callable[..., None]:
+    return _close

@@ -1,0 +1,170 @@
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels import dispatch
+from kernels.paged_attention import paged_attention
+
+
+class Batch:
+    """A random mixed batch: `lens` holds (queries, context) of each sequence; blocks are scattered, the rest is NaN."""
+
+    def __init__(self, lens, H, K, D, B=4, dtype=torch.float32, device="cpu"):
+        def i32(x):
+            return torch.tensor(x, dtype=torch.int32, device=device)
+
+        self.lens = lens
+        blocks = [-(-context // B) for _, context in lens]
+        width = max(*blocks, 1) + 2
+        N = sum(blocks) + 3
+        order = iter(torch.randperm(N).tolist())
+        tables = [[next(order) for _ in range(count)] for count in blocks]
+        cache = torch.full((2, N, B, K, D), float("nan"), dtype=dtype)
+        for (_, context), table in zip(lens, tables, strict=True):
+            for i in range(context):
+                cache[:, table[i // B], i % B] = torch.randn(2, K, D).to(dtype)
+        self.tables = [row + [10**6] * (width - len(row)) for row in tables]  # behind the context: not to be followed
+        starts = [0]
+        for n, _ in lens:
+            starts.append(starts[-1] + n)
+        self.q = torch.randn(starts[-1], H, D, device=device).to(dtype)
+        self.k_cache, self.v_cache = cache.to(device).unbind(0)
+        self.query_start, self.context_lens = i32(starts), i32([context for _, context in lens])
+        self.block_tables = i32(self.tables)
+
+    def run(self, **options):
+        out = torch.full(self.q.shape, float("nan"), dtype=self.q.dtype, device=self.q.device)
+        result = paged_attention(
+            self.q, self.k_cache, self.v_cache, self.block_tables, self.query_start, self.context_lens,
+            out=out, **options,
+        )  # fmt: skip
+        assert result is out
+        return out
+
+    def truth(self, *, scale, window=None, softcap=None, sinks=None, **_):
+        """Softmax over each row's own keys, one head at a time, in float64."""
+        q, (B, K) = self.q.cpu().double(), self.k_cache.shape[1:3]
+        out, t = torch.zeros_like(q), 0
+        for s, (n, context) in enumerate(self.lens):
+            slots = torch.tensor([self.tables[s][i // B] * B + i % B for i in range(context)], dtype=torch.int64)
+            keys, values = (c.cpu().double().reshape(-1, K, c.shape[-1])[slots] for c in (self.k_cache, self.v_cache))
+            for position in range(context - n, context):
+                low = max(0, position - window + 1) if window else 0
+                for h in range(q.shape[1]):
+                    kv = h // (q.shape[1] // K)
+                    logits = keys[low : position + 1, kv] @ q[t, h] * scale
+                    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
+                    if sinks is not None:
+                        logits = torch.cat([logits, sinks[h].cpu().double()[None]])
+                    out[t, h] = logits.softmax(0)[: position + 1 - low] @ values[low : position + 1, kv]
+                t += 1
+        return out
+
+
+MIXED = [(1, 33), (7, 7), (1, 1), (4, 41), (40, 52), (2, 70)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("H", "K", "D"), [(1, 1, 64), (9, 3, 64), (2, 1, 80), (4, 2, 96), (8, 2, 128), (8, 1, 256)])
+def test_mixed_batches_of_prefill_decode_and_drafts(device, close, H, K, D, dtype):
+    if dtype == torch.bfloat16 and device == "cpu" and dispatch.form(torch.empty(0)) == "triton":
+        pytest.skip("Triton's interpreter cannot multiply bf16")
+    batch = Batch(MIXED, H, K, D, dtype=dtype, device=device)
+    close(batch.run(scale=D**-0.5), batch.truth(scale=D**-0.5))
+
+
+@pytest.mark.parametrize("G", range(1, 9))
+def test_every_group_size_shares_its_kv_head(device, close, G):
+    batch = Batch([(1, 19), (5, 5), (37, 40)], 2 * G, 2, 64, device=device)
+    close(batch.run(scale=0.2), batch.truth(scale=0.2))
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize("window", [None, 1, 16, 21])
+def test_windows_soft_caps_and_sinks(device, close, window, softcap, sinks):
+    batch = Batch([(1, 77), (3, 50), (45, 70), (1, 2)], 4, 2, 64, B=16, device=device)
+    options = {
+        "scale": 0.5,
+        "window": window,
+        "softcap": softcap,
+        "sinks": torch.randn(4, device=device) * 3 if sinks else None,
+    }
+    close(batch.run(**options), batch.truth(**options), loose=3)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 8])
+@pytest.mark.parametrize("window", [None, 300])
+def test_a_decode_cut_in_splits_is_merged(device, close, splits, window):
+    batch = Batch([(1, 700), (2, 530), (1, 30), (1, 257)], 2, 1, 64, B=16, device=device)
+    sinks = torch.randn(2, device=device)
+    options = {"scale": 0.3, "num_splits": splits, "window": window, "sinks": sinks, "max_query_len": 2}
+    close(batch.run(**options), batch.truth(**options))
+
+
+def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device):
+    whole = Batch([(1, 600), (1, 12), (1, 301)], 4, 1, 64, B=16, device=device)
+    together = whole.run(scale=0.2, num_splits=4, max_query_len=1)
+    for s in range(3):
+        part = paged_attention(
+            whole.q[s : s + 1], whole.k_cache, whole.v_cache, whole.block_tables[s : s + 1],
+            torch.tensor([0, 1], dtype=torch.int32, device=device), whole.context_lens[s : s + 1],
+            scale=0.2, num_splits=4, max_query_len=1,
+        )  # fmt: skip
+        if dispatch.form(whole.q) == "triton":
+            assert torch.equal(part[0], together[s])
+
+
+def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(device):
+    batch = Batch([(1, 9), (1, 4)], 2, 1, 64, device=device)
+    batch.context_lens[1] = 0
+    batch.query_start[2] = 2
+    q = torch.cat([batch.q, batch.q[:1]])
+    out = torch.full(q.shape, 7.0, device=device)
+    paged_attention(
+        q, batch.k_cache, batch.v_cache, batch.block_tables, batch.query_start, batch.context_lens, scale=1.0,
+        max_query_len=1, max_context_len=9, out=out,
+    )  # fmt: skip
+    assert torch.isfinite(out).all()
+    assert not out[1].any()
+    assert (out[2] == 7).all()
+
+
+def test_heads_cut_out_of_a_fused_row_are_read_in_place(device, close):
+    batch = Batch([(1, 20), (33, 33)], 4, 2, 64, device=device)
+    row = torch.randn(34, 8 * 64, device=device)
+    row[:, :256] = batch.q.flatten(1)
+    batch.q = row[:, :256].view(34, 4, 64)
+    out = paged_attention(
+        batch.q, batch.k_cache, batch.v_cache, batch.block_tables, batch.query_start, batch.context_lens, scale=0.1
+    )
+    close(out, batch.truth(scale=0.1))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lens=st.lists(st.tuples(st.integers(1, 48), st.integers(0, 60)), min_size=1, max_size=5),
+    heads=st.sampled_from([(1, 1), (6, 2), (5, 1)]),
+    window=st.sampled_from([None, 7, 40]),
+    B=st.sampled_from([1, 8, 16]),
+)
+def test_any_batch(device, close, lens, heads, window, B):
+    batch = Batch([(n, n + cached) for n, cached in lens], *heads, 64, B=B, device=device)
+    close(batch.run(scale=0.125, window=window), batch.truth(scale=0.125, window=window))
+
+
+def test_wrong_arguments_are_named():
+    batch = Batch([(1, 5)], 2, 1, 8)
+    good = {
+        "q": batch.q, "k_cache": batch.k_cache, "v_cache": batch.v_cache, "block_tables": batch.block_tables,
+        "query_start": batch.query_start, "context_lens": batch.context_lens,
+    }  # fmt: skip
+    bad = {
+        "q": batch.q[0], "k_cache": batch.k_cache[..., :4], "v_cache": batch.v_cache[:2],
+        "block_tables": batch.block_tables.long(), "query_start": batch.query_start[:1], "sinks": torch.zeros(3),
+        "window": 0, "out": torch.zeros(3),
+    }  # fmt: skip
+    for name, value in bad.items():
+        with pytest.raises(ValueError, match=name):
+            paged_attention(**{**good, name: value}, scale=1.0)
