@@ -67,3 +67,17 @@ def kv_events(model: str) -> str:
 def secret(name: str) -> str:
     """A random secret shared by the deployment."""
     return f"{PREFIX}:secret:{name}"
+
+
+def partition_of(stream: str) -> int | None:
+    """The partition whose hash tag a key carries, or None for keys beside the ring."""
+    start = f"{PREFIX}:{{p"
+    if not stream.startswith(start):
+        return None
+    number = stream[len(start) : stream.find("}", len(start))]
+    return int(number) if number.isdecimal() else None
+
+
+def is_replica(stream: str) -> bool:
+    """Whether a stream holds the open work of a replica (never claimed, see `replica`)."""
+    return partition_of(stream) is not None and stream.split("}", 1)[1].startswith(":replica:")

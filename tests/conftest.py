@@ -1,0 +1,62 @@
+"""Fixtures that many packages share: one real server for the session, emptied before each test that asks for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+
+from wire.bus import Bus, BusOptions
+
+_OWNER = """
+import sys, anyio
+from wire.bus import embedded_server
+async def main():
+    async with embedded_server(sys.argv[1]) as url:
+        print(url, flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Run async tests on what the services run on."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def bus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an embedded server that lives for the session, owned by a process of its own."""
+    command = [sys.executable, "-c", _OWNER, str(tmp_path_factory.mktemp("state"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        url = owner.stdout.readline().strip()
+        assert url.startswith("unix://"), "the embedded server did not start"
+        yield url
+        owner.communicate("", timeout=20)
+
+
+@pytest.fixture
+def bus_url(bus_server: str) -> str:
+    """The URL of a real and empty server."""
+    with redis.Redis.from_url(bus_server) as client:
+        client.flushall()
+        client.script_flush()
+    return bus_server
+
+
+@pytest.fixture
+def bus_options() -> BusOptions:
+    """Timing for tests: dead consumers are noticed quickly."""
+    return BusOptions(block_s=0.05, reply_timeout_s=2.0, patience_s=5.0, claim_idle_s=0.3, retry_delay_s=0.02)
+
+
+@pytest.fixture
+async def bus(bus_url: str, bus_options: BusOptions) -> AsyncIterator[Bus]:
+    """An open bus on an empty server."""
+    async with Bus.open(bus_url, bus_options) as opened:
+        yield opened

@@ -1,0 +1,92 @@
+"""Follows a stream without a group: an inbox (one reader, what was read is removed) or a fan-out (nothing is)."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from wire import codec
+from wire.bus.route import PASSING
+from wire.messages import AnyMessage
+
+if TYPE_CHECKING:
+    from wire.bus.bus import Bus
+
+log = logging.getLogger(__name__)
+
+_COUNT = 256
+_REMEMBERED = 4_096
+
+
+class _Seen:
+    """The nonces of late: a sender whose reply got lost sends again, the reader drops the repeat."""
+
+    def __init__(self) -> None:
+        self._nonces: OrderedDict[bytes, None] = OrderedDict()
+
+    def again(self, nonce: bytes | None) -> bool:
+        if nonce is None:
+            return False
+        if nonce in self._nonces:
+            return True
+        self._nonces[nonce] = None
+        if len(self._nonces) > _REMEMBERED:
+            self._nonces.popitem(last=False)
+        return False
+
+
+async def follow(bus: Bus, stream: str, *, start: str, trim: bool) -> AsyncIterator[AnyMessage]:
+    """Yield messages as they arrive, across reconnects; malformed ones are counted and skipped."""
+    seen = _Seen()
+    last = await _last_id(bus, stream) if start == "$" else start
+    while True:
+        entries = await _read(bus, stream, last)
+        for entry_id, fields in entries:
+            message = _open(bus, stream, fields, seen)
+            if message is not None:
+                yield message
+            last = entry_id.decode()
+        if trim and entries:
+            await bus.route.call(stream, "XTRIM", stream, "MINID", _after(last))
+
+
+async def _read(bus: Bus, stream: str, last: str) -> list[Any]:
+    block_ms = int(bus.options.block_s * 1000)
+    delay = 0.02
+    while True:
+        try:
+            command = ("XREAD", "COUNT", _COUNT, "BLOCK", block_ms, "STREAMS", stream, last)
+            reply = await bus.route.once(stream, *command, blocking=True)
+        except PASSING as error:
+            log.warning("bus lost while reading %s, again in %.2f s: %r", stream, delay, error)
+            await anyio.sleep(delay)
+            delay = min(delay * 2, 1.0)
+            continue
+        return list(reply[0][1]) if reply else []
+
+
+def _open(bus: Bus, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessage | None:
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    try:
+        message = codec.decode_message(values[b"m"])
+    except (KeyError, msgspec.MsgspecError) as error:
+        bus.counts.num_malformed += 1
+        log.error("malformed message on %s skipped: %s", stream, error)
+        return None
+    return None if seen.again(values.get(b"n")) else message
+
+
+async def _last_id(bus: Bus, stream: str) -> str:
+    # Asked for once: "$" in a repeated XREAD would skip what came in between.
+    newest = await bus.route.call(stream, "XREVRANGE", stream, "+", "-", "COUNT", 1)
+    return newest[0][0].decode() if newest else "0"
+
+
+def _after(entry_id: str) -> str:
+    milliseconds, sequence = entry_id.split("-")
+    return f"{milliseconds}-{int(sequence) + 1}"

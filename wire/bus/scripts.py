@@ -1,0 +1,148 @@
+"""The Lua scripts of the bus: what must happen together happens inside one of them.
+
+Each checks before it writes, because a script that fails half-way is not rolled back. Every key of a script carries the
+hash tag of one partition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+
+class Script(NamedTuple):
+    """A script's text and the digest under which a server remembers it."""
+
+    text: str
+    digest: str
+
+
+def _script(text: str) -> Script:
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ADMIT = _script("""
+-- KEYS record, stream. ARGV nonce, max length, record ttl ms, now, message, field, value, ...
+-- 1 admitted, 0 there already, -1 the stream is full. A repeat of the same call (same nonce) answers 1 again.
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return redis.call('HGET', KEYS[1], 'admitted') == ARGV[1] and 1 or 0
+end
+if redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[2]) then return -1 end
+redis.call('HSET', KEYS[1], 'admitted', ARGV[1], unpack(ARGV, 6))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('XADD', KEYS[2], '*', 'm', ARGV[5], 't', ARGV[4])
+return 1
+""")
+
+HAND_OFF = _script("""
+-- KEYS from, record, to. ARGV group, entry id, max length, now, message, field, value, ...
+-- 1 done, 0 somebody else acknowledged it first, 2 cancelled or ended, 3 the next stream is full.
+if redis.call('EXISTS', KEYS[2]) == 0 then return 2 end
+local marks = redis.call('HMGET', KEYS[2], 'cancelled', 'ended')
+if marks[1] or marks[2] then return 2 end
+local full = redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[3])
+if full then return 3 end
+local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if acked == 0 then return 0 end
+redis.call('XDEL', KEYS[1], ARGV[2])
+if #ARGV > 5 then redis.call('HSET', KEYS[2], unpack(ARGV, 6)) end
+redis.call('XADD', KEYS[3], '*', 'm', ARGV[5], 't', ARGV[4])
+return 1
+""")
+
+FINISH = _script("""
+-- KEYS stream, record. ARGV group, entry id. 1 if it was still ours to finish.
+local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if acked == 0 then return 0 end
+redis.call('XDEL', KEYS[1], ARGV[2])
+if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSETNX', KEYS[2], 'ended', '') end
+return 1
+""")
+
+MARK_ENDED = _script("""
+-- KEYS record, stream. ARGV entry id (or ''), failure. The failure to send, or nothing: the entry has moved on, or the
+-- job ended well. The first failure wins, and a repeat after a crash sends that one again.
+if ARGV[1] ~= '' and #redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1]) == 0 then return false end
+if redis.call('EXISTS', KEYS[1]) == 0 then return ARGV[2] end
+redis.call('HSETNX', KEYS[1], 'ended', ARGV[2])
+return redis.call('HGET', KEYS[1], 'ended')
+""")
+
+SET_ASIDE = _script("""
+-- KEYS stream, dead letters. ARGV group, entry id, max length, reason. 1 if it was still there.
+local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('XDEL', KEYS[1], ARGV[2]) == 0 then return 0 end
+local why = {'stream', KEYS[1], 'id', ARGV[2], 'reason', ARGV[4]}
+for _, word in ipairs(entry[2]) do why[#why + 1] = word end
+redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], '*', unpack(why))
+return 1
+""")
+
+CANCEL = _script("""
+-- KEYS record. The placement ('' if there is none yet), or nothing: the job is unknown or over.
+if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'ended') == 1 then return false end
+redis.call('HSET', KEYS[1], 'cancelled', '1')
+return redis.call('HGET', KEYS[1], 'placement') or ''
+""")
+
+UPDATE = _script("""
+-- KEYS record. ARGV field, value, ... 0 if the record is gone (it must not come back without an expiry).
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1
+""")
+
+RE_PLACE = _script("""
+-- KEYS old stream, record, new stream. ARGV entry id, max length, now, message, field, value, ...
+-- 1 done, 0 the entry is gone, 2 cancelled or ended, 3 the new stream is full.
+if #redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1]) == 0 then return 0 end
+if redis.call('EXISTS', KEYS[2]) == 0 then return 2 end
+local marks = redis.call('HMGET', KEYS[2], 'cancelled', 'ended')
+if marks[1] or marks[2] then return 2 end
+if redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[2]) then return 3 end
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do redis.call('XACK', KEYS[1], group[2], ARGV[1]) end
+redis.call('XDEL', KEYS[1], ARGV[1])
+if #ARGV > 4 then redis.call('HSET', KEYS[2], unpack(ARGV, 5)) end
+redis.call('XADD', KEYS[3], '*', 'm', ARGV[4], 't', ARGV[3])
+return 1
+""")
+
+SEND = _script("""
+-- KEYS stream. ARGV max length, expiry ms (0: none), nonce, now, message. 0 if the stream is full.
+if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
+redis.call('XADD', KEYS[1], '*', 'm', ARGV[5], 'n', ARGV[3], 't', ARGV[4])
+if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 1
+""")
+
+CLAIM = _script("""
+-- KEYS stream. ARGV group, consumer, idle ms, cursor, count.
+-- Cursor, claimed {id, fields, times delivered}, ids without payload.
+local found = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
+local claimed = {}
+for _, entry in ipairs(found[2]) do
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], entry[1], entry[1], 1)[1]
+  claimed[#claimed + 1] = {entry[1], entry[2], pending[4]}
+end
+return {found[1], claimed, found[3] or {}}
+""")
+
+KEEP = _script("""
+-- KEYS stream. ARGV group, consumer, idle ms, entry id, ...
+-- Sets how long these entries have been idle, where they are still ours.
+local kept = 0
+for at = 4, #ARGV do
+  if redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1, ARGV[2])[1] then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[at], 'IDLE', ARGV[3], 'JUSTID')
+    kept = kept + 1
+  end
+end
+return kept
+""")
+
+DROP_IF_EMPTY = _script("""
+-- KEYS stream. 1 if it was removed: it holds nothing, so its owner can be forgotten.
+if redis.call('XLEN', KEYS[1]) > 0 then return 0 end
+return redis.call('DEL', KEYS[1])
+""")

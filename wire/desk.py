@@ -1,0 +1,158 @@
+"""The loop of every light desk: take a job, do the desk's one thing, hand it on.
+
+    read -> span -> handle -> hand off        a HeadraceError fails the job; any other error gives it back, three times
+
+All readers and jobs of a desk live in one task group; at most `concurrency` jobs are worked on at a time, and no more
+are read than there is room for, so that a busy process leaves work to its siblings.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from opentelemetry.trace import Span
+
+from wire import telemetry
+from wire.bus import Bus, Consumer, Delivery
+from wire.bus.options import MAX_DELIVERIES
+from wire.errors import DeadlineExceededError, HeadraceError
+from wire.messages import Job
+
+log = logging.getLogger(__name__)
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the job goes next, the record fields this desk adds, and the job itself if the desk changed it."""
+
+    to: str
+    fields: dict[str, Any] = {}
+    job: Job | None = None
+
+
+Handler = Callable[[Job, dict[str, Any]], Awaitable[Step | None]]
+OnMessage = Callable[[Delivery], Awaitable[None]]
+
+
+async def serve_desk(
+    bus: Bus,
+    *,
+    name: str,
+    streams: Iterable[str],
+    group: str,
+    consumer: str,
+    handle: Handler,
+    concurrency: int = 16,
+    fields: Sequence[str] | None = None,
+    on_message: OnMessage | None = None,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the jobs of `streams` until cancelled; what is then in work is given back to the group at once.
+
+    `handle(job, record)` gets the record fields named by `fields` (None: all) and returns the Step, or None when the
+    job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
+    time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself.
+    """
+    desk = _Desk(bus, name, handle, fields, on_message, anyio.CapacityLimiter(concurrency))
+    async with anyio.create_task_group() as tasks:
+        for stream in streams:
+            reader = bus.consumer(stream, group=group, name=consumer)
+            tasks.start_soon(desk.read, reader)
+            tasks.start_soon(_keep_alive, bus, reader)
+        task_status.started()
+
+
+async def _keep_alive(bus: Bus, reader: Consumer) -> None:
+    while True:
+        await anyio.sleep(bus.options.claim_idle_s / 3)
+        try:
+            await reader.keep_alive()
+        except HeadraceError as error:
+            log.warning("could not keep hold of entries on %s: %r", reader.stream, error)
+
+
+class _Desk:
+    def __init__(
+        self,
+        bus: Bus,
+        name: str,
+        handle: Handler,
+        fields: Sequence[str] | None,
+        on_message: OnMessage | None,
+        limiter: anyio.CapacityLimiter,
+    ) -> None:
+        self.bus, self.name, self.handle, self.fields = bus, name, handle, fields
+        self.on_message, self.limiter = on_message, limiter
+
+    async def read(self, reader: Consumer) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    async with self.limiter:
+                        pass  # there is room for one at least
+                    for delivery in await reader.read(max(1, int(self.limiter.available_tokens))):
+                        tasks.start_soon(self._work, reader, delivery)
+        finally:
+            with anyio.move_on_after(2.0, shield=True):
+                await reader.release_all()
+
+    async def _work(self, reader: Consumer, delivery: Delivery) -> None:
+        async with self.limiter:
+            try:
+                await self._serve(delivery)
+            except HeadraceError as error:
+                await self._fail(reader, delivery, error)
+            except Exception:
+                await self._give_back(reader, delivery)
+
+    async def _serve(self, delivery: Delivery) -> None:
+        job = delivery.message
+        if isinstance(job, Job):
+            attributes: dict[str, telemetry.AttributeValue] = {
+                telemetry.REQUEST_MODEL: job.model,
+                telemetry.REQUEST_ID: job.request_id,
+                telemetry.ATTEMPT: job.attempt,
+            }
+            with telemetry.span(f"{self.name} {job.model}", job=job, attributes=attributes) as span:
+                await self._serve_job(delivery, job, span)
+        elif self.on_message is not None:
+            await self.on_message(delivery)
+        else:
+            raise TypeError(f"the {self.name} desk does not take a {type(job).__name__}")
+
+    async def _serve_job(self, delivery: Delivery, job: Job, span: Span) -> None:
+        started = time.perf_counter()
+        wait_ms = max(0.0, (time.time() - delivery.published_at) * 1e3)
+        if time.time() > job.deadline:
+            raise DeadlineExceededError(f"the deadline passed before the {self.name} desk")
+        record = await self.bus.record(job.partition, job.request_id, *(self.fields or ()))
+        step = await self.handle(job, record)
+        work_ms = (time.perf_counter() - started) * 1e3
+        span.set_attribute(telemetry.WAIT_MS, wait_ms)
+        span.set_attribute(telemetry.WORK_MS, work_ms)
+        if step is None:
+            await self.bus.finish(delivery)
+            return
+        job = step.job or job
+        timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
+        onward = msgspec.structs.replace(job, timings_ms=timings)
+        await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)
+
+    async def _fail(self, reader: Consumer, delivery: Delivery, error: HeadraceError) -> None:
+        try:
+            await self.bus.fail(delivery, error, desk=self.name)
+        except HeadraceError:
+            log.exception("%s: could not report a failure; the job is given back", self.name)
+            await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
+
+    async def _give_back(self, reader: Consumer, delivery: Delivery) -> None:
+        log.exception("%s failed on %r", self.name, delivery)
+        if delivery.times_delivered >= MAX_DELIVERIES:
+            await self.bus.dead_letter(delivery, reason=f"{self.name} failed on it {MAX_DELIVERIES} times")
+        else:
+            await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
