@@ -1,0 +1,86 @@
+// The server's HTTP interface, as far as the page needs it. Every failure is a Problem.
+
+import { readEvents } from "./event_stream.js";
+import { Problem, problemOf } from "./problem.js";
+import { recall, remember, tabStorage } from "./storage.js";
+
+export class Api {
+  #asking = null;
+  #key = recall("key") ?? recall("key", null, tabStorage());
+
+  /** `askForKey(again)` is called at a 401; it resolves to `{key, keep}`, or to null if the user declines. */
+  constructor({ askForKey }) {
+    this.askForKey = askForKey;
+  }
+
+  models = () => this.#json("GET", "v1/models");
+
+  conversations = (after) => this.#json("GET", `v1/conversations?limit=50${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+
+  createConversation = (title) => this.#json("POST", "v1/conversations", { metadata: { title } });
+
+  renameConversation = (id, title) => this.#json("POST", `v1/conversations/${encodeURIComponent(id)}`, { metadata: { title } });
+
+  deleteConversation = (id) => this.#json("DELETE", `v1/conversations/${encodeURIComponent(id)}`);
+
+  deleteResponse = (id) => this.#json("DELETE", `v1/responses/${encodeURIComponent(id)}`);
+
+  response = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}`);
+
+  /** Newest items first. */
+  items = (id, after) =>
+    this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+
+  async alive() {
+    try {
+      return (await fetch("health/live", { cache: "no-store" })).ok;
+    } catch {
+      return false;
+    }
+  }
+
+  /** POST /v1/responses with stream on; yields the parsed events. */
+  async *respond(body, signal) {
+    const response = await this.#request("POST", "v1/responses", { ...body, stream: true }, { signal, accept: "text/event-stream" });
+    for await (const { data } of readEvents(response.body)) {
+      if (data !== "[DONE]") yield JSON.parse(data);
+    }
+  }
+
+  async #json(method, path, body) {
+    const response = await this.#request(method, path, body, { accept: "application/json" });
+    try {
+      return await response.json();
+    } catch {
+      throw new Problem({}); // cut off in the middle
+    }
+  }
+
+  async #request(method, path, body, { signal, accept }) {
+    for (let again = false; ; again = true) {
+      const headers = { accept };
+      if (body !== undefined) headers["content-type"] = "application/json";
+      if (this.#key) headers.authorization = `Bearer ${this.#key}`;
+      let response;
+      try {
+        response = await fetch(path, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
+      } catch (error) {
+        if (error.name === "AbortError") throw error;
+        throw new Problem({});
+      }
+      if (response.ok) return response;
+      if (response.status !== 401 || !(await this.#newKey(again))) throw await problemOf(response);
+    }
+  }
+
+  // Several requests may meet the 401 at once; the user is asked once for all of them.
+  async #newKey(again) {
+    this.#asking ??= this.askForKey(again || Boolean(this.#key)).finally(() => (this.#asking = null));
+    const answer = await this.#asking;
+    if (!answer) return false;
+    this.#key = answer.key;
+    remember("key", answer.keep ? answer.key : null);
+    remember("key", answer.keep ? null : answer.key, tabStorage());
+    return true;
+  }
+}

@@ -1,0 +1,53 @@
+// The bill under an answer: one line of what it cost, and behind it where the time went.
+
+import { make } from "./dom.js";
+
+const PHASES = [
+  ["queue_ms", "Queue"],
+  ["tokenize_ms", "Tokenize"],
+  ["match_ms", "Match"],
+  ["prefill_ms", "Prefill"],
+  ["decode_ms", "Decode"],
+];
+
+const count = new Intl.NumberFormat("en");
+
+/** Milliseconds as people read them: 0.4 ms, 48 ms, 2.31 s. */
+export function duration(ms) {
+  if (ms >= 1000) return `${(ms / 1000).toFixed(ms >= 10_000 ? 1 : 2)} s`;
+  return `${ms >= 10 ? Math.round(ms) : Number(ms.toFixed(1))} ms`;
+}
+
+/** The line's parts: [text, explanation]. */
+export function billParts(usage) {
+  const told = usage.headrace ?? {};
+  const cached = told.cached_tokens ?? usage.input_tokens_details?.cached_tokens;
+  const parts = [[`${count.format(usage.input_tokens)} in`, "Tokens of the prompt: everything the model read"]];
+  if (cached !== undefined) parts.push([`${count.format(cached)} cached`, "Prompt tokens that were still in the cache"]);
+  parts.push([`${count.format(usage.output_tokens)} out`, "Tokens that the model wrote, thinking included"]);
+  if (told.ttft_ms !== undefined) parts.push([`TTFT ${duration(told.ttft_ms)}`, "Time to the first token"]);
+  if (told.tokens_per_second) parts.push([`${told.tokens_per_second.toFixed(1)} tok/s`, "Speed of writing"]);
+  return parts;
+}
+
+/** Build the bill; opens to show the phases when the server told them. */
+export function bill(usage) {
+  const line = billParts(usage).map(([text, title]) => make("span", { title }, text));
+  const phases = PHASES.map(([field, name]) => [name, usage.headrace?.[field]]).filter(([, ms]) => ms !== undefined && ms !== null);
+  if (!phases.length) return make("div", { class: "bill" }, make("div", { class: "bill-line" }, ...line));
+  return make("details", { class: "bill" }, make("summary", { class: "bill-line", "aria-label": "Bill of this answer" }, ...line), race(phases));
+}
+
+// The way of the request as a channel: each desk's stretch is as long as it took.
+function race(phases) {
+  const total = phases.reduce((sum, [, ms]) => sum + ms, 0) || 1;
+  const channel = make("div", { class: "race", "aria-hidden": "true" });
+  const legend = make("dl", { class: "race-legend" });
+  phases.forEach(([name, ms], i) => {
+    const stretch = make("span", { class: `stretch stretch-${i}` });
+    stretch.style.flexGrow = String(ms / total);
+    channel.append(stretch);
+    legend.append(make("div", {}, make("dt", { class: `stretch-key stretch-${i}` }, name), make("dd", {}, duration(ms))));
+  });
+  return make("div", { class: "bill-more" }, channel, legend);
+}

@@ -1,0 +1,190 @@
+// The conversation on screen: opening it, sending to it, stopping, answering again, and keeping it true to the server.
+
+import { forgetPending, notePending, pendingIn } from "./pending.js";
+import { replacePlace } from "./place.js";
+import { recover } from "./recovery.js";
+import { Run } from "./run.js";
+import { StoredTurns } from "./stored_turns.js";
+import { Turn } from "./turn.js";
+
+export class Chat extends EventTarget {
+  #runs = new Set();
+  #stored = null;
+  current = null;
+
+  /** @param {{api, connection, settings, tabs, thread, conversations}} parts */
+  constructor(parts) {
+    super();
+    Object.assign(this, parts);
+    this.thread.addEventListener("again", ({ detail }) => void this.again(detail));
+    this.thread.addEventListener("earlier", () => void this.#earlier());
+    this.thread.addEventListener("bill", ({ detail }) => void this.#bill(detail));
+  }
+
+  get run() {
+    return this.#runIn(this.current);
+  }
+
+  get runningConversations() {
+    return new Set([...this.#runs].map((run) => run.conversation));
+  }
+
+  /** Show a conversation, or none for a new one. */
+  async open(id) {
+    this.current = id;
+    this.#stored = id ? new StoredTurns(this.api, id) : null;
+    this.thread.show([]);
+    this.thread.opening = Boolean(id);
+    this.#changed();
+    if (id) await this.refresh();
+    if (this.current !== id) return;
+    this.thread.opening = false;
+    if (this.run) this.thread.place(this.run.view);
+    else if (id) await this.#resume(id);
+    this.thread.stick.toBottom();
+  }
+
+  /** Read the shown conversation again; nothing moves where nothing changed. */
+  async refresh() {
+    const stored = this.#stored;
+    if (!stored || this.run) return;
+    try {
+      await this.connection.keepTrying(() => stored.refresh());
+    } catch (problem) {
+      if (stored === this.#stored) this.#gone(problem);
+      return;
+    }
+    if (stored === this.#stored && !this.run) this.#show();
+  }
+
+  /** Send the user's words and take the answer. */
+  async send(input) {
+    if (this.run) return;
+    const turn = new Turn(input);
+    const run = new Run({ api: this.api, conversation: this.current, turn, view: this.thread.add(turn), after: this.#lastItemId() });
+    this.#runs.add(run);
+    this.thread.stick.toBottom();
+    this.#changed();
+    if (await this.#ensureConversation(run)) await this.#answer(run);
+    this.#runs.delete(run);
+    this.#changed();
+    this.tabs.tell(run.conversation);
+    await this.conversations.refresh().catch((problem) => this.connection.tell(problem));
+  }
+
+  /** Stop the answer on screen. */
+  stop() {
+    this.run?.stop();
+  }
+
+  /** Take the newest turn back and ask the same once more. */
+  async again(turn) {
+    if (this.run) return;
+    try {
+      if (turn.responseId && !turn.isLocal) await this.api.deleteResponse(turn.responseId);
+    } catch (problem) {
+      if (problem.status !== 404) return this.connection.tell(problem);
+    }
+    this.thread.remove(turn);
+    await this.send(turn.input);
+  }
+
+  #runIn(conversation) {
+    return [...this.#runs].find((run) => run.conversation === conversation) ?? null;
+  }
+
+  #lastItemId() {
+    return this.thread.turns.findLast((turn) => turn.lastItemId)?.lastItemId ?? null;
+  }
+
+  async #ensureConversation(run) {
+    if (run.conversation) return true;
+    try {
+      run.conversation = (await this.api.createConversation(titleFrom(run.turn.input))).id;
+    } catch (problem) {
+      run.fail(problem);
+      if (problem.isConnection) this.connection.lose();
+      return false;
+    }
+    if (this.current === null) {
+      this.current = run.conversation;
+      this.#stored = new StoredTurns(this.api, run.conversation);
+      replacePlace(run.conversation);
+    }
+    void this.conversations.refresh();
+    this.#changed();
+    return true;
+  }
+
+  async #answer(run) {
+    const { conversation, turn, after } = run;
+    const note = (responseId) => notePending({ conversation, input: turn.input, responseId, after });
+    note(null);
+    const body = { ...this.settings.requestFields(), input: turn.input, conversation: { id: conversation }, store: true };
+    await run.go(body, note);
+    if (turn.status === "lost") this.connection.lose();
+    if (turn.status === "lost" || turn.status === "stopped") void this.#recover(run);
+    else forgetPending(conversation);
+  }
+
+  // Does not hold up the next message: the turn is filled in whenever the server tells.
+  async #recover({ conversation, turn, view, after }) {
+    await recover({ api: this.api, connection: this.connection, conversation, turn, after });
+    forgetPending(conversation);
+    view.settle();
+    this.tabs.tell(conversation);
+  }
+
+  // This tab was reloaded while an answer ran: the server stored what came, perhaps a moment after it was asked here.
+  async #resume(conversation) {
+    const pending = pendingIn(conversation);
+    if (!pending) return;
+    if (this.#lastItemId() !== pending.after) return forgetPending(conversation);
+    const turn = Object.assign(new Turn(pending.input), { status: "lost", responseId: pending.responseId });
+    await this.#recover({ conversation, turn, view: this.thread.add(turn), after: pending.after });
+  }
+
+  #show() {
+    const shown = new Set(this.thread.turns.map((turn) => turn.lastItemId));
+    const turns = this.#stored.turns;
+    // What failed or was lost on its way exists only here; it stays until the server has it.
+    const isNowStored = (local) => turns.some((turn) => turn.input === local.input && !shown.has(turn.lastItemId));
+    const local = this.thread.turns.filter((turn) => turn.isLocal && !isNowStored(turn));
+    this.thread.show([...turns, ...local], { hasEarlier: this.#stored.hasEarlier });
+  }
+
+  async #earlier() {
+    const stored = this.#stored;
+    await this.connection.keepTrying(() => stored.earlier()).catch((problem) => this.connection.tell(problem));
+    if (stored === this.#stored && !this.run) this.thread.keepPlace(() => this.#show());
+  }
+
+  async #bill(view) {
+    try {
+      const response = await this.api.response(view.turn.responseId);
+      view.turn.usage = response.usage ?? null;
+      view.settle();
+    } catch {
+      // A bill that is gone is not worth a word; the answer is there.
+    }
+  }
+
+  #gone(problem) {
+    this.connection.tell(problem.status === 404 ? "This conversation no longer exists." : problem);
+    if (problem.status === 404) location.hash = "#/";
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+}
+
+const TITLE_LENGTH = 56;
+
+/** A title from the first message: its first line, cut at a word. */
+export function titleFrom(text) {
+  const line = text.trim().split("\n", 1)[0].replace(/\s+/g, " ");
+  if (line.length <= TITLE_LENGTH) return line;
+  const cut = line.slice(0, TITLE_LENGTH);
+  return `${cut.slice(0, Math.max(cut.lastIndexOf(" "), TITLE_LENGTH / 2)).trimEnd()}…`;
+}

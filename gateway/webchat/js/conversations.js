@@ -1,0 +1,47 @@
+// The side list kept in step with the server: read, read on, rename, delete.
+
+import { confirmDelete } from "./dialogs.js";
+
+export class Conversations extends EventTarget {
+  #pages = 1; // how many pages the user asked to see
+
+  constructor({ api, connection, tabs, side }) {
+    super();
+    Object.assign(this, { api, connection, tabs, side });
+    side.addEventListener("more", () => {
+      this.#pages += 1;
+      void this.refresh();
+    });
+    side.addEventListener("rename", ({ detail }) => this.#change(() => api.renameConversation(detail.id, detail.title)));
+    side.addEventListener("delete", ({ detail }) => this.#delete(detail));
+  }
+
+  /** Read the list again. */
+  async refresh() {
+    const entries = [];
+    let page = { has_more: true, last_id: undefined };
+    for (let i = 0; i < this.#pages && page.has_more; i += 1) {
+      page = await this.connection.keepTrying(() => this.api.conversations(page.last_id));
+      entries.push(...page.data);
+    }
+    this.side.show(entries, page.has_more);
+    this.dispatchEvent(new Event("change"));
+  }
+
+  async #delete({ id, title }) {
+    if (!(await confirmDelete(title))) return;
+    if (await this.#change(() => this.api.deleteConversation(id))) this.dispatchEvent(new CustomEvent("deleted", { detail: id }));
+  }
+
+  async #change(call) {
+    try {
+      await call();
+    } catch (problem) {
+      this.connection.tell(problem);
+      return false;
+    }
+    this.tabs.tell();
+    await this.refresh();
+    return true;
+  }
+}

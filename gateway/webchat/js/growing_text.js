@@ -1,0 +1,116 @@
+// Markdown that grows while it is read. Earlier blocks are final: only the last two are parsed again, and of these only
+// the changed ones touch the DOM, so a long answer costs no more per token than a short one, and selections survive.
+
+import { blocksOf, render } from "./markdown.js";
+import { make } from "./dom.js";
+
+// The last block may still become part of the one before it ("1" of a list item "1."), so two stay open.
+const NUM_OPEN = 2;
+
+export class GrowingText {
+  #tail = ""; // source of the open blocks
+  #pending = "";
+  #open = []; // [{raw, node}]
+  #fence = null;
+  #frame = 0;
+  #hasDefinitions = false;
+  source = "";
+
+  constructor(root) {
+    this.root = root;
+  }
+
+  /** Add text; it is drawn with the next frame. */
+  append(text) {
+    this.source += text;
+    this.#pending += text;
+    this.#frame ||= requestAnimationFrame(() => this.#draw());
+  }
+
+  /** Draw what is left, now. Link definitions may change earlier blocks, so then everything is rendered once more. */
+  finish() {
+    this.#draw();
+    if (this.#hasDefinitions) this.replace(this.source);
+  }
+
+  /** Show another text in place of the present one. */
+  replace(text) {
+    this.root.replaceChildren();
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    this.#open = [];
+    this.#fence = null;
+    this.#pending = this.#tail = "";
+    this.source = text;
+    this.root.append(...blocksOf(text).filter(isShown).map(blockNode));
+  }
+
+  #draw() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    let text = this.#pending;
+    this.#pending = "";
+    if (text.endsWith("\r")) {
+      this.#pending = "\r"; // half of a CRLF, perhaps
+      text = text.slice(0, -1);
+    }
+    text = text.replace(/\r\n?/g, "\n");
+    if (!text) return;
+    this.#tail += text;
+    if (this.#fence?.append(text)) return;
+    this.#redraw(blocksOf(this.#tail));
+  }
+
+  #redraw(tokens) {
+    this.#hasDefinitions ||= tokens.some((token) => token.type === "def");
+    const blocks = tokens.filter((token) => token.raw);
+    const fresh = blocks.map((token, i) => {
+      const old = this.#open[i];
+      if (old?.raw === token.raw) return old;
+      const node = isShown(token) ? blockNode(token) : document.createComment("");
+      if (old) old.node.replaceWith(node);
+      else this.root.append(node);
+      return { raw: token.raw, node };
+    });
+    for (const old of this.#open.slice(fresh.length)) old.node.remove();
+    this.#fence = openFence(blocks.at(-1), fresh.at(-1));
+    this.#open = fresh;
+    this.#settle();
+  }
+
+  // Blank lines are blocks of their own here ("space") and do not count.
+  #settle() {
+    let shown = 0;
+    let keep = this.#open.length;
+    while (keep > 0 && shown < NUM_OPEN) if (this.#open[--keep].raw.trim()) shown += 1;
+    const settled = this.#open.splice(0, keep);
+    this.#tail = this.#tail.slice(settled.reduce((sum, { raw }) => sum + raw.length, 0));
+  }
+}
+
+const isShown = (token) => token.type !== "space" && token.type !== "def";
+
+const blockNode = (token) => make("div", { class: "block" }, render([token]));
+
+/** A code block that is still open takes text without any parsing, until a line might close it. */
+function openFence(token, block) {
+  const opening = /^(?:`{3,}|~{3,})[^\n]*\n/.exec(token?.raw ?? "");
+  if (token?.type !== "code" || !opening) return null;
+  const body = token.raw.slice(opening[0].length);
+  if (mayClose(body)) return null;
+  const text = block.node.querySelector("pre code").firstChild;
+  text.data = body;
+  let line = body.slice(body.lastIndexOf("\n") + 1);
+  return {
+    append(more) {
+      const added = line + more;
+      if (mayClose(added)) return false;
+      line = added.slice(added.lastIndexOf("\n") + 1);
+      text.appendData(more);
+      block.raw += more;
+      return true;
+    },
+  };
+}
+
+const mayClose = (lines) => /^ *(?:`|~~)/m.test(lines);

@@ -1,0 +1,75 @@
+// Markdown to DOM, safely. Three fences, each enough alone: raw HTML is shown as text, DOMPurify keeps only what markdown
+// needs, and the page's Content-Security-Policy runs no script and loads no image that is not ours.
+
+import { Marked } from "../vendor/marked.esm.js";
+import DOMPurify from "../vendor/purify.es.mjs";
+import { codeBlock } from "./code_block.js";
+import { make } from "./dom.js";
+
+const escapeHtml = (text) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
+
+const marked = new Marked({
+  gfm: true,
+  renderer: {
+    html: ({ text, block }) => (block ? `<p>${escapeHtml(text)}</p>` : escapeHtml(text)),
+    // Images are links: loading one would tell a stranger's server that (and what) somebody reads here.
+    image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+  },
+});
+
+const ALLOWED = {
+  ALLOWED_TAGS: "p br hr h1 h2 h3 h4 h5 h6 strong em del code pre blockquote ul ol li a table thead tbody tr th td".split(" "),
+  ALLOWED_ATTR: ["href", "title", "class", "align", "start"],
+  ALLOW_ARIA_ATTR: false,
+  ALLOW_DATA_ATTR: false,
+  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+/** Cut markdown into block tokens; each has the `raw` text that it came from. */
+export function blocksOf(source) {
+  try {
+    return marked.lexer(source);
+  } catch {
+    return [{ type: "unreadable", raw: source }]; // nested beyond the parser's stack
+  }
+}
+
+/** Render block tokens to a DocumentFragment. */
+export function render(tokens) {
+  let html;
+  try {
+    html = marked.parser(tokens);
+  } catch {
+    return plain(tokens);
+  }
+  return decorate(DOMPurify.sanitize(html, ALLOWED));
+}
+
+function plain(tokens) {
+  const fragment = document.createDocumentFragment();
+  fragment.append(make("p", { class: "unformatted" }, tokens.map((token) => token.raw).join("")));
+  return fragment;
+}
+
+function decorate(fragment) {
+  for (const link of fragment.querySelectorAll("a")) {
+    link.target = "_blank";
+    link.rel = "noopener noreferrer nofollow";
+  }
+  for (const pre of fragment.querySelectorAll("pre")) {
+    const code = pre.querySelector("code");
+    if (code) pre.replaceWith(codeBlock(code.textContent, languageOf(code)));
+  }
+  for (const table of fragment.querySelectorAll("table")) {
+    const frame = make("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Table" });
+    table.replaceWith(frame);
+    frame.append(table);
+  }
+  return fragment;
+}
+
+function languageOf(code) {
+  return /(?:^|\s)language-(\S+)/.exec(code.className)?.[1] ?? "";
+}

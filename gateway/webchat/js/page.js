@@ -1,0 +1,85 @@
+// Where the page is put together: makes the parts and joins their events. Nothing here decides anything.
+
+import { Api } from "./api.js";
+import { Chat } from "./chat.js";
+import { Composer } from "./composer.js";
+import { Connection } from "./connection.js";
+import { Conversations } from "./conversations.js";
+import { askForKey, wireDialogs } from "./dialogs.js";
+import { byId } from "./dom.js";
+import { wireDrawer } from "./drawer.js";
+import { wireGreeting } from "./greeting.js";
+import { wireKeyboard } from "./keyboard.js";
+import { currentPlace } from "./place.js";
+import { Settings } from "./settings.js";
+import { SettingsDialog } from "./settings_dialog.js";
+import { SideList } from "./side_list.js";
+import { Tabs } from "./tabs.js";
+import { wireTheme } from "./theme.js";
+import { Thread } from "./thread.js";
+
+const api = new Api({ askForKey });
+const settings = new Settings();
+const connection = new Connection(api);
+const tabs = new Tabs();
+const side = new SideList();
+const conversations = new Conversations({ api, connection, tabs, side });
+const thread = new Thread();
+const composer = new Composer();
+const chat = new Chat({ api, connection, settings, tabs, thread, conversations });
+const drawer = wireDrawer();
+const setGreetingModel = wireGreeting((text) => {
+  composer.text = text;
+  composer.focus();
+});
+
+function showState() {
+  const title = chat.current ? side.titleOf(chat.current) : "New chat";
+  byId("title").textContent = title;
+  document.title = chat.current ? `${title} · Headrace` : "Headrace";
+  composer.running = Boolean(chat.run);
+  side.mark({ current: chat.current, running: chat.runningConversations });
+}
+
+function newChat() {
+  drawer.close();
+  if (chat.current) location.hash = "#/";
+  composer.focus();
+}
+
+const refreshList = () => conversations.refresh().catch((problem) => connection.tell(problem));
+
+async function readModels() {
+  const { data } = await connection.keepTrying(() => api.models());
+  settings.offer(data.map((model) => model.id));
+}
+
+chat.addEventListener("change", showState);
+conversations.addEventListener("change", showState);
+conversations.addEventListener("deleted", ({ detail }) => detail === chat.current && newChat());
+composer.addEventListener("send", ({ detail }) => void chat.send(detail));
+composer.addEventListener("stop", () => chat.stop());
+settings.addEventListener("change", () => setGreetingModel(settings.model));
+tabs.addEventListener("changed", ({ conversation }) => {
+  void refreshList();
+  if (!conversation || conversation === chat.current) void chat.refresh();
+});
+connection.addEventListener("back", () => {
+  void refreshList();
+  void chat.refresh();
+  readModels().catch((problem) => connection.tell(problem));
+});
+window.addEventListener("hashchange", () => {
+  if (currentPlace() !== chat.current) void chat.open(currentPlace());
+});
+byId("new-chat").addEventListener("click", newChat);
+byId("new-chat-bar").addEventListener("click", newChat);
+
+wireTheme();
+wireDialogs();
+new SettingsDialog(settings);
+wireKeyboard({ newChat, escape: () => (drawer.isOpen() ? drawer.close() : chat.stop()) });
+void chat.open(currentPlace());
+void refreshList();
+readModels().catch((problem) => connection.tell(problem));
+if (window.matchMedia("(pointer: fine)").matches) composer.focus(); // no keyboard popping up on a phone

@@ -1,0 +1,59 @@
+// What the user chose for the next message. Kept in this browser; other tabs follow at once.
+
+import { recall, remember } from "./storage.js";
+
+const DEFAULTS = Object.freeze({ model: "", effort: "", temperature: 0.7, maxTokens: null, instructions: "" });
+
+export class Settings extends EventTarget {
+  values = { ...DEFAULTS, ...recall("settings", {}) };
+  /** Names that the server offers. */
+  models = [];
+
+  constructor() {
+    super();
+    window.addEventListener("storage", ({ key }) => {
+      if (key !== "headrace.settings") return;
+      this.values = { ...DEFAULTS, ...recall("settings", {}) };
+      this.#changed();
+    });
+  }
+
+  /** The chosen model, as long as it is offered; else the first one. */
+  get model() {
+    if (!this.models.length || this.models.includes(this.values.model)) return this.values.model;
+    return this.models[0];
+  }
+
+  set(name, value) {
+    this.values = { ...this.values, [name]: value };
+    remember("settings", this.values);
+    this.#changed();
+  }
+
+  reset() {
+    this.values = { ...DEFAULTS };
+    remember("settings", this.values);
+    this.#changed();
+  }
+
+  offer(models) {
+    this.models = models;
+    this.#changed();
+  }
+
+  /** The fields of a Responses request that come from here; what is not chosen is not sent. */
+  requestFields() {
+    const { effort, temperature, maxTokens, instructions } = this.values;
+    return {
+      model: this.model,
+      temperature,
+      ...(maxTokens ? { max_output_tokens: maxTokens } : {}),
+      ...(effort ? { reasoning: { effort } } : {}),
+      ...(instructions.trim() ? { instructions } : {}),
+    };
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+}

@@ -1,0 +1,47 @@
+// The dialog that shows and changes Settings. Every change counts at once; "Done" only closes.
+
+import { byId, make } from "./dom.js";
+
+const FIELDS = { effort: "set-effort", temperature: "set-temperature", instructions: "set-instructions" };
+
+export class SettingsDialog {
+  constructor(settings) {
+    this.settings = settings;
+    this.dialog = byId("settings");
+    this.models = byId("set-model");
+    this.maxTokens = byId("set-max-tokens");
+    byId("open-settings").addEventListener("click", () => this.open());
+    byId("model-chip").addEventListener("click", () => this.open());
+    byId("reset-settings").addEventListener("click", () => settings.reset());
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener("input", ({ target }) => this.#take(target));
+    settings.addEventListener("change", () => this.#show());
+    this.#show();
+  }
+
+  open() {
+    this.#show();
+    this.dialog.showModal();
+  }
+
+  #take(field) {
+    if (field === this.maxTokens) {
+      if (field.checkValidity()) this.settings.set("maxTokens", field.valueAsNumber || null);
+    } else if (field === this.models) this.settings.set("model", field.value);
+    else this.settings.set(field.name, field.type === "range" ? field.valueAsNumber : field.value);
+  }
+
+  #show() {
+    const { values, models, model } = this.settings;
+    for (const [name, id] of Object.entries(FIELDS)) {
+      const field = byId(id);
+      if (field.value !== String(values[name])) field.value = values[name];
+    }
+    if (document.activeElement !== this.maxTokens) this.maxTokens.value = values.maxTokens ?? "";
+    byId("temperature-value").value = Number(values.temperature).toFixed(1);
+    this.models.replaceChildren(...models.map((name) => make("option", { value: name, selected: name === model }, name)));
+    byId("model-name").textContent = model ? chipText(model, values.effort) : "No model";
+  }
+}
+
+const chipText = (model, effort) => (effort && effort !== "none" ? `${model} · thinks ${effort}` : model);

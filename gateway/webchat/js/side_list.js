@@ -1,0 +1,81 @@
+// The list of conversations: grouped by day, renamed in place, deleted after a question.
+
+import { byId, make } from "./dom.js";
+import { sideItem } from "./side_item.js";
+
+export class SideList extends EventTarget {
+  #root = byId("conversations");
+  #entries = [];
+  #hasMore = false;
+  #current = null;
+  #running = new Set();
+
+  get entries() {
+    return this.#entries;
+  }
+
+  /** Show these conversations, newest first. */
+  show(entries, hasMore) {
+    this.#entries = entries;
+    this.#hasMore = hasMore;
+    this.#draw();
+  }
+
+  /** Which one is on screen, and which ones have an answer on its way. */
+  mark({ current = this.#current, running = this.#running }) {
+    this.#current = current;
+    this.#running = running;
+    this.#draw();
+  }
+
+  titleOf(id) {
+    const entry = this.#entries.find((each) => each.id === id);
+    return entry ? titleOf(entry) : "Conversation";
+  }
+
+  #draw() {
+    if (this.#root.querySelector("input")) return; // somebody is renaming; the next refresh shows the rest
+    const focused = document.activeElement?.closest?.("[data-conversation]")?.dataset.conversation;
+    const nodes = [];
+    let day = null;
+    let list = null;
+    for (const entry of this.#entries) {
+      if (dayOf(entry) !== day) {
+        day = dayOf(entry);
+        list = make("ul", {});
+        nodes.push(make("h2", { class: "side-day" }, day), list);
+      }
+      list.append(this.#item(entry));
+    }
+    if (!nodes.length) nodes.push(make("p", { class: "side-empty" }, "Your conversations will be listed here."));
+    if (this.#hasMore) nodes.push(make("button", { type: "button", class: "text-button", onclick: () => this.#emit("more") }, "Older conversations"));
+    this.#root.replaceChildren(...nodes);
+    if (focused) this.#root.querySelector(`[data-conversation="${CSS.escape(focused)}"] a`)?.focus();
+  }
+
+  #item(entry) {
+    return sideItem({
+      id: entry.id,
+      title: titleOf(entry),
+      isCurrent: entry.id === this.#current,
+      isRunning: this.#running.has(entry.id),
+      onRename: (title) => this.#emit("rename", { id: entry.id, title }),
+      onDelete: () => this.#emit("delete", { id: entry.id, title: titleOf(entry) }),
+    });
+  }
+
+  #emit(name, detail = null) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+}
+
+const titleOf = (entry) => entry.metadata?.title || "Untitled";
+
+function dayOf(entry) {
+  const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
+  const at = entry.updated_at ?? entry.created_at;
+  if (at >= midnight) return "Today";
+  if (at >= midnight - 86_400) return "Yesterday";
+  if (at >= midnight - 6 * 86_400) return "This week";
+  return "Earlier";
+}

@@ -1,0 +1,100 @@
+// The turns of the conversation on screen. Showing the same turns again keeps their nodes, so a refresh moves nothing.
+
+import { byId, make } from "./dom.js";
+import { Stick } from "./stick.js";
+import { TurnView } from "./turn_view.js";
+
+export class Thread extends EventTarget {
+  #views = [];
+  #opening = false;
+  #root = byId("thread");
+  #earlier = make("button", { type: "button", class: "text-button earlier", hidden: true, onclick: () => this.#emit("earlier") }, "Earlier messages");
+  // A bill is fetched when its turn comes into view: a long conversation does not ask for hundreds of them.
+  #seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => this.#look(target)));
+
+  constructor() {
+    super();
+    this.stick = new Stick(byId("scroller"), this.#root, byId("to-latest"));
+    this.#root.before(this.#earlier);
+  }
+
+  get turns() {
+    return this.#views.map((view) => view.turn);
+  }
+
+  get newest() {
+    return this.#views.at(-1)?.turn ?? null;
+  }
+
+  /** Show these turns; `hasEarlier` offers to load older ones. */
+  show(turns, { hasEarlier = false } = {}) {
+    this.#earlier.hidden = !hasEarlier;
+    let same = 0;
+    while (same < turns.length && isShown(this.#views[same], turns[same])) same += 1;
+    for (const view of this.#views.splice(same)) this.#drop(view);
+    for (const turn of turns.slice(same)) this.add(turn);
+    this.#mark();
+  }
+
+  /** A conversation is being read: no greeting meanwhile. */
+  set opening(opening) {
+    this.#opening = opening;
+    this.#mark();
+  }
+
+  /** Do `change()`, which adds turns above, with what the reader sees staying where it is. */
+  keepPlace(change) {
+    const scroller = byId("scroller");
+    const fromEnd = scroller.scrollHeight - scroller.scrollTop;
+    change();
+    scroller.scrollTop = scroller.scrollHeight - fromEnd;
+  }
+
+  /** Append a turn; returns its view. */
+  add(turn) {
+    return this.place(new TurnView(turn, () => this.#emit("again", turn)));
+  }
+
+  /** Append a view that exists already (a turn that kept running while another conversation was shown). */
+  place(view) {
+    this.#views.push(view);
+    this.#root.append(view.node);
+    this.#seen.observe(view.node);
+    this.#mark();
+    return view;
+  }
+
+  /** Take a turn off the page. */
+  remove(turn) {
+    const at = this.#views.findIndex((view) => view.turn === turn);
+    if (at !== -1) this.#drop(this.#views.splice(at, 1)[0]);
+    this.#mark();
+  }
+
+  #drop(view) {
+    this.#seen.unobserve(view.node);
+    view.node.remove();
+  }
+
+  #look(node) {
+    const view = this.#views.find((each) => each.node === node);
+    if (!view || view.turn.usage || view.turn.running || !view.turn.responseId) return;
+    this.#seen.unobserve(node);
+    this.#emit("bill", view);
+  }
+
+  #mark() {
+    this.#views.forEach((view, i) => (view.again.hidden = i !== this.#views.length - 1));
+    byId("greeting").hidden = this.#opening || this.#views.length > 0;
+  }
+
+  #emit(name, detail = null) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+}
+
+function isShown(view, turn) {
+  if (!view) return false;
+  if (view.turn === turn) return true;
+  return view.turn.lastItemId !== null && view.turn.lastItemId === turn.lastItemId && view.turn.answer === turn.answer;
+}

@@ -1,0 +1,132 @@
+// One turn: what the user wrote and what came back, fed by the events of a Responses stream or read from stored items.
+
+import { Problem } from "./problem.js";
+
+/** @typedef {"waiting"|"thinking"|"answering"|"completed"|"stopped"|"length"|"filtered"|"failed"|"lost"|"incomplete"} TurnStatus */
+
+export class Turn {
+  input = "";
+  reasoning = "";
+  answer = "";
+  /** @type {TurnStatus} */
+  status = "waiting";
+  responseId = null;
+  usage = null;
+  problem = null;
+  lastItemId = null;
+
+  constructor(input) {
+    this.input = input;
+  }
+
+  get running() {
+    return this.status === "waiting" || this.status === "thinking" || this.status === "answering";
+  }
+
+  /** Only this page knows it: it failed or was lost before the server stored it. */
+  get isLocal() {
+    return !this.running && this.lastItemId === null;
+  }
+
+  /** Take one stream event; returns which text grew ("reasoning" or "answer"), if one did. */
+  take(event) {
+    switch (event.type) {
+      case "response.created":
+        this.responseId = event.response?.id ?? null;
+        return null;
+      case "response.reasoning_text.delta":
+      case "response.reasoning_summary_text.delta":
+        this.reasoning += event.delta;
+        this.status = "thinking";
+        return "reasoning";
+      case "response.output_text.delta":
+      case "response.refusal.delta":
+        this.answer += event.delta;
+        this.status = "answering";
+        return "answer";
+      case "response.completed":
+      case "response.incomplete":
+      case "response.failed":
+      case "response.cancelled":
+        this.end(event.response);
+        return null;
+      case "error":
+        this.fail(event.error ?? event);
+        return null;
+      default:
+        return null; // newer servers may send more
+    }
+  }
+
+  /** Take the finished response object (from the stream's end, or fetched later). */
+  end(response) {
+    this.responseId = response.id ?? this.responseId;
+    this.usage = response.usage ?? this.usage;
+    const { answer, reasoning } = textsOf(response.output ?? []);
+    if (answer) this.answer = answer; // the whole text is the truth, whatever was missed on the way
+    if (reasoning) this.reasoning = reasoning;
+    this.lastItemId = response.output?.at(-1)?.id ?? this.lastItemId;
+    if (response.status === "completed") this.status = "completed";
+    else if (response.status === "cancelled") this.status = "stopped";
+    else if (response.status === "failed") this.fail(response.error ?? {});
+    else this.status = incompleteStatus(response.incomplete_details?.reason);
+  }
+
+  /** Take a Problem, or the error object of an event. */
+  fail(error) {
+    this.status = error.code === "content_filter" ? "filtered" : "failed";
+    this.problem = error instanceof Problem ? error : new Problem({ code: error.code || "internal_error", message: error.message });
+  }
+}
+
+function incompleteStatus(reason) {
+  if (reason === "max_output_tokens" || reason === "length") return "length";
+  if (reason === "content_filter") return "filtered";
+  if (reason === "cancelled" || reason === "client_gone") return "stopped";
+  return "incomplete";
+}
+
+/** The answer and reasoning text in a list of output items. */
+export function textsOf(items) {
+  let answer = "";
+  let reasoning = "";
+  for (const item of items) {
+    for (const part of item.content ?? []) {
+      if (part.type === "reasoning_text") reasoning += part.text;
+      else if (part.type === "output_text") answer += part.text;
+      else if (part.type === "refusal") answer += part.refusal;
+    }
+    for (const part of item.summary ?? []) reasoning += part.text ?? "";
+  }
+  return { answer, reasoning };
+}
+
+/** Group stored items, oldest first, into turns: a user's message opens one, everything up to the next belongs to it. */
+export function turnsFromItems(items) {
+  const turns = [];
+  for (const item of items) {
+    if (item.type === "message" && (item.role === "system" || item.role === "developer")) continue;
+    if (item.type === "message" && item.role === "user") {
+      turns.push(new Turn(inputText(item)));
+      turns.at(-1).status = "incomplete";
+    } else {
+      if (!turns.length) turns.push(new Turn(""));
+      addOutput(turns.at(-1), item);
+    }
+    turns.at(-1).lastItemId = item.id;
+    turns.at(-1).responseId ??= item.response_id ?? null;
+  }
+  return turns;
+}
+
+function addOutput(turn, item) {
+  const { answer, reasoning } = textsOf([item]);
+  turn.answer += answer;
+  turn.reasoning += reasoning;
+  if (item.type === "message") turn.status = item.status === "incomplete" ? "incomplete" : "completed";
+}
+
+function inputText(item) {
+  if (typeof item.content === "string") return item.content;
+  return (item.content ?? []).map((part) => part.text ?? "").join("");
+}

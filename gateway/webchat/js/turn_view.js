@@ -1,0 +1,60 @@
+// One turn on the page: the user's words, thinking, the growing answer, what went wrong, the bill.
+
+import { bill } from "./bill.js";
+import { copyButton } from "./clipboard.js";
+import { iconButton, make } from "./dom.js";
+import { GrowingText } from "./growing_text.js";
+import { notice } from "./notice.js";
+import { Reasoning } from "./reasoning.js";
+
+export class TurnView {
+  #prose = make("div", { class: "prose answer-text" });
+  #text = new GrowingText(this.#prose);
+  #reasoning = new Reasoning();
+  #flow = make("div", { class: "flow", "aria-hidden": "true" }, make("span"));
+  #notices = make("div", { class: "notices" });
+  #bill = make("div", { class: "bill-place" });
+  #actions = make("div", { class: "actions" });
+
+  /** `onAgain` answers this turn once more; only the newest turn offers it. */
+  constructor(turn, onAgain) {
+    this.turn = turn;
+    this.again = iconButton("again", "Answer again", () => onAgain(turn), "plain-button again");
+    const answer = (this.answer = make(
+      "article",
+      { class: "answer", "aria-label": "Answer" },
+      this.#reasoning.node,
+      this.#prose,
+      this.#flow,
+      this.#notices,
+      make("footer", { class: "answer-foot" }, this.#actions, this.#bill),
+    ));
+    this.#actions.append(copyButton("Copy answer", () => turn.answer), this.again);
+    this.node = make("section", { class: "turn" }, turn.input ? make("div", { class: "said", "aria-label": "You" }, turn.input) : null, answer);
+    this.settle();
+  }
+
+  /** Add new text to the `part` that grew: "reasoning" or "answer". */
+  grow(part, text) {
+    if (part === "reasoning") this.#reasoning.append(text);
+    else this.#text.append(text);
+    this.#status();
+  }
+
+  /** Show the turn as it is now, whole. */
+  settle() {
+    this.#reasoning.settle(this.turn.reasoning);
+    if (this.turn.answer !== this.#text.source) this.#text.replace(this.turn.answer);
+    else this.#text.finish();
+    this.#notices.replaceChildren(...notice(this.turn));
+    if (this.turn.usage) this.#bill.replaceChildren(bill(this.turn.usage));
+    this.#status();
+  }
+
+  #status() {
+    const { turn } = this;
+    this.node.dataset.status = turn.status;
+    this.answer.setAttribute("aria-busy", String(turn.running));
+    this.#reasoning.label(turn.running && !turn.answer, turn.usage);
+  }
+}
