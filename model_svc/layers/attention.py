@@ -1,0 +1,91 @@
+"""Paged attention with rotary positions: project, norm heads if the model does, rotate and store, attend, project back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from kernels.paged_attention import paged_attention
+from kernels.rope import rope_store_kv
+from kernels.store_kv import store_kv
+from model_svc.layers.loader import Loader
+from model_svc.layers.norm import RmsNorm
+from model_svc.layers.rope import RopeTables
+from model_svc.layers.step import LayerKv, StepBatch
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """What differs between architectures.
+
+    `norm_qk`: RMS norm of queries and keys over each head, or over the whole projection (before the heads are split).
+    `window`: a query sees that many last keys. `fused`: the checkpoint's own name of a fused qkv tensor.
+    """
+
+    hidden: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float | None = None
+    bias: bool = False
+    out_bias: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    norm_qk: Literal["", "head", "whole"] = ""
+    norm_eps: float = 1e-6
+    norm_offset: float = 0.0
+    interleaved: bool = False
+    fused: str | None = None
+
+
+class Attention:
+    """One layer's attention. Without `rope` positions are not encoded (NoPE layers)."""
+
+    def __init__(self, loader: Loader, config: AttentionConfig, rope: RopeTables | None) -> None:
+        self._config = config
+        self._rope = rope
+        D = config.head_dim
+        self.num_heads = config.num_heads // loader.ranks
+        self.num_kv_heads = config.num_kv_heads // loader.ranks
+        self._scale = D**-0.5 if config.scale is None else config.scale
+        q, kv = config.num_heads * D, config.num_kv_heads * D
+        names, outs = ((config.fused,), (q + 2 * kv,)) if config.fused else (("q_proj", "k_proj", "v_proj"), (q, kv, kv))
+        self._qkv = loader.columns(names, outs, config.hidden, bias=config.bias)
+        self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
+        self._q_norm = self._k_norm = None
+        if config.norm_qk:
+            sizes = (D, D) if config.norm_qk == "head" else (q, kv)
+            self._q_norm, self._k_norm = (
+                RmsNorm(loader, name, size, config.norm_eps, offset=config.norm_offset)
+                for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+            )
+
+    def __call__(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's keys and values in `kv`."""
+        q, k, v = self._split(self._qkv(x))
+        if self._rope is None:
+            store_kv(k, v, *kv, step.slot_mapping)
+        else:
+            rope_store_kv(
+                q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, interleaved=self._config.interleaved
+            )
+        out = paged_attention(
+            q, *kv, step.block_tables, step.query_start, step.context_lens,
+            scale=self._scale, window=self._config.window, softcap=self._config.softcap,
+            max_query_len=step.max_query_len, max_context_len=step.max_context_len,
+        )  # fmt: skip
+        return self._o(out.view(x.shape[0], -1))
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""
+        H, K, D = self.num_heads, self.num_kv_heads, self._config.head_dim
+        q, k, v = qkv.split((H * D, K * D, K * D), dim=-1)
+        whole = self._config.norm_qk == "whole"
+        if whole and self._q_norm is not None and self._k_norm is not None:
+            q, k = self._q_norm(q), self._k_norm(k)
+        q, k, v = q.unflatten(-1, (H, D)), k.unflatten(-1, (K, D)), v.unflatten(-1, (K, D))
+        if not whole and self._q_norm is not None and self._k_norm is not None:
+            q, k = self._q_norm(q), self._k_norm(k)
+        return q, k, v

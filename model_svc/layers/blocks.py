@@ -1,0 +1,90 @@
+"""How attention, feed-forward and norms are wired in one decoder layer: the four forms that exist.
+
+A layer takes what the last one left (`x`, not yet added) and the running sum (`residual`) and returns both, so that each
+addition fuses with the norm after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from model_svc.layers.attention import Attention
+from model_svc.layers.norm import Norm
+from model_svc.layers.step import LayerKv, StepBatch
+
+Mlp = Callable[[Tensor], Tensor]
+Stream = tuple[Tensor, Tensor | None]
+
+
+class Layer(Protocol):
+    """One decoder layer."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
+        """Return what this layer adds, and the sum before it."""
+        ...
+
+
+def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Add `x` to the running sum and norm it; returns (normed, sum). The first layer has no sum yet."""
+    if residual is None:
+        return norm(x), x
+    return norm.add(x, residual), residual
+
+
+class PreNorm:
+    """x + attn(norm x), then x + mlp(norm x): Llama and most others. `multiplier` scales what is added (Granite)."""
+
+    def __init__(self, norm: Norm, attention: Attention, mlp_norm: Norm, mlp: Mlp, multiplier: float = 1.0) -> None:
+        self._norm, self._attention, self._mlp_norm, self._mlp = norm, attention, mlp_norm, mlp
+        self._multiplier = multiplier
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
+        """Return what this layer adds, and the sum before it."""
+        normed, residual = add_norm(self._norm, x, residual)
+        normed = self._mlp_norm.add(self._scaled(self._attention(normed, step, kv)), residual)
+        return self._scaled(self._mlp(normed)), residual
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+class Sandwich:
+    """Norms before and after both parts: x + norm(attn(norm x)), then x + norm(mlp(norm x)): Gemma 2 and 3."""
+
+    def __init__(self, norm: Norm, attention: Attention, after: Norm, mlp_norm: Norm, mlp: Mlp, mlp_after: Norm) -> None:
+        self._norm, self._attention, self._after = norm, attention, after
+        self._mlp_norm, self._mlp, self._mlp_after = mlp_norm, mlp, mlp_after
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
+        """Return what this layer adds, and the sum before it."""
+        normed, residual = add_norm(self._norm, x, residual)
+        normed = self._mlp_norm.add(self._after(self._attention(normed, step, kv)), residual)
+        return self._mlp_after(self._mlp(normed)), residual
+
+
+class PostNorm:
+    """x + norm(attn(x)), then x + norm(mlp(x)): OLMo 2."""
+
+    def __init__(self, attention: Attention, after: Norm, mlp: Mlp, mlp_after: Norm) -> None:
+        self._attention, self._after, self._mlp, self._mlp_after = attention, after, mlp, mlp_after
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
+        """Return what this layer adds, and the sum before it."""
+        total = x if residual is None else residual.add_(x)
+        total = total + self._after(self._attention(total, step, kv))
+        return self._mlp_after(self._mlp(total)), total
+
+
+class Parallel:
+    """x + attn(norm x) + mlp(norm x), one norm for both: Cohere."""
+
+    def __init__(self, norm: Norm, attention: Attention, mlp: Mlp) -> None:
+        self._norm, self._attention, self._mlp = norm, attention, mlp
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
+        """Return what this layer adds, and the sum before it."""
+        normed, residual = add_norm(self._norm, x, residual)
+        return self._attention(normed, step, kv) + self._mlp(normed), residual

@@ -1,0 +1,57 @@
+"""The embedding table and the output head, which many checkpoints tie (store once)."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from kernels import embedding
+from model_svc.layers.linear import Linear
+from model_svc.layers.loader import Loader
+from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.source import Stored
+
+_log = logging.getLogger(__name__)
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Embedding:
+    """Token ids -> rows [T, E], times `scale` where the architecture asks for it."""
+
+    def __init__(self, table: Tensor, scale: float | None = None) -> None:
+        self._table = table
+        self._scale = scale
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the rows of `ids` [T]."""
+        return embedding.embedding(ids, self._table, scale=self._scale)
+
+
+def load_tables(loader: Loader, vocab: int, hidden: int, *, tied: bool, scale: float | None) -> tuple[Embedding, Linear]:
+    """Fetch embedding and head. Tied: either tensor is enough, and two that differ are reported. Untied: both must be there.
+
+    Raises CheckpointError naming what is missing.
+    """
+    source, shape = loader.source, (vocab, hidden)
+    if not tied:
+        table, head = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
+        return Embedding(loader.method.dense(table), scale), Linear(loader.method.linear([head], None))
+    name = EMBED if source.has(EMBED) or not source.has(HEAD) else HEAD
+    stored = source.get_shard(name, shape)
+    if name == EMBED and source.has(HEAD):
+        if not _equal(stored, source.get_shard(HEAD, shape)):
+            _log.warning("the config ties the output head to the embeddings, but the checkpoint holds two different tensors; "
+                         "the embeddings are used for both")  # fmt: skip
+    dense = loader.method.dense(stored)
+    # A dense method shares one matrix between both; one that computes on blocks gets them as stored.
+    head = loader.method.linear([stored if loader.method.keeps_blocks else dense], None)
+    return Embedding(dense, scale), Linear(head)
+
+
+def _equal(left: Stored, right: Stored) -> bool:
+    if isinstance(left, QuantizedTensor) and isinstance(right, QuantizedTensor) and left.type == right.type:
+        return torch.equal(left.blocks, right.blocks)
+    numbers = [item.dequantize() if isinstance(item, QuantizedTensor) else item.float() for item in (left, right)]
+    return torch.equal(*numbers)

@@ -1,0 +1,27 @@
+"""What every layer must know of a step: one varlen batch of tokens, and where their keys and values live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+# Per layer: keys and values [N, B, K, D]; one tensor each, so that an in-place write never touches another layer.
+LayerKv = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The T tokens of S sequences, one sequence after another, on the device.
+
+    `positions` [T] int64, `slot_mapping` [T] int64 (block * B + offset), `block_tables` [S, M] int32, `query_start`
+    [S + 1] int32, `context_lens` [S] int32 (with the step's tokens). `max_query_len` and `max_context_len` bound them.
+    """
+
+    positions: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    max_query_len: int
+    max_context_len: int

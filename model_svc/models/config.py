@@ -1,0 +1,115 @@
+"""config.json, parsed once into what the model files share; the rest stays reachable by its own name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model_svc.layers.rope import RopeConfig
+from model_svc.weights.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and constants of a decoder. `raw` is the (text) config as read, for what only one architecture has."""
+
+    path: Path
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    norm_eps: float
+    tied: bool
+    act: str
+    raw: dict[str, Any] = field(repr=False)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an architecture's own setting; null counts as absent."""
+        value = self.raw.get(name)
+        return default if value is None else value
+
+    def rope(self, layer_type: str | None = None) -> RopeConfig:
+        """Return the rope parameters, of one kind of layers where these differ (Gemma 3).
+
+        Old checkpoints hold `rope_theta` and `rope_scaling`, new ones `rope_parameters`. Raises CheckpointError.
+        """
+        parameters = self.get("rope_parameters", {})
+        if layer_type is not None and isinstance(parameters.get(layer_type), dict):
+            parameters = parameters[layer_type]
+        merged: dict[str, Any] = {**self.get("rope_scaling", {}), **parameters}
+        share = float(merged.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0)))
+        kind = str(merged.get("rope_type", merged.get("type", "default")))
+        original = self.raw.get("original_max_position_embeddings")
+        if original is not None:
+            merged.setdefault("original_max_position_embeddings", original)
+        theta = float(merged.get("rope_theta", self.get("rope_theta", 10000.0)))
+        dim = int(self.head_dim * share)
+        if theta <= 0 or dim <= 0 or dim % 2:
+            raise CheckpointError(self.path, f"rope_theta {theta} and a rotated part of {dim} dimensions make no sense")
+        return RopeConfig(theta, dim, "longrope" if kind == "su" else kind, merged, self.max_position)
+
+    def layer_type(self, index: int) -> str:
+        """Return the kind of a layer (`full_attention`, `sliding_attention`) from the list that new configs carry."""
+        types = self.get("layer_types")
+        return str(types[index]) if isinstance(types, list) and index < len(types) else "full_attention"
+
+
+def load_config(directory: Path) -> ModelConfig:
+    """Read config.json of a model directory. Raises CheckpointError naming the field at fault."""
+    path = directory / "config.json"
+    try:
+        whole = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(path, "the file is missing; `headrace pull` makes a model directory") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(path, f"not valid JSON ({error})") from None
+    if not isinstance(whole, dict):
+        raise CheckpointError(path, "must hold a JSON object")
+    return parse_config(path, whole)
+
+
+def parse_config(path: Path, whole: dict[str, Any]) -> ModelConfig:
+    """Check a config that was read from `path`."""
+    architectures = whole.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise CheckpointError(path, "architectures must name the model class")
+    text = whole.get("text_config")
+    raw = {**whole, **text} if isinstance(text, dict) else whole
+
+    def count(name: str, default: int | None = None) -> int:
+        value = raw.get(name) if raw.get(name) is not None else default
+        if type(value) is not int or not 0 < value < 1 << 31:
+            raise CheckpointError(path, f"{name} must be a positive integer, not {value!r}")
+        return value
+
+    hidden, heads = count("hidden_size"), count("num_attention_heads")
+    kv_heads = count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(path, f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+    eps = raw.get("rms_norm_eps", raw.get("layer_norm_eps", 1e-6))
+    if not isinstance(eps, float | int) or not 0 < eps < 1:
+        raise CheckpointError(path, f"rms_norm_eps must be a small positive number, not {eps!r}")
+    act = raw.get("hidden_activation") or raw.get("hidden_act") or "silu"
+    return ModelConfig(
+        path=path,
+        architecture=architectures[0],
+        vocab_size=count("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=count("intermediate_size"),
+        num_layers=count("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=count("head_dim", hidden // heads),
+        max_position=count("max_position_embeddings", 2048),
+        norm_eps=float(eps),
+        tied=bool(raw.get("tie_word_embeddings", whole.get("tie_word_embeddings", False))),
+        act=str(act),
+        raw=raw,
+    )

@@ -1,0 +1,112 @@
+"""What all decoders share: embed, run the layers, norm, head. A model file says only how one layer is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from model_svc.layers.attention import Attention, AttentionConfig
+from model_svc.layers.blocks import Layer, add_norm
+from model_svc.layers.embedding import load_tables
+from model_svc.layers.loader import Loader
+from model_svc.layers.mlp import GatedMlp
+from model_svc.layers.norm import Norm, RmsNorm
+from model_svc.layers.rope import RopeTables, rope_tables
+from model_svc.layers.step import LayerKv, StepBatch
+from model_svc.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """The size of one layer's keys (and of its values) per token."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+class Decoder:
+    """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
+
+    `tied_default` holds for checkpoints whose config does not say whether the head is tied.
+    """
+
+    tied_default: ClassVar[bool] = False
+    norm_offset: ClassVar[float] = 0.0
+
+    def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
+        """Fetch all weights. `max_len` is the longest sequence that will be served."""
+        self.config = config
+        self.device = device
+        self.max_len = max_len
+        self._ropes: dict[str | None, RopeTables] = {}
+        tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
+        self._embed, self._head = load_tables(
+            loader, config.vocab_size, config.hidden_size, tied=tied, scale=self.embedding_scale()
+        )
+        body = loader.at("model")
+        self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in range(config.num_layers)]
+        self._norm = self.norm(body, "norm")
+
+    def layer(self, loader: Loader, index: int) -> Layer:
+        """Build one decoder layer."""
+        raise NotImplementedError
+
+    def kv_shapes(self) -> list[KvShape]:
+        """Return what each layer keeps per token."""
+        return [KvShape(self.config.num_kv_heads, self.config.head_dim)] * self.config.num_layers
+
+    def forward(self, ids: Tensor, step: StepBatch, caches: list[LayerKv]) -> Tensor:
+        """Compute the normed hidden states [T, E] of `ids` [T] int32; the caches are written."""
+        x, residual = self._embed(ids), None
+        for layer, kv in zip(self._layers, caches, strict=True):
+            x, residual = layer(x, residual, step, kv)
+        return add_norm(self._norm, x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits [S, V] of the rows that sample, `hidden` [S, E]."""
+        return self.scale_logits(self._head(hidden).float())
+
+    # --- hooks ---
+
+    def embedding_scale(self) -> float | None:
+        """Return what embeddings are multiplied with."""
+        return None
+
+    def scale_logits(self, logits: Tensor) -> Tensor:
+        """Return the final logits (scaled or soft-capped)."""
+        return logits
+
+    def norm(self, loader: Loader, name: str) -> Norm:
+        """Build a norm over the hidden size."""
+        return RmsNorm(loader, name, self.config.hidden_size, self.config.norm_eps, offset=self.norm_offset)
+
+    # --- parts that layers are built from ---
+
+    def attention(self, loader: Loader, rope: RopeTables | None, **changes: object) -> Attention:
+        """Build `self_attn` with the config's sizes; `changes` are fields of AttentionConfig."""
+        config = self.config
+        fields: dict[str, object] = {
+            "hidden": config.hidden_size,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "norm_eps": config.norm_eps,
+            "norm_offset": self.norm_offset,
+        }
+        return Attention(loader.at("self_attn"), AttentionConfig(**(fields | changes)), rope)  # type: ignore[arg-type]
+
+    def mlp(self, loader: Loader, *, bias: bool = False, fused: str | None = None) -> GatedMlp:
+        """Build `mlp` with the config's sizes."""
+        config = self.config
+        return GatedMlp(
+            loader.at("mlp"), config.hidden_size, config.intermediate_size, config.act, bias=bias, fused=fused
+        )
+
+    def rope(self, layer_type: str | None = None) -> RopeTables:
+        """Return the rotary tables, computed once for each kind of layers."""
+        if layer_type not in self._ropes:
+            self._ropes[layer_type] = rope_tables(self.config.rope(layer_type), self.max_len, self.device)
+        return self._ropes[layer_type]

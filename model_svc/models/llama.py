@@ -1,0 +1,21 @@
+"""Llama 1 to 3, SmolLM 1 and 2, TinyLlama, Yi and others of this shape: pre-norm, grouped queries, SiLU gate."""
+
+from __future__ import annotations
+
+from model_svc.layers.blocks import Layer, PreNorm
+from model_svc.layers.loader import Loader
+from model_svc.models.decoder import Decoder
+
+
+class Llama(Decoder):
+    """LlamaForCausalLM."""
+
+    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+        """Build one decoder layer."""
+        bias = bool(self.config.get("attention_bias", False))
+        return PreNorm(
+            self.norm(loader, "input_layernorm"),
+            self.attention(loader, self.rope(), bias=bias, out_bias=bias),
+            self.norm(loader, "post_attention_layernorm"),
+            self.mlp(loader, bias=bool(self.config.get("mlp_bias", False))),
+        )

@@ -1,0 +1,45 @@
+"""Build a model from its directory: config, weights, quantization method, and the check that nothing was left over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from model_svc.layers.loader import Loader
+from model_svc.models.config import ModelConfig, load_config
+from model_svc.models.decoder import Decoder
+from model_svc.models.registry import model_class
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.method import QuantMethod
+from model_svc.weights.errors import CheckpointError
+from model_svc.weights.open import open_weights
+from model_svc.weights.source import WeightSource
+
+
+def load_model(directory: Path, *, dtype: torch.dtype, device: torch.device, max_len: int | None = None) -> Decoder:
+    """Load the model of a directory. `max_len` None: the checkpoint's own limit.
+
+    Raises CheckpointError that names the file and the fault; nothing half-filled is ever returned.
+    """
+    config = load_config(directory)
+    return build_model(config, open_weights(directory), Dequantized(dtype, device), device=device, max_len=max_len)
+
+
+def build_model(
+    config: ModelConfig, source: WeightSource, method: QuantMethod, *, device: torch.device, max_len: int | None = None
+) -> Decoder:
+    """Build a model from a source of weights; every tensor of the source must find its use."""
+    longest = min(max_len or config.max_position, config.max_position)
+    try:
+        model = model_class(config)(config, Loader(source, method), longest, device)
+    except ValueError as error:  # an unknown activation or rope rule
+        raise CheckpointError(config.path, str(error)) from error
+    for name in source.unused():
+        if name.endswith("rotary_emb.inv_freq"):  # old checkpoints saved what follows from the config
+            source.ignore(name)
+    left = sorted(source.unused())
+    if left:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        raise CheckpointError(config.path, f"{config.architecture} has no use for {len(left)} tensors: {shown}")
+    return model

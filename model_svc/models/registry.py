@@ -1,0 +1,25 @@
+"""Which class serves which architecture. Modules are imported when first needed: start-up pays for one of them."""
+
+from __future__ import annotations
+
+import importlib
+
+from model_svc.models.config import ModelConfig
+from model_svc.models.decoder import Decoder
+from model_svc.weights.errors import CheckpointError
+
+# config.json's `architectures[0]` -> (module of this package, class)
+MODELS: dict[str, tuple[str, str]] = {
+    "LlamaForCausalLM": ("llama", "Llama"),
+}
+
+
+def model_class(config: ModelConfig) -> type[Decoder]:
+    """Return the class of a model. Raises CheckpointError for an architecture that we do not know."""
+    entry = MODELS.get(config.architecture)
+    if entry is None:
+        known = ", ".join(MODELS)
+        raise CheckpointError(config.path, f"architecture {config.architecture!r} is not supported; known are {known}")
+    module, name = entry
+    found: type[Decoder] = getattr(importlib.import_module(f"model_svc.models.{module}"), name)
+    return found

@@ -1,0 +1,34 @@
+"""How a linear layer's weights, as they lie in the checkpoint, become something that multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model_svc.quant.tensor import QuantizedTensor
+
+# x [T, in] -> x W^T + b [T, out]
+LinearOp = Callable[[Tensor], Tensor]
+
+
+class QuantMethod(Protocol):
+    """Chosen once per model. Parts are stacked along the output dimension (q, k and v of one layer, say)."""
+
+    name: str
+    keeps_blocks: bool  # multiplies with quantized blocks as they are, instead of with numbers made of them
+
+    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
+        """Prepare the product with the stacked parts, each [out, in]."""
+        ...
+
+    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return a tensor that is used as numbers (norms, biases, embedding rows) in the computing dtype."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of activations."""
+        ...

@@ -1,0 +1,58 @@
+"""The paged KV cache: two tensors per layer, and how many blocks of it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psutil
+import torch
+from torch import Tensor
+
+from model_svc.layers.step import LayerKv
+from model_svc.models.decoder import KvShape
+
+# Of what is free after the weights are loaded: activations and the allocator's slack need the rest.
+_SHARE_OF_FREE_CPU, _SHARE_OF_FREE_GPU = 0.3, 0.9
+_CPU_LIMIT = 4 << 30  # a laptop's memory belongs to its owner
+
+
+class KvCache:
+    """Keys and values of all layers: `layers[i]` is (k, v), each [N, B, K, D]."""
+
+    def __init__(
+        self, shapes: Sequence[KvShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        # Zeros, not empty: what lies behind a sequence's end is masked, but must be finite.
+        self.layers: list[LayerKv] = [
+            (
+                torch.zeros(num_blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device),
+                torch.zeros(num_blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device),
+            )
+            for shape in shapes
+        ]
+
+    def copy_blocks(self, source: Tensor, target: Tensor) -> None:
+        """Copy whole blocks (copy on write); no block may be both source and target."""
+        for keys, values in self.layers:
+            keys[target] = keys[source]
+            values[target] = values[source]
+
+    def clear_blocks(self, blocks: Tensor) -> None:
+        """Set blocks to zero: what a failed sequence left in them must not reach the next owner."""
+        for keys, values in self.layers:
+            keys[blocks] = 0
+            values[blocks] = 0
+
+
+def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
+    """Return how much one token takes in all layers together."""
+    return sum(2 * shape.num_kv_heads * shape.head_dim for shape in shapes) * dtype.itemsize
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how much memory the cache may take by default."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_FREE_GPU)
+    return min(int(psutil.virtual_memory().available * _SHARE_OF_FREE_CPU), _CPU_LIMIT)

@@ -1,0 +1,100 @@
+"""Make a runner for a model directory: choose dtype and device, load the weights, size the KV cache by what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from model_svc.engine.plan import RunnerInfo
+from model_svc.models.decoder import Decoder
+from model_svc.models.load import load_model
+from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
+from model_svc.runner.runner import TorchRunner
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class RunnerConfigError(ValueError):
+    """A runner setting cannot work on this machine or for this model; the message names it."""
+
+
+def load_runner(
+    model_path: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    num_blocks: int | None = None,
+    kv_memory_bytes: int | None = None,
+    block_size: int = 16,
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int = 512,
+    max_model_len: int | None = None,
+    threads: int | None = None,
+) -> TorchRunner:
+    """Load a model and return its runner. float32 on the CPU is the exact mode.
+
+    `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading.
+    Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
+    """
+    if dtype not in _DTYPES:
+        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are {', '.join(_DTYPES)}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    where = torch.device(device)
+    before = _memory(where)
+    model = load_model(Path(model_path), dtype=_DTYPES[dtype], device=where, max_len=max_model_len)
+    return make_runner(
+        model,
+        dtype=_DTYPES[dtype],
+        num_blocks=num_blocks,
+        kv_memory_bytes=kv_memory_bytes,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        weight_bytes=max(_memory(where) - before, 0),
+    )
+
+
+def make_runner(
+    model: Decoder,
+    *,
+    dtype: torch.dtype = torch.float32,
+    num_blocks: int | None = None,
+    kv_memory_bytes: int | None = None,
+    block_size: int = 16,
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int = 512,
+    weight_bytes: int = 0,
+) -> TorchRunner:
+    """Return a runner of a model that is loaded already. Raises RunnerConfigError."""
+    shapes = model.kv_shapes()
+    per_token = bytes_per_token(shapes, dtype)
+    longest = -(-model.max_len // block_size)
+    if num_blocks is None:
+        memory = free_bytes(model.device) if kv_memory_bytes is None else kv_memory_bytes
+        # More than every slot at full length is of use to nobody.
+        num_blocks = min(memory // (per_token * block_size), max_num_seqs * longest)
+    if num_blocks < 1:
+        raise RunnerConfigError(f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)")
+    info = RunnerInfo(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=model.max_len,
+        vocab_size=model.config.vocab_size,
+        depth=0 if model.device.type == "cpu" else 1,
+        device=_device_name(model.device),
+        kv_bytes_per_token=per_token,
+        weight_bytes=weight_bytes,
+    )
+    return TorchRunner(model, KvCache(shapes, num_blocks, block_size, dtype, model.device), info)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _memory(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

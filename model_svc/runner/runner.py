@@ -1,0 +1,121 @@
+"""Execute step plans with torch: enter the plan in the slots, run the model over one varlen batch, draw, hand back.
+
+Everything that depends on the device's own results stays on the device until `collect`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
+from model_svc.models.decoder import Decoder
+from model_svc.runner.batch import DeviceStep, flatten, to_device
+from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.sampler import Drawn, draw
+from model_svc.runner.slots import Slots
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A submitted step. `drawn` is None when no sequence of it samples."""
+
+    step: int
+    items: tuple[SequenceStep, ...]
+    bad_slots: frozenset[int]
+    drawn: Drawn | None
+    num_top: dict[int, int]
+    started: float
+
+
+class TorchRunner:
+    """One model on one device, eager. Implements the engine's Runner protocol."""
+
+    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
+        self._model = model
+        self._cache = cache
+        self._info = info
+        max_blocks = -(-info.max_model_len // info.block_size)
+        self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device)
+
+    @property
+    def info(self) -> RunnerInfo:
+        """Return the size of the KV pool and the step limits."""
+        return self._info
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> Handle:
+        """Start a step. On the CPU it is done when this returns; on a GPU it is queued."""
+        started = time.perf_counter()
+        self._slots.begin(plan)
+        if plan.copies:
+            pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._model.device)
+            self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
+        items = tuple(item for item in plan.sequences if item.sample)
+        drawn = self._compute(plan, items) if plan.sequences else None
+        bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
+        num_top = {item.slot: self._slots.logprobs[item.slot] for item in items if item.slot in self._slots.logprobs}
+        return Handle(plan.step, items, bad, drawn, num_top, started)
+
+    @torch.inference_mode()
+    def collect(self, handle: Handle) -> StepOutput:
+        """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
+        tokens: list[SampledToken] = []
+        failed = set(handle.bad_slots)
+        if handle.drawn is not None:
+            finite = handle.drawn.finite.tolist()
+            failed |= {item.slot for item, good in zip(handle.items, finite, strict=True) if not good}
+            tokens = _tokens(handle, handle.drawn, failed)
+        if failed:
+            self._clear(failed)
+        elapsed = (time.perf_counter() - handle.started) * 1000
+        return StepOutput(step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed)
+
+    def close(self) -> None:
+        """Free the model and the cache."""
+        del self._model, self._cache, self._slots
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
+        host = flatten(plan, self._slots.num_blocks)
+        step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
+        hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+        if not items:
+            return None
+        drawn = draw(self._model.logits(self._sampling_rows(hidden, step)), self._slots, items, step)
+        self._slots.record(step.sample_slots, host.sample_slots.tolist(), drawn.tokens)
+        return drawn
+
+    def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
+        """Pick the rows that sample: the head is the widest product of all, prompts need it once."""
+        return hidden if len(step.sample_rows) == len(hidden) else hidden[step.sample_rows]
+
+    def _clear(self, failed: set[int]) -> None:
+        """Wipe the blocks of failed slots: NaN behind the end of the next owner is masked by 0, and 0 * NaN is NaN."""
+        for slot in failed:
+            count = self._slots.num_blocks.get(slot, 0)
+            self._cache.clear_blocks(self._slots.block_tables[slot, :count].long())
+
+
+def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken]:
+    ids = drawn.tokens.tolist()
+    logprobs = drawn.logprobs.tolist() if drawn.logprobs is not None else [0.0] * len(ids)
+    top_ids = drawn.top_ids.tolist() if drawn.top_ids is not None else None
+    top_values = drawn.top_logprobs.tolist() if drawn.top_logprobs is not None else None
+    tokens = []
+    for n, item in enumerate(handle.items):
+        if item.slot in failed:
+            continue
+        k = handle.num_top.get(item.slot)
+        if k is None or top_ids is None or top_values is None:
+            tokens.append(SampledToken(slot=item.slot, token_id=ids[n]))
+            continue
+        top = (tuple(top_ids[n][:k]), tuple(top_values[n][:k]))
+        tokens.append(
+            SampledToken(slot=item.slot, token_id=ids[n], logprob=logprobs[n], top_ids=top[0], top_logprobs=top[1])
+        )
+    return tokens

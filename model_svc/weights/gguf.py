@@ -1,0 +1,57 @@
+"""Weights of a model directory in GGUF form: mapped, under Hugging Face names, blocks kept as blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.gguf_header import GgufTensor, read_header
+from model_svc.weights.gguf_names import Change, rename
+from model_svc.weights.safetensors import map_file
+from model_svc.weights.source import Stored, TrackedSource
+
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class GgufSource(TrackedSource):
+    """The tensors of one GGUF file, named as the same model's safetensors would be."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header. Raises CheckpointError for a malformed file."""
+        super().__init__()
+        self.place = str(path)
+        self.header = read_header(path)
+        self._map = map_file(path)
+        arch = self.header.value("general.architecture", str)
+        heads = self.header.value(f"{arch}.attention.head_count", int)
+        kv_heads = self.header.value(f"{arch}.attention.head_count_kv", int, heads)
+        self._tensors: dict[str, tuple[GgufTensor, Change]] = {}
+        for tensor in self.header.tensors.values():
+            renamed = rename(tensor.name, arch, heads, kv_heads)
+            if renamed is not None:
+                self._tensors[renamed.name] = (tensor, renamed.change)
+        self.shapes = {name: tensor.shape for name, (tensor, _) in self._tensors.items()}
+
+    def read(self, name: str) -> Stored:
+        """Return a tensor in the row order and offset that Hugging Face checkpoints have."""
+        tensor, change = self._tensors[name]
+        raw = torch.frombuffer(self._map, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        stored: Stored
+        if tensor.type.name in _PLAIN:
+            stored = raw.view(_PLAIN[tensor.type.name]).view(tensor.shape)
+        else:
+            stored = QuantizedTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
+        if change.unpermute:
+            order = _unpermuted_rows(tensor.shape[0], change.unpermute)
+            return stored.rows(order) if isinstance(stored, QuantizedTensor) else stored[order]
+        if change.minus_one and isinstance(stored, Tensor):
+            return stored - 1
+        return stored
+
+
+def _unpermuted_rows(num_rows: int, num_heads: int) -> Tensor:
+    """Return which stored row goes where: within a head, pairs (2i, 2i + 1) become the halves (i, i + D/2)."""
+    return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).reshape(-1)

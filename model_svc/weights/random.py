@@ -1,0 +1,58 @@
+"""Random weights of any shape asked for: benchmarks and tests of models whose checkpoint is not at hand."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from model_svc.weights.source import WHOLE, Shard
+
+
+class RandomSource:
+    """A checkpoint that has every tensor. Values depend on `seed` and the tensor's name only.
+
+    Norm weights are near one, everything else is normal with `spread`, which keeps activations finite at any depth.
+    """
+
+    def __init__(
+        self,
+        *,
+        tied: bool,
+        seed: int = 0,
+        spread: float = 0.02,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._tied = tied
+        self._seed = seed
+        self._spread = spread
+        self._dtype = dtype
+        self._device = torch.device(device)
+
+    def names(self) -> frozenset[str]:
+        """Return nothing: no name stands out."""
+        return frozenset()
+
+    def has(self, name: str) -> bool:
+        """Tell whether a tensor exists: all do, but for the head of a tied model."""
+        return not (self._tied and name == "lm_head.weight")
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Make a tensor."""
+        generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) + self._seed)
+        values = torch.randn(shape, generator=generator, device=self._device, dtype=self._dtype).mul_(self._spread)
+        return values.add_(1) if "norm" in name.rsplit(".", 2)[-2] else values
+
+    def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Tensor:
+        """Make a tensor and return a part of it."""
+        width = shape[shard.dim] // shard.size
+        return self.get(name, shape).narrow(shard.dim, shard.rank * width, width)
+
+    def ignore(self, name: str) -> None:
+        """Do nothing."""
+
+    def unused(self) -> frozenset[str]:
+        """Return nothing."""
+        return frozenset()

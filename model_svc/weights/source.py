@@ -1,0 +1,115 @@
+"""Where weights come from. Layers pull tensors by checkpoint name and say the shape they need; the source keeps the books.
+
+After loading, `unused()` must be empty: a tensor that nobody asked for means that the model was built wrong.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.errors import CheckpointError
+
+Stored = Tensor | QuantizedTensor
+
+
+class Shard(NamedTuple):
+    """The part number `rank` of `size` equal parts of a tensor, cut along `dim`."""
+
+    dim: int = 0
+    rank: int = 0
+    size: int = 1
+
+
+WHOLE = Shard()
+
+
+class WeightSource(Protocol):
+    """A checkpoint (or something that behaves like one)."""
+
+    def names(self) -> frozenset[str]:
+        """Return the checkpoint names of all tensors."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Tell whether a tensor exists."""
+        ...
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a whole tensor as numbers (blocks are dequantized to float32).
+
+        Raises CheckpointError if it is missing or of another shape.
+        """
+        ...
+
+    def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
+        """Return a part of a tensor as it is stored; `shape` is that of the whole. Raises CheckpointError."""
+        ...
+
+    def ignore(self, name: str) -> None:
+        """Count a tensor as used without reading it."""
+        ...
+
+    def unused(self) -> frozenset[str]:
+        """Return the names that nobody asked for yet."""
+        ...
+
+
+class TrackedSource:
+    """The bookkeeping of a source; a subclass says what it holds (`place`, `shapes`) and reads one tensor (`read`)."""
+
+    place: str
+    shapes: dict[str, tuple[int, ...]]
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def read(self, name: str) -> Stored:
+        """Return a tensor as stored, without copying it where possible."""
+        raise NotImplementedError
+
+    def names(self) -> frozenset[str]:
+        """Return the checkpoint names of all tensors."""
+        return frozenset(self.shapes)
+
+    def has(self, name: str) -> bool:
+        """Tell whether a tensor exists."""
+        return name in self.shapes
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a whole tensor as numbers."""
+        stored = self._checked(name, shape)
+        return stored.dequantize() if isinstance(stored, QuantizedTensor) else stored
+
+    def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
+        """Return a part of a tensor as it is stored."""
+        stored = self._checked(name, shape)
+        if shard.size == 1:
+            return stored
+        total = shape[shard.dim]
+        if total % shard.size:
+            raise CheckpointError(self.place, f"tensor {name!r}: {total} cannot be cut into {shard.size} equal parts")
+        width = total // shard.size
+        start = shard.rank * width
+        if not isinstance(stored, QuantizedTensor):
+            return stored.narrow(shard.dim, start, width)
+        return stored.rows(slice(start, start + width)) if shard.dim == 0 else stored.columns(start, start + width)
+
+    def ignore(self, name: str) -> None:
+        """Count a tensor as used without reading it."""
+        self._used.add(name)
+
+    def unused(self) -> frozenset[str]:
+        """Return the names that nobody asked for yet."""
+        return self.names() - self._used
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Stored:
+        found = self.shapes.get(name)
+        if found is None:
+            raise CheckpointError(self.place, f"tensor {name!r} is missing")
+        if found != tuple(shape):
+            raise CheckpointError(self.place, f"tensor {name!r} has shape {list(found)}; the config asks for {list(shape)}")
+        self._used.add(name)
+        return self.read(name)
