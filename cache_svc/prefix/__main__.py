@@ -1,0 +1,11 @@
+"""Run the prefix desk: `python -m cache_svc.prefix`."""
+
+from __future__ import annotations
+
+from cache_svc.prefix.service import serve
+from cache_svc.prefix.settings import PrefixSettings
+from wire.process import run
+from wire.settings import from_command_line
+
+if __name__ == "__main__":
+    run(serve, from_command_line(PrefixSettings), name="prefix")

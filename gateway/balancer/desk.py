@@ -1,0 +1,151 @@
+"""What the balancer does with a job, and how it follows the replicas of each model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from gateway.balancer.fleet import MISSED_HEARTBEATS, Fleet
+from gateway.balancer.policy import POLICIES
+from gateway.balancer.recovery import Recovery
+from gateway.balancer.registry import Registry
+from gateway.balancer.settings import BalancerSettings
+from wire import topics
+from wire.bus import Bus
+from wire.desk import Step
+from wire.errors import DeadlineExceededError, HeadraceError, InternalError, UnavailableError
+from wire.messages import Job, Matches, Placement, Prompt, ReplicaStatus
+
+log = logging.getLogger(__name__)
+
+_CHECK_EVERY_S = 0.25
+_RECONNECT_S = 2.0  # after an outage of the bus, replicas and this process need so long to find it again
+_FIRST_HEARTBEAT_S = MISSED_HEARTBEATS * 1.0  # replicas on record are given up if not heard so long after our start
+
+
+class BalancerDesk:
+    """Follows the replicas of each model; gives every job one of them, and lost work another."""
+
+    def __init__(self, bus: Bus, settings: BalancerSettings, *, linger_s: float = 30.0) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._fleets = {model: Fleet(POLICIES[settings.balancer_policy]) for model in settings.models}
+        self._changed = {model: anyio.Event() for model in settings.models}
+        self._registries = {model: Registry(bus, model) for model in settings.models}
+        self._recovering: set[str] = set()
+        self.recovery = Recovery(bus, settings.partitions, self.place, linger_s=linger_s)
+
+    def fleet(self, model: str) -> Fleet:
+        """Return what is known of a model's replicas."""
+        return self._fleets[model]
+
+    async def handle(self, job: Job, record: dict[str, Any]) -> Step:
+        """Give a job to a replica."""
+        placement = await self.place(job, record)
+        return Step(to=topics.replica(job.partition, placement.replica_id), fields={"placement": placement})
+
+    async def place(self, job: Job, record: Mapping[str, Any]) -> Placement:
+        """Choose a replica, waiting for one if need be.
+
+        Raises ContextLengthExceededError, UnavailableError or DeadlineExceededError.
+        """
+        prompt: Prompt | None = record.get("prompt")
+        if prompt is None:
+            raise InternalError("the job came to the balancer without a prompt")
+        matches: Matches = record.get("matches") or Matches()
+        cached = {match.replica_id: match.num_tokens for match in matches.replicas}
+        fleet, started = self._fleets[job.model], anyio.current_time()
+        while True:
+            now = anyio.current_time()
+            chosen = fleet.place(prompt.num_tokens, cached, now)
+            if chosen is not None:
+                return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
+            await self._wait_for_change(job, started, now)
+
+    async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
+        is_loading = self._fleets[job.model].is_loading
+        patience_s = self._settings.balancer_loading_wait_s if is_loading else self._settings.balancer_wait_s
+        left_s = started + patience_s - now
+        if left_s <= 0:
+            state = "is still loading" if is_loading else "is not served by any replica now"
+            raise UnavailableError(f"the model {job.model} {state}", retry_after_s=5.0)
+        left_s = min(left_s, job.deadline - time.time())
+        if left_s <= 0:
+            raise DeadlineExceededError("the deadline passed before a replica was ready")
+        with anyio.move_on_after(left_s):
+            await self._changed[job.model].wait()
+
+    async def follow(self, model: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Follow a model's replicas and recover what lost ones held, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow_heartbeats, model, tasks)
+            tasks.start_soon(self._check, model, tasks)
+            task_status.started()
+
+    async def _follow_heartbeats(self, model: str, tasks: TaskGroup) -> None:
+        fleet = self._fleets[model]
+        async for status in self._bus.watch(topics.status(model), start="$"):
+            if not isinstance(status, ReplicaStatus):
+                continue
+            is_new = not fleet.knows(status.replica_id)
+            fleet.hear(status, anyio.current_time())
+            if status.state == "gone":
+                self._start_recovery(model, status.replica_id, tasks)
+                continue
+            if is_new:
+                tasks.start_soon(self._note, model, status.replica_id)
+            event, self._changed[model] = self._changed[model], anyio.Event()
+            event.set()
+
+    async def _check(self, model: str, tasks: TaskGroup) -> None:
+        """Find the replicas that fell silent; our own silence (stopped, bus away) is not theirs."""
+        fleet = self._fleets[model]
+        before = anyio.current_time()
+        look_at_record = before + _FIRST_HEARTBEAT_S
+        while True:
+            await anyio.sleep(_CHECK_EVERY_S)
+            known = await self._known(model)
+            now = anyio.current_time()
+            if now - before > 4 * _CHECK_EVERY_S:
+                fleet.grant_grace(now - before + _RECONNECT_S)
+                look_at_record += now - before + _RECONNECT_S
+            before = now
+            for replica_id in fleet.lost(now):
+                log.warning("replica %s fell silent; its work is placed elsewhere", replica_id)
+                self._start_recovery(model, replica_id, tasks)
+            if now > look_at_record:
+                for replica_id in known:
+                    if not fleet.knows(replica_id):
+                        self._start_recovery(model, replica_id, tasks)
+
+    async def _known(self, model: str) -> list[str]:
+        try:
+            return await self._registries[model].replicas()
+        except HeadraceError as error:
+            log.warning("the bus does not answer: %r", error)
+            return []
+
+    async def _note(self, model: str, replica_id: str) -> None:
+        try:
+            await self._registries[model].note(replica_id)
+        except HeadraceError as error:
+            log.warning("could not put replica %s on record: %r", replica_id, error)
+
+    def _start_recovery(self, model: str, replica_id: str, tasks: TaskGroup) -> None:
+        if replica_id not in self._recovering:
+            self._recovering.add(replica_id)
+            tasks.start_soon(self._recover, model, replica_id)
+
+    async def _recover(self, model: str, replica_id: str) -> None:
+        try:
+            if await self.recovery.recover(replica_id, lambda: self._fleets[model].knows(replica_id)):
+                await self._registries[model].forget(replica_id)
+        except HeadraceError as error:  # it stays on record, so the next check begins again
+            log.warning("recovery of replica %s was interrupted: %r", replica_id, error)
+        finally:
+            self._recovering.discard(replica_id)

@@ -1,0 +1,96 @@
+"""Moves what a lost replica held to others: attempt + 1, from the job record.
+
+Only balancers do this, and any number of them may at once: moving an entry succeeds for whoever finds it still there.
+A replica counted as lost may still get work from a balancer that has not noticed yet, so its stream is looked at again
+until that can no longer be.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import msgspec
+
+from wire import topics
+from wire.bus import Bus, Delivery
+from wire.errors import DeadlineExceededError, HeadraceError, InternalError
+from wire.messages import Job, Placement
+
+log = logging.getLogger(__name__)
+
+Place = Callable[[Job, Mapping[str, Any]], Awaitable[Placement]]
+"""Chooses a replica for a job by its record; waits for one, or raises a HeadraceError."""
+
+_LOOK_AGAIN_S = 1.0
+_AT_ONCE = 16
+
+
+class Recovery:
+    """Re-places the open work of replicas that are lost."""
+
+    def __init__(self, bus: Bus, partitions: int, place: Place, *, linger_s: float = 30.0) -> None:
+        self._bus = bus
+        self._partitions = range(partitions)
+        self._place = place
+        self._linger_s = linger_s
+        self.num_replaced = 0
+
+    async def recover(self, replica_id: str, is_back: Callable[[], bool]) -> bool:
+        """Move everything away from a replica until nothing can come any more; False if it came back to life first."""
+        until = anyio.current_time() + self._linger_s
+        while not is_back():
+            left = 0
+            for partition in self._partitions:
+                left += await self._move_all(partition, replica_id, is_back)
+            if anyio.current_time() > until and not left:
+                emptied = [await self._bus.forget_replica(p, replica_id) for p in self._partitions]
+                log.info("replica %s is forgotten (%d streams removed)", replica_id, sum(emptied))
+                return True
+            await anyio.sleep(_LOOK_AGAIN_S)
+        return False
+
+    async def _move_all(self, partition: int, replica_id: str, is_back: Callable[[], bool]) -> int:
+        work = await self._bus.open_work(partition, replica_id)
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def move(entry_id: str, job: Job) -> None:
+            async with limiter:
+                if not is_back():
+                    await self.move(replica_id, entry_id, job)
+
+        async with anyio.create_task_group() as tasks:
+            for entry_id, job in work:
+                tasks.start_soon(move, entry_id, job)
+        return len(work)
+
+    async def move(self, replica_id: str, entry_id: str, job: Job) -> None:
+        """Place one job elsewhere, or end it with the reason why that cannot be."""
+        try:
+            if time.time() > job.deadline:
+                raise DeadlineExceededError("the deadline passed while its replica was lost")
+            again = msgspec.structs.replace(job, attempt=job.attempt + 1)
+            record = await self._bus.record(job.partition, job.request_id, "prompt", "matches")
+            placement = await self._place(again, record)
+            to = topics.replica(job.partition, placement.replica_id)
+            fields = {"placement": placement}
+            if await self._bus.re_place(job.partition, replica_id, entry_id, again, to=to, fields=fields):
+                self.num_replaced += 1
+                log.warning("request %s moved from %s to %s", job.request_id, replica_id, placement.replica_id)
+        except HeadraceError as error:
+            await self._give_up(replica_id, entry_id, job, error)
+        except Exception:
+            log.exception("could not move request %s away from %s", job.request_id, replica_id)
+            await self._give_up(replica_id, entry_id, job, InternalError("its replica was lost"))
+
+    async def _give_up(self, replica_id: str, entry_id: str, job: Job, error: HeadraceError) -> None:
+        stream = topics.replica(job.partition, replica_id)
+        stale = Delivery(stream=stream, group="", consumer="", entry_id=entry_id, message=job)
+        try:
+            await self._bus.fail(stale, error, desk="balancer")
+            await self._bus.route.call(stream, "XDEL", stream, entry_id)
+        except HeadraceError as unreachable:  # the bus is away: the entry is found again at the next look
+            log.warning("could not end request %s: %r", job.request_id, unreachable)
