@@ -1,0 +1,87 @@
+"""A real chat through all the desks with the real model, by the client people use."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from tests.e2e.house import House
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture
+def client(house: House) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def ask(client: openai.OpenAI, text: str, **options: object) -> str:
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": text}],
+        temperature=0,
+        max_tokens=24,
+        **options,  # type: ignore[call-overload]
+    )
+    return str(reply.choices[0].message.content)
+
+
+def test_streamed_and_whole_answers_are_the_same_text(client: openai.OpenAI) -> None:
+    whole = ask(client, "Name three colours.")
+    pieces = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Name three colours."}],
+        temperature=0,
+        max_tokens=24,
+        stream=True,
+    )
+    streamed = [piece.choices[0].delta.content or "" for piece in pieces if piece.choices]
+    assert "".join(streamed) == whole
+    assert sum(map(bool, streamed)) > 3
+
+
+def test_the_second_turn_computes_only_what_is_new(client: openai.OpenAI) -> None:
+    first = client.responses.create(
+        model=MODEL, input="My name is Ada. " + "I like rivers and mills. " * 12, temperature=0, max_output_tokens=24
+    )
+    second = client.responses.create(
+        model=MODEL, input="And now?", previous_response_id=first.id, temperature=0, max_output_tokens=8
+    )
+    assert first.usage is not None
+    assert second.usage is not None
+    held = first.usage.total_tokens - 1  # the last token's key and value are not computed before the next turn
+    assert second.usage.input_tokens_details.cached_tokens >= held - held % 16 - 16
+
+
+def test_a_conversation_survives_in_the_servers_memory(client: openai.OpenAI) -> None:
+    conversation = client.conversations.create()
+    client.responses.create(model=MODEL, input="Hello.", conversation=conversation.id, max_output_tokens=8)
+    client.responses.create(model=MODEL, input="Again.", conversation=conversation.id, max_output_tokens=8)
+    items = client.conversations.items.list(conversation.id, order="asc").data
+    assert [item.role for item in items if item.type == "message"] == ["user", "assistant", "user", "assistant"]
+
+
+def test_mixed_requests_together_answer_as_each_does_alone(house: House, client: openai.OpenAI) -> None:
+    import concurrent.futures
+
+    texts = [f"Count from {n} to {n + 5}." for n in range(8)] + ["Write about water. " * (1 + n) for n in range(8)]
+    alone = [ask(client, text) for text in texts]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda text: ask(client, text), texts))
+    assert together == alone
+
+
+def test_effort_opens_a_think_block_that_ends_within_its_budget(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is 2 + 3?"}],
+        reasoning_effort="low",
+        extra_body={"thinking_token_budget": 12},
+        max_tokens=60,
+        temperature=0,
+    )
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens_details is not None
+    assert 0 < (reply.usage.completion_tokens_details.reasoning_tokens or 0) <= 12
+    assert reply.choices[0].message.content
+    assert "<think>" not in reply.choices[0].message.content
