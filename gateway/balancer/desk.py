@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from gateway.balancer.fleet import MISSED_HEARTBEATS, Fleet
+from gateway.balancer.fleet import Fleet
 from gateway.balancer.policy import POLICIES
 from gateway.balancer.recovery import Recovery
 from gateway.balancer.registry import Registry
@@ -24,16 +24,24 @@ from wire.messages import Job, Matches, Placement, Prompt, ReplicaStatus
 log = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 0.25
+_LATE_S = 0.05  # we were busy or stopped
+_OUTAGE_S = 1.0
 _RECONNECT_S = 2.0  # after an outage of the bus, replicas and this process need so long to find it again
-_FIRST_HEARTBEAT_S = MISSED_HEARTBEATS * 1.0  # replicas on record are given up if not heard so long after our start
 
 
 class BalancerDesk:
-    """Follows the replicas of each model; gives every job one of them, and lost work another."""
+    """Follows the replicas of each model; gives every job one of them, and lost work another.
 
-    def __init__(self, bus: Bus, settings: BalancerSettings, *, linger_s: float = 30.0) -> None:
+    A replica on record that is not heard `first_heartbeat_s` after our start is lost. The stream of a lost one is looked
+    at for `linger_s` more: by then every balancer has noticed.
+    """
+
+    def __init__(
+        self, bus: Bus, settings: BalancerSettings, *, first_heartbeat_s: float = 3.0, linger_s: float = 30.0
+    ) -> None:
         self._bus = bus
         self._settings = settings
+        self._first_heartbeat_s = first_heartbeat_s
         self._fleets = {model: Fleet(POLICIES[settings.balancer_policy]) for model in settings.models}
         self._changed = {model: anyio.Event() for model in settings.models}
         self._registries = {model: Registry(bus, model) for model in settings.models}
@@ -106,15 +114,17 @@ class BalancerDesk:
         """Find the replicas that fell silent; our own silence (stopped, bus away) is not theirs."""
         fleet = self._fleets[model]
         before = anyio.current_time()
-        look_at_record = before + _FIRST_HEARTBEAT_S
+        look_at_record = before + self._first_heartbeat_s
         while True:
             await anyio.sleep(_CHECK_EVERY_S)
             known = await self._known(model)
             now = anyio.current_time()
-            if now - before > 4 * _CHECK_EVERY_S:
-                fleet.grant_grace(now - before + _RECONNECT_S)
-                look_at_record += now - before + _RECONNECT_S
+            late_s = now - before - _CHECK_EVERY_S
             before = now
+            if late_s > _LATE_S:
+                grace_s = late_s + (_RECONNECT_S if late_s > _OUTAGE_S else 0.0)
+                fleet.grant_grace(grace_s)
+                look_at_record += grace_s
             for replica_id in fleet.lost(now):
                 log.warning("replica %s fell silent; its work is placed elsewhere", replica_id)
                 self._start_recovery(model, replica_id, tasks)

@@ -1,0 +1,276 @@
+"""The balancer over a real server. Replicas are played by their messages: heartbeats, and entries left unfinished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import pytest
+
+from gateway.balancer.desk import BalancerDesk
+from gateway.balancer.service import _jobs
+from gateway.balancer.settings import BalancerSettings
+from wire import topics
+from wire.bus import Bus
+from wire.messages import Failure, Job, Match, Matches, Placement, Prompt, ReplicaStatus, pack_ids
+
+pytestmark = pytest.mark.anyio
+
+MODEL = "m"
+EDGE = topics.edge("e")
+INTERVAL_S = 0.15
+
+
+class PlayedReplica:
+    """Beats like a replica until it is killed; what is placed on it stays in its stream, as open work does."""
+
+    def __init__(self, bus: Bus, replica_id: str, **status: int) -> None:
+        self.bus, self.replica_id = bus, replica_id
+        self.status = {"num_blocks": 100, "num_free_blocks": 100, "max_model_len": 4096, "max_num_seqs": 8, **status}
+        self.state = "ready"
+        self.interval_s = INTERVAL_S
+        self.life = anyio.CancelScope()
+
+    async def live(self) -> None:
+        with self.life:
+            while True:
+                await self.beat()
+                await anyio.sleep(INTERVAL_S)
+
+    async def beat(self) -> None:
+        status = ReplicaStatus(
+            replica_id=self.replica_id,
+            model=MODEL,
+            state=self.state,
+            sent_at=time.time(),
+            interval_s=self.interval_s,
+            **self.status,
+        )
+        await self.bus.publish(topics.status(MODEL), status, maxlen=10_000)
+
+    async def work(self) -> list[Job]:
+        return [job for _, job in await self.bus.open_work(0, self.replica_id)]
+
+
+@asynccontextmanager
+async def balancers(bus: Bus, number: int = 1, **settings: float) -> AsyncIterator[list[BalancerDesk]]:
+    made = []
+    chosen = BalancerSettings(models=(MODEL,), **settings)  # type: ignore[arg-type]
+    async with anyio.create_task_group() as tasks:
+        for _ in range(number):
+            desk = BalancerDesk(bus, chosen, first_heartbeat_s=0.5, linger_s=0.0)
+            await tasks.start(desk.follow, MODEL)
+            await tasks.start(partial(_jobs, bus, chosen, desk))
+            made.append(desk)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def replicas(bus: Bus, *names: str, **status: int) -> AsyncIterator[list[PlayedReplica]]:
+    async with anyio.create_task_group() as tasks:
+        made = [PlayedReplica(bus, name, **status) for name in names]
+        for replica in made:
+            tasks.start_soon(replica.live)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def submit(bus: Bus, request_id: str, num_tokens: int = 20, timeout_s: float = 60.0, **cached: int) -> None:
+    job = Job(request_id=request_id, partition=0, model=MODEL, edge=EDGE, deadline=time.time() + timeout_s)
+    prompt = Prompt(token_ids=pack_ids(range(num_tokens)), num_tokens=num_tokens)
+    matches = Matches(replicas=tuple(Match(replica_id=r, num_tokens=n) for r, n in cached.items()))
+    await bus.admit(job, {"prompt": prompt, "matches": matches}, to=topics.balancer(0, MODEL), ttl_s=60)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(8):
+        while not await condition():
+            await anyio.sleep(0.005)
+
+
+async def met(desks: list[BalancerDesk], *fleet: PlayedReplica) -> None:
+    async def all_know() -> bool:
+        return all(desk.fleet(MODEL).knows(replica.replica_id) for desk in desks for replica in fleet)
+
+    await until(all_know)
+
+
+async def failure(bus: Bus) -> Failure:
+    with anyio.fail_after(5):
+        async for message in bus.inbox(EDGE):
+            assert isinstance(message, Failure)
+            return message
+    raise AssertionError
+
+
+async def test_a_job_goes_to_the_replica_with_the_longest_prefix_and_the_record_says_so(bus: Bus) -> None:
+    async with replicas(bus, "a", "b", "c") as (a, b, c), balancers(bus) as desks:
+        await met(desks, a, b, c)
+        await submit(bus, "q", 100, b=80, c=16)
+        await until(lambda: _has(b, 1))
+        assert await a.work() == await c.work() == []
+        assert (await bus.record(0, "q"))["placement"] == Placement(replica_id="b", attempt=0, cached_tokens=80)
+
+
+async def test_a_burst_between_two_heartbeats_is_spread_over_the_replicas(bus: Bus) -> None:
+    fleet = [PlayedReplica(bus, name) for name in "abcd"]
+    async with balancers(bus) as desks:
+        for replica in fleet:
+            replica.interval_s = 60.0
+            await replica.beat()
+        await met(desks, *fleet)
+        for number in range(20):
+            await submit(bus, f"q{number}", 500)
+        await until(lambda: _all(*(_has(replica, 5) for replica in fleet)))
+
+
+async def test_the_work_of_a_killed_replica_is_placed_elsewhere_exactly_once(bus: Bus) -> None:
+    async with replicas(bus, "a", "b", "c") as (a, b, c), balancers(bus, 3) as desks:
+        await met(desks, a, b, c)
+        for number in range(30):
+            await submit(bus, f"q{number}")
+        await until(lambda: _sum_is(30, a, b, c))
+        held = {job.request_id for job in await a.work()}
+        assert held
+        a.life.cancel()
+        await until(lambda: _has(a, 0))
+        work = await b.work() + await c.work()
+        assert sorted(job.request_id for job in work) == sorted(f"q{number}" for number in range(30))
+        assert {job.request_id for job in work if job.attempt == 1} == held
+        assert {job.attempt for job in work} == {0, 1}
+        assert sum(desk.recovery.num_replaced for desk in desks) == len(held)
+        for job in work:
+            placement = (await bus.record(0, job.request_id))["placement"]
+            assert placement.attempt == job.attempt
+        # Nothing of the dead one is left, and it is off the record.
+        await until(lambda: _is_forgotten(bus, "a"))
+
+
+async def test_a_replica_that_says_gone_loses_its_work_at_once(bus: Bus) -> None:
+    async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=5.0):
+        await submit(bus, "q")
+        await until(lambda: _has(a, 1))
+        a.life.cancel()
+        a.state = "gone"
+        await a.beat()
+        async with replicas(bus, "b") as (b,):
+            await until(lambda: _has(b, 1))
+        assert await a.work() == []
+
+
+async def test_a_draining_replica_keeps_its_work_and_gets_no_more(bus: Bus) -> None:
+    async with replicas(bus, "a") as (a,), balancers(bus) as desks:
+        await submit(bus, "q0")
+        await until(lambda: _has(a, 1))
+        a.state = "draining"
+        await a.beat()
+        async with replicas(bus, "b") as (b,):
+            await met(desks, b)
+            for number in range(1, 6):
+                await submit(bus, f"q{number}", a=16)
+            await until(lambda: _has(b, 5))
+        assert [job.request_id for job in await a.work()] == ["q0"]
+
+
+async def test_work_placed_on_a_replica_after_its_loss_is_found_as_well(bus: Bus) -> None:
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks:
+        await met(desks, a, b)
+        a.life.cancel()
+        await until(lambda: _is_forgotten(bus, "a"))
+        # Another balancer, one heartbeat behind, sends it one more and puts it on record.
+        job = Job(request_id="late", partition=0, model=MODEL, edge=EDGE, deadline=time.time() + 60)
+        prompt = Prompt(token_ids=b"", num_tokens=20)
+        await bus.admit(job, {"prompt": prompt}, to=topics.replica(0, "a"), ttl_s=60)
+        await bus.route.call("hr:replicas:m", "HSET", "hr:replicas:m", "a", "0")
+        await until(lambda: _has(b, 1))
+
+
+async def test_a_balancer_that_starts_finds_the_work_of_replicas_that_died_before(bus: Bus) -> None:
+    async with replicas(bus, "a") as (a,):
+        async with balancers(bus):
+            await submit(bus, "q")
+            await until(lambda: _has(a, 1))
+    async with replicas(bus, "b") as (b,), balancers(bus, 2):
+        await until(lambda: _has(b, 1))
+        assert (await b.work())[0].attempt == 1
+
+
+async def test_a_lost_job_past_its_deadline_ends_with_a_failure(bus: Bus) -> None:
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks:
+        await met(desks, a, b)
+        await submit(bus, "q", 20, 0.3, a=16)
+        await until(lambda: _has(a, 1))
+        await anyio.sleep(0.3)  # the deadline is wall-clock time
+        a.life.cancel()
+        assert (await failure(bus)).code == "deadline_exceeded"
+        await until(lambda: _has(a, 0))
+        assert await b.work() == []
+
+
+async def test_a_cancelled_job_is_not_placed_again(bus: Bus) -> None:
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks:
+        await met(desks, a, b)
+        await submit(bus, "q", 20, a=16)
+        await until(lambda: _has(a, 1))
+        await bus.cancel(0, "q")
+        a.life.cancel()
+        assert (await failure(bus)).code == "request_cancelled"
+        await until(lambda: _has(a, 0))
+        assert await b.work() == []
+
+
+async def test_a_job_waits_for_a_replica_that_is_loading(bus: Bus) -> None:
+    async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=0.0) as (desk,):
+        a.state = "loading"
+        await until(lambda: _is_loading(desk))
+        await submit(bus, "q")
+        await anyio.wait_all_tasks_blocked()
+        assert await a.work() == []
+        a.state = "ready"
+        await until(lambda: _has(a, 1))
+
+
+async def test_without_any_replica_a_job_ends_unavailable_after_a_bounded_wait(bus: Bus) -> None:
+    async with balancers(bus, balancer_wait_s=0.05):
+        await submit(bus, "q")
+        ended = await failure(bus)
+    assert (ended.request_id, ended.code, ended.desk) == ("q", "unavailable", "balancer")
+
+
+async def test_a_prompt_that_no_replica_could_ever_hold_is_refused_at_once(bus: Bus) -> None:
+    async with replicas(bus, "a", num_blocks=4) as (a,), balancers(bus) as desks:
+        await met(desks, a)
+        await submit(bus, "big", 65)
+        ended = await failure(bus)
+        assert (ended.request_id, ended.code, ended.param) == ("big", "context_length_exceeded", "messages")
+        for number in range(5):
+            await submit(bus, f"q{number}", 64)
+        await until(lambda: _has(a, 5))
+
+
+async def _has(replica: PlayedReplica, number: int) -> bool:
+    return len(await replica.work()) == number
+
+
+async def _sum_is(number: int, *fleet: PlayedReplica) -> bool:
+    return sum([len(await replica.work()) for replica in fleet]) == number
+
+
+async def _all(*conditions: Awaitable[bool]) -> bool:
+    return all([await condition for condition in conditions])
+
+
+async def _knows(bus: Bus, replica_id: str) -> bool:
+    return bool(await bus.route.call("hr:replicas:m", "HEXISTS", "hr:replicas:m", replica_id))
+
+
+async def _is_forgotten(bus: Bus, replica_id: str) -> bool:
+    return not await _knows(bus, replica_id)
+
+
+async def _is_loading(desk: BalancerDesk) -> bool:
+    return desk.fleet(MODEL).is_loading
