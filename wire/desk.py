@@ -21,7 +21,7 @@ from opentelemetry.trace import Span
 from wire import telemetry
 from wire.bus import Bus, Consumer, Delivery
 from wire.bus.options import MAX_DELIVERIES
-from wire.errors import DeadlineExceededError, HeadraceError
+from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError, UnavailableError
 from wire.messages import Job
 
 log = logging.getLogger(__name__)
@@ -99,16 +99,17 @@ class _Desk:
                         tasks.start_soon(self._work, reader, delivery)
         finally:
             with anyio.move_on_after(2.0, shield=True):
-                await reader.release_all()
+                await reader.leave()
 
     async def _work(self, reader: Consumer, delivery: Delivery) -> None:
         async with self.limiter:
             try:
-                await self._serve(delivery)
-            except HeadraceError as error:
-                await self._fail(reader, delivery, error)
-            except Exception:
-                await self._give_back(reader, delivery)
+                try:
+                    await self._serve(delivery)
+                except HeadraceError as error:
+                    await self.bus.fail(delivery, error, desk=self.name)
+            except Exception as error:
+                await self._give_back(reader, delivery, error)
 
     async def _serve(self, delivery: Delivery) -> None:
         job = delivery.message
@@ -128,10 +129,13 @@ class _Desk:
     async def _serve_job(self, delivery: Delivery, job: Job, span: Span) -> None:
         started = time.perf_counter()
         wait_ms = max(0.0, (time.time() - delivery.published_at) * 1e3)
-        if time.time() > job.deadline:
-            raise DeadlineExceededError(f"the deadline passed before the {self.name} desk")
-        record = await self.bus.record(job.partition, job.request_id, *(self.fields or ()))
-        step = await self.handle(job, record)
+        with anyio.move_on_after(job.deadline - time.time()) as scope:
+            record = await self.bus.open_record(job, *(self.fields or ()))
+            if record is None:
+                raise RequestCancelledError("the request was cancelled, or its record expired")
+            step = await self.handle(job, record)
+        if scope.cancelled_caught:
+            raise DeadlineExceededError(f"the deadline passed at the {self.name} desk")
         work_ms = (time.perf_counter() - started) * 1e3
         span.set_attribute(telemetry.WAIT_MS, wait_ms)
         span.set_attribute(telemetry.WORK_MS, work_ms)
@@ -143,16 +147,15 @@ class _Desk:
         onward = msgspec.structs.replace(job, timings_ms=timings)
         await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)
 
-    async def _fail(self, reader: Consumer, delivery: Delivery, error: HeadraceError) -> None:
+    async def _give_back(self, reader: Consumer, delivery: Delivery, error: Exception) -> None:
+        log.error("the %s desk failed on %r", self.name, delivery, exc_info=error)
         try:
-            await self.bus.fail(delivery, error, desk=self.name)
-        except HeadraceError:
-            log.exception("%s: could not report a failure; the job is given back", self.name)
-            await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
-
-    async def _give_back(self, reader: Consumer, delivery: Delivery) -> None:
-        log.exception("%s failed on %r", self.name, delivery)
-        if delivery.times_delivered >= MAX_DELIVERIES:
-            await self.bus.dead_letter(delivery, reason=f"{self.name} failed on it {MAX_DELIVERIES} times")
-        else:
-            await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
+            if delivery.times_delivered >= MAX_DELIVERIES:
+                await self.bus.dead_letter(
+                    delivery, reason=f"the {self.name} desk failed on it: {type(error).__name__}"
+                )
+            else:
+                await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
+        except UnavailableError as away:
+            log.warning("the bus is away; %r will be claimed: %r", delivery, away)
+            delivery.close()

@@ -6,7 +6,7 @@ plain to see that a cancelled call can never leave its reply for the next caller
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -17,10 +17,11 @@ from redis.exceptions import ResponseError
 from wire.bus.options import BusOptions
 
 Arg = bytes | str | int | float
+Command = tuple[Arg, ...]
 
 
 class Server:
-    """The connections to one server. Calls share at most `max_connections`; blocking reads own theirs besides."""
+    """The connections to one server. Calls share at most `max_connections`; blocking reads have theirs besides."""
 
     def __init__(self, kwargs: Mapping[str, Any], options: BusOptions) -> None:
         self._kwargs = dict(kwargs)
@@ -38,44 +39,54 @@ class Server:
 
     @property
     def num_idle(self) -> int:
-        """Connections that wait for a caller."""
+        """Open connections that wait for a caller."""
         return len(self._idle)
+
+    @property
+    def num_free(self) -> int:
+        """Callers that would get a connection at once."""
+        return self._slots.value
 
     async def call(self, *args: Arg) -> Any:
         """Send one command and return its reply; an error reply is raised as redis-py's exception for it."""
         async with self._slots:
-            return await self._exchange(args)
+            return _one(await self._exchange([args]))
 
     async def call_blocking(self, *args: Arg) -> Any:
         """Send one command that may wait on the server; takes no slot, so that readers cannot starve callers."""
-        return await self._exchange(args)
+        return _one(await self._exchange([args]))
+
+    async def call_many(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one write; error replies are returned in their places."""
+        async with self._slots:
+            return await self._exchange(commands)
 
     async def ask(self, *args: Arg) -> Any:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
         async with self._slots:
-            return await self._exchange(args, asking=True)
+            return _one((await self._exchange([("ASKING",), args]))[1:])
 
-    async def _exchange(self, args: tuple[Arg, ...], *, asking: bool = False) -> Any:
+    async def aclose(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            await _drop(self._idle.pop())
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         line = await self._take()
-        clean = False
+        in_step = False
         try:
             with anyio.fail_after(self._options.reply_timeout_s):
                 if not line.is_connected:
                     await line.connect()  # type: ignore[no-untyped-call]
-                if asking:
-                    await line.send_command("ASKING", check_health=False)
-                    await line.read_response()
-                await line.send_packed_command(line.pack_command(*args), check_health=False)
-                reply = await line.read_response()
-                clean = True
-                return reply
-        except ResponseError:
-            clean = True  # an error reply is a reply: the connection is in step
-            raise
+                await line.send_packed_command(line.pack_commands(commands), check_health=False)
+                replies = [await _reply(line) for _ in commands]
+                in_step = True
+                return replies
         except (TimeoutError, OSError) as error:
-            raise RedisConnectionError(f"no reply from the bus: {error!r}") from error
+            raise RedisConnectionError(f"no reply: {error!r}") from error
         finally:
-            if clean and line.is_connected:
+            # Also on cancellation: whatever is still to come on this line must meet nobody.
+            if in_step and line.is_connected:
                 self._idle.append(line)
             else:
                 await _drop(line)
@@ -91,10 +102,19 @@ class Server:
             await _drop(line)  # closed by the server, or holds bytes that nobody asked for
         return self._class(**self._kwargs)
 
-    async def aclose(self) -> None:
-        """Close what is idle."""
-        while self._idle:
-            await _drop(self._idle.pop())
+
+async def _reply(line: AbstractConnection) -> Any:
+    try:
+        return await line.read_response()
+    except ResponseError as error:
+        return error  # an error reply is a reply: the line stays in step
+
+
+def _one(replies: list[Any]) -> Any:
+    reply = replies[0]
+    if isinstance(reply, ResponseError):
+        raise reply
+    return reply
 
 
 async def _drop(line: AbstractConnection) -> None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 from redis.exceptions import ResponseError
 
 from wire import codec
+from wire.bus.core import fields_of
 from wire.bus.delivery import Delivery
-from wire.bus.options import MAX_DELIVERIES
+from wire.bus.options import MAX_DELIVERIES, SILENT_CONSUMER_TTL_S
 from wire.bus.route import PASSING
-from wire.bus.scripts import CLAIM, KEEP
+from wire.bus.scripts import CLAIM, KEEP, LEAVE, SWEEP
 from wire.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ class Consumer:
         self._claims = claims
         self._open: set[str] = set()
         self._missed_reply = True  # a consumer of this name may have lived before us
-        self._next_claim = 0.0
-        self._next_keep = 0.0
-        self._delay = 0.0
+        self._next_claim = self._next_keep = self._next_sweep = 0.0
+        self._delay_s = 0.0
 
     @property
     def open_ids(self) -> frozenset[str]:
@@ -54,21 +54,20 @@ class Consumer:
         """Return up to `count` deliveries, waiting until there is one."""
         while True:
             try:
-                found = await self._look(count)
-            except ResponseError as error:
-                await self._make_group_again(error)
-                continue
+                deliveries = await self._sort_out(await self._look(count))
             except (*PASSING, UnavailableError) as error:
                 await self._back_off(error)
-                continue
-            self._delay = 0.0
-            deliveries = await self._sort_out(found)
-            if deliveries:
-                return deliveries
+            except ResponseError as error:
+                await self._make_group_again(error)
+            else:
+                self._delay_s = 0.0
+                if deliveries:
+                    return deliveries
 
     async def keep_alive(self) -> None:
         """Tell the group that we still work on what we hold, so that nobody claims it."""
-        await self._set_idle(self._open, 0.0)
+        self._next_keep = anyio.current_time() + self._bus.options.claim_idle_s / 3
+        await self._set_idle(tuple(self._open), 0.0)
 
     async def release(self, delivery: Delivery, *, delay_s: float) -> None:
         """Give an entry back: it is claimed again, by anybody, after about `delay_s`."""
@@ -76,10 +75,16 @@ class Consumer:
         await self._set_idle((delivery.entry_id,), max(self._bus.options.claim_idle_s - delay_s, 0.0))
         self._next_claim = min(self._next_claim, anyio.current_time() + delay_s)
 
-    async def release_all(self) -> None:
-        """Give everything back at once: we are leaving."""
-        ids, self._open = self._open, set()
-        await self._set_idle(ids, self._bus.options.claim_idle_s)
+    async def leave(self) -> None:
+        """Give everything back at once and leave the group; a replica's stream keeps what it holds."""
+        self._open.clear()
+        if self._claims:
+            idle_ms = int(self._bus.options.claim_idle_s * 1000)
+            try:
+                await self._bus.route.run(LEAVE, (self.stream,), self.group, self.name, idle_ms)
+            except ResponseError as error:
+                if not _is_gone(error):
+                    raise
 
     async def _set_idle(self, ids: Iterable[str], idle_s: float) -> None:
         if ids := tuple(ids):
@@ -89,27 +94,28 @@ class Consumer:
                 await self._make_group_again(error)
 
     async def _look(self, count: int) -> list[Entry]:
-        now = anyio.current_time()
         if self._missed_reply:
             if found := await self._own_pending(count):
                 return found
             self._missed_reply = False
-        if self._claims and now >= self._next_keep:
-            self._next_keep = now + self._bus.options.claim_idle_s / 3
+        if not self._claims:
+            return await self._new(count, self._bus.options.block_s)
+        now = anyio.current_time()
+        if now >= self._next_keep:
             await self.keep_alive()
-        if self._claims and now >= self._next_claim:
+        if now >= self._next_sweep:
+            self._next_sweep = now + SILENT_CONSUMER_TTL_S
+            await self._bus.route.run(SWEEP, (self.stream,), self.group, int(SILENT_CONSUMER_TTL_S * 1000))
+        if now >= self._next_claim:
             if found := await self._claim(count):
                 return found
             self._next_claim = now + min(self._bus.options.claim_idle_s / 2, 1.0)
-        return await self._new(count)
+        return await self._new(count, min(self._next_claim - now, self._bus.options.block_s))
 
-    async def _new(self, count: int) -> list[Entry]:
-        block_ms = int(self._bus.options.block_s * 1000)
-        if self._claims:
-            until_claim = int((self._next_claim - anyio.current_time()) * 1000)
-            block_ms = max(1, min(block_ms, until_claim))
+    async def _new(self, count: int, block_s: float) -> list[Entry]:
+        block_ms = max(1, int(block_s * 1000))  # 0 would wait for ever
         command = ("XREADGROUP", "GROUP", self.group, self.name, "COUNT", count, "BLOCK", block_ms)
-        self._missed_reply = True
+        self._missed_reply = True  # until we hold it
         reply = await self._bus.route.once(self.stream, *command, "STREAMS", self.stream, ">", blocking=True)
         self._missed_reply = False
         return [(entry_id, fields, 1) for entry_id, fields in reply[0][1]] if reply else []
@@ -118,13 +124,11 @@ class Consumer:
         """Entries that are ours by the group's books although we never saw them."""
         after = "-"
         while True:
-            page = await self._bus.route.call(
-                self.stream, "XPENDING", self.stream, self.group, after, "+", _PAGE, self.name
-            )
+            command = ("XPENDING", self.stream, self.group, after, "+", _PAGE, self.name)
+            page = await self._bus.route.call(self.stream, *command)
             times = {row[0]: row[3] for row in page if row[0].decode() not in self._open}
             if times:
-                ids = list(times)[:count]
-                return await self._take_over(ids, times)
+                return await self._take_over(list(times)[:count], times)
             if len(page) < _PAGE:
                 return []
             after = "(" + page[-1][0].decode()
@@ -136,33 +140,40 @@ class Consumer:
 
     async def _claim(self, count: int) -> list[Entry]:
         cursor: bytes = b"0-0"
+        idle_ms = int(self._bus.options.claim_idle_s * 1000)
         while True:
-            idle_ms = int(self._bus.options.claim_idle_s * 1000)
-            cursor, claimed, gone = await self._bus.route.run(
-                CLAIM, (self.stream,), self.group, self.name, idle_ms, cursor, count
-            )
-            found: list[Entry] = [(entry_id, fields, times) for entry_id, fields, times in claimed]
+            args = (self.group, self.name, idle_ms, cursor, count)
+            self._missed_reply = True  # until we hold it
+            cursor, claimed, gone = await self._bus.route.run(CLAIM, (self.stream,), *args, repeat=False)
+            self._missed_reply = False
+            found: list[Entry] = [(row[0], row[1], row[2]) for row in claimed if row[0].decode() not in self._open]
             found += [(entry_id, None, 0) for entry_id in gone]
             if found or cursor == b"0-0":
                 return found
 
     async def _sort_out(self, found: list[Entry]) -> list[Delivery]:
-        deliveries = []
-        for entry_id, fields, times in found:
-            if fields is None:
-                await self._count_lost(entry_id)
-            elif (delivery := await self._open_entry(entry_id.decode(), fields, times)) is not None:
-                deliveries.append(delivery)
+        deliveries: list[Delivery] = []
+        try:
+            for entry_id, fields, times in found:
+                if fields is None:
+                    await self._count_lost(entry_id)
+                elif (delivery := await self._unwrap(entry_id.decode(), fields, times)) is not None:
+                    deliveries.append(delivery)
+        except BaseException:
+            for delivery in deliveries:
+                delivery.close()
+            self._missed_reply = True  # so that they are found again
+            raise
         return deliveries
 
-    async def _open_entry(self, entry_id: str, fields: list[bytes], times: int) -> Delivery | None:
-        values: dict[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
+    async def _unwrap(self, entry_id: str, fields: list[bytes], times: int) -> Delivery | None:
+        values = fields_of(fields)
         try:
             message = codec.decode_message(values[b"m"])
             published_at = float(values.get(b"t", 0.0))
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
             self._bus.counts.num_malformed += 1
-            log.error("malformed entry %s on %s set aside: %s", entry_id, self.stream, error)
+            log.error("malformed entry %s on %s set aside: %r", entry_id, self.stream, error)
             await self._bus.set_aside(self.stream, self.group, entry_id, reason="malformed")
             return None
         delivery = Delivery(
@@ -176,7 +187,8 @@ class Consumer:
             open_ids=self._open,
         )
         if times > MAX_DELIVERIES and self._claims:
-            await self._bus.dead_letter(delivery, reason="delivered too often")
+            delivery.close()
+            await self._bus.dead_letter(delivery, reason="its consumers died of it")
             return None
         return delivery
 
@@ -186,17 +198,24 @@ class Consumer:
         await self._bus.route.call(self.stream, "XACK", self.stream, self.group, entry_id)
 
     async def _make_group_again(self, error: ResponseError) -> None:
-        # UNBLOCKED: the stream was deleted while we waited on it; NOGROUP: it, or the group alone, is not there.
-        if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+        if not _is_gone(error):
             raise error
         self._missed_reply = False
+        command = ("XGROUP", "CREATE", self.stream, self.group, "0", "MKSTREAM")
         try:
-            await self._bus.route.call(self.stream, "XGROUP", "CREATE", self.stream, self.group, "0", "MKSTREAM")
+            await self._bus.route.call(self.stream, *command)
         except ResponseError as known:
             if not str(known).startswith("BUSYGROUP"):
                 raise
 
-    async def _back_off(self, error: Any) -> None:
-        self._delay = min(max(self._delay * 2, 0.02), 1.0)
-        log.warning("bus lost while reading %s, again in %.2f s: %r", self.stream, self._delay, error)
-        await anyio.sleep(self._delay)
+    async def _back_off(self, error: Exception) -> None:
+        self._delay_s = min(max(self._delay_s * 2, 0.02), 1.0)
+        log.warning("bus lost while reading %s, again in %.2f s: %r", self.stream, self._delay_s, error)
+        await anyio.sleep(self._delay_s)
+        await self._bus.route.learn_again()
+
+
+def _is_gone(error: ResponseError) -> bool:
+    # UNBLOCKED: the stream was deleted while we waited on it. NOGROUP: it, or the group alone, is not there. SWEEP asks
+    # about a stream first and hears "no such key".
+    return str(error).startswith(("NOGROUP", "UNBLOCKED", "ERR no such key", "no such key"))

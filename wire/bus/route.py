@@ -8,14 +8,16 @@ reader knows.
 from __future__ import annotations
 
 import random
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import anyio
 from redis.asyncio.connection import parse_url
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
+    AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     MovedError,
@@ -32,16 +34,14 @@ from wire.bus.options import BusOptions
 from wire.bus.scripts import Script
 from wire.errors import OverloadedError, UnavailableError
 
-# Nothing was executed, or what was executed may run again.
-PASSING = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    BusyLoadingError,
-    ClusterDownError,
-    TryAgainError,
-    ReadOnlyError,
-)
+T = TypeVar("T")
+
+PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ClusterDownError, TryAgainError, ReadOnlyError)
+"""Errors that go away by themselves: nothing was executed, or what was executed may run again."""
+
+NUM_SLOTS = 16_384
 _MAX_REDIRECTS = 5
+_FIRST_DELAY_S, _LAST_DELAY_S = 0.02, 1.0
 
 
 class Route:
@@ -51,16 +51,19 @@ class Route:
         self._options = options
         self._asked_for_cluster = url.startswith(("redis+cluster://", "rediss+cluster://"))
         self._kwargs: dict[str, Any] = dict(parse_url(url.replace("+cluster://", "://", 1)))
-        if urlsplit(url).scheme == "unix" and not self._kwargs.get("path"):
-            raise ValueError("a unix:// bus URL needs a path")
         self._seed = Server(self._kwargs, options)
         self._servers: dict[tuple[str, int], Server] = {}
-        self._owners: list[Server] | None = None
+        self._owners: list[Server] | None = None  # by slot; None: no cluster
 
     @property
     def servers(self) -> list[Server]:
         """All servers known so far."""
         return [self._seed, *self._servers.values()]
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys are spread over several servers."""
+        return self._owners is not None
 
     async def open(self) -> None:
         """Reach the server and learn whether it is part of a cluster."""
@@ -74,22 +77,44 @@ class Route:
         for server in self.servers:
             await server.aclose()
 
-    async def call(self, key: str, *args: Arg, blocking: bool = False) -> Any:
+    async def call(self, key: str, *args: Arg) -> Any:
         """Run a command on the owner of `key`, reconnecting with backoff.
 
         Raises UnavailableError when the bus stays away, OverloadedError when its memory is full.
         """
-        return await self._patiently(lambda: self.once(key, *args, blocking=blocking))
+        return await self._patiently(lambda: self.once(key, *args))
 
-    async def run(self, script: Script, keys: tuple[str, ...], *args: Arg) -> Any:
-        """Run a script by its digest; a server that does not know it yet (a restarted one) is sent the text."""
+    async def run(self, script: Script, keys: tuple[str, ...], *args: Arg, repeat: bool = True) -> Any:
+        """Run a script by its digest; a server that does not know it yet (a restarted one) is sent the text.
+
+        `repeat` False: not again after a lost reply, for a caller who must know of it.
+        """
+        send = self.call if repeat else self.once
         try:
-            return await self.call(keys[0], "EVALSHA", script.digest, len(keys), *keys, *args)
+            return await send(keys[0], "EVALSHA", script.digest, len(keys), *keys, *args)
         except NoScriptError:
-            return await self.call(keys[0], "EVAL", script.text, len(keys), *keys, *args)
+            return await send(keys[0], "EVAL", script.text, len(keys), *keys, *args)
+
+    async def run_many(self, script: Script, calls: Sequence[tuple[str, tuple[Arg, ...]]]) -> list[Any]:
+        """Run a script of one key for many keys, in one write per server; return the replies in order."""
+        replies: list[Any] = [None] * len(calls)
+        places: dict[Server, list[int]] = {}
+        for place, (key, _) in enumerate(calls):
+            places.setdefault(self._owner(key), []).append(place)
+        for server, mine in places.items():
+            commands = [("EVALSHA", script.digest, 1, calls[place][0], *calls[place][1]) for place in mine]
+            try:
+                found = await server.call_many(commands)
+            except PASSING as error:
+                found = [error] * len(mine)
+            for place, reply in zip(mine, found, strict=True):
+                if isinstance(reply, Exception):  # moved, unknown to a restarted server, or lost: once more, one by one
+                    reply = await self.run(script, (calls[place][0],), *calls[place][1])
+                replies[place] = reply
+        return replies
 
     async def once(self, key: str, *args: Arg, blocking: bool = False) -> Any:
-        """Run a command once; only redirections of the cluster are followed."""
+        """Run a command once; only redirections of a cluster are followed."""
         server = self._owner(key)
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -101,6 +126,14 @@ class Route:
             except AskError as asked:
                 return await self._server(asked.host, int(asked.port)).ask(*args)
         raise ClusterDownError("too many redirections")
+
+    async def learn_again(self) -> None:
+        """Ask who owns which slot, after an error that may come from a change; without an answer all stays as it is."""
+        if self._owners is not None:
+            try:
+                await self._learn_slots()
+            except PASSING:
+                return
 
     def _owner(self, key: str) -> Server:
         return self._owners[key_slot(key.encode())] if self._owners else self._seed
@@ -116,7 +149,7 @@ class Route:
                 ranges = await server.call("CLUSTER", "SLOTS")
             except PASSING:
                 continue
-            owners = [self._seed] * 16_384
+            owners = [server] * NUM_SLOTS
             for first, last, (host, port, *_), *_replicas in ranges:
                 name = host.decode() if host else self._kwargs.get("host", "localhost")
                 owners[first : last + 1] = [self._server(name, port)] * (last - first + 1)
@@ -124,24 +157,19 @@ class Route:
             return
         raise ClusterDownError("no node of the cluster answers")
 
-    async def _patiently(self, attempt: Any) -> Any:
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         give_up = anyio.current_time() + self._options.patience_s
-        delay = 0.02
+        delay = _FIRST_DELAY_S
         while True:
             try:
                 return await attempt()
             except OutOfMemoryError as error:
                 raise OverloadedError("the bus is out of memory", retry_after_s=1.0) from error
+            except (AuthenticationError, AuthorizationError) as error:
+                raise UnavailableError(f"the message bus refuses us: {error}") from error
             except PASSING as error:
                 if anyio.current_time() + delay > give_up:
-                    raise UnavailableError("the message bus does not answer") from error
+                    raise UnavailableError(f"the message bus does not answer: {error}") from error
             await anyio.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, 1.0)
-            if self._owners is not None:
-                await self._refresh()
-
-    async def _refresh(self) -> None:
-        try:
-            await self._learn_slots()
-        except PASSING:
-            return
+            delay = min(delay * 2, _LAST_DELAY_S)
+            await self.learn_again()

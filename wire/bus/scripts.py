@@ -51,11 +51,11 @@ return 1
 """)
 
 FINISH = _script("""
--- KEYS stream, record. ARGV group, entry id. 1 if it was still ours to finish.
+-- KEYS stream, record (of a job that ends well). ARGV group, entry id. 1 if it was still ours to finish.
 local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if acked == 0 then return 0 end
 redis.call('XDEL', KEYS[1], ARGV[2])
-if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSETNX', KEYS[2], 'ended', '') end
+if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSETNX', KEYS[2], 'ended', '') end
 return 1
 """)
 
@@ -93,7 +93,17 @@ redis.call('HSET', KEYS[1], unpack(ARGV))
 return 1
 """)
 
-RE_PLACE = _script("""
+# An entry of a replica's stream is pending with a consumer that is gone, in a group whose name is the replica's affair.
+_FORGET = """
+local function forget(stream, id)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do redis.call('XACK', stream, group[2], id) end
+  return redis.call('XDEL', stream, id)
+end
+"""
+
+RE_PLACE = _script(
+    _FORGET
+    + """
 -- KEYS old stream, record, new stream. ARGV entry id, max length, now, message, field, value, ...
 -- 1 done, 0 the entry is gone, 2 cancelled or ended, 3 the new stream is full.
 if #redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1]) == 0 then return 0 end
@@ -101,12 +111,21 @@ if redis.call('EXISTS', KEYS[2]) == 0 then return 2 end
 local marks = redis.call('HMGET', KEYS[2], 'cancelled', 'ended')
 if marks[1] or marks[2] then return 2 end
 if redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[2]) then return 3 end
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do redis.call('XACK', KEYS[1], group[2], ARGV[1]) end
-redis.call('XDEL', KEYS[1], ARGV[1])
+forget(KEYS[1], ARGV[1])
 if #ARGV > 4 then redis.call('HSET', KEYS[2], unpack(ARGV, 5)) end
 redis.call('XADD', KEYS[3], '*', 'm', ARGV[4], 't', ARGV[3])
 return 1
-""")
+"""
+)
+
+REMOVE = _script(
+    _FORGET
+    + """
+-- KEYS stream. ARGV entry id. 1 if it was there.
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+return forget(KEYS[1], ARGV[1])
+"""
+)
 
 SEND = _script("""
 -- KEYS stream. ARGV max length, expiry ms (0: none), nonce, now, message. 0 if the stream is full.
@@ -139,6 +158,32 @@ for at = 4, #ARGV do
   end
 end
 return kept
+""")
+
+LEAVE = _script("""
+-- KEYS stream. ARGV group, consumer, idle ms. Gives back all that is pending with a consumer that leaves in good order:
+-- anybody may claim it at once, and the delivery does not count.
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000, ARGV[2])
+for _, row in ipairs(pending) do
+  local times = math.max(row[4] - 1, 0)
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, row[1], 'IDLE', ARGV[3], 'RETRYCOUNT', times, 'JUSTID')
+end
+if #pending == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+return #pending
+""")
+
+SWEEP = _script("""
+-- KEYS stream. ARGV group, idle ms. Removes consumers that hold nothing and were not seen for long: names are unique.
+local removed = 0
+for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local of = {}
+  for at = 1, #row, 2 do of[row[at]] = row[at + 1] end
+  if of['pending'] == 0 and of['idle'] > tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], of['name'])
+    removed = removed + 1
+  end
+end
+return removed
 """)
 
 DROP_IF_EMPTY = _script("""

@@ -1,0 +1,70 @@
+"""Messages beside the ring: inboxes with one reader, fan-out streams with many, and the deployment's secrets.
+
+A message may be sent twice when the first reply got lost; it carries a nonce, by which its reader drops the repeat.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable
+
+from wire import codec, topics
+from wire.bus.connection import Arg
+from wire.bus.core import Core
+from wire.bus.inbox import follow
+from wire.bus.options import INBOX_TTL_S
+from wire.bus.scripts import SEND
+from wire.errors import OverloadedError
+from wire.messages import AnyMessage
+
+
+class Post(Core):
+    """Sending and following."""
+
+    async def send(self, stream: str, message: AnyMessage, *, maxlen: int) -> None:
+        """Add a message to an inbox, a control stream or a desk's stream.
+
+        Raises OverloadedError when `maxlen` messages wait there unread: nothing is dropped silently.
+        """
+        await self._send(stream, codec.encode(message), maxlen)
+
+    async def send_many(self, messages: Iterable[tuple[str, AnyMessage]], *, maxlen: int) -> list[str]:
+        """Send many messages in one go (one write per server); return the streams that were full.
+
+        To one stream they arrive in the order given.
+        """
+        letters = [(stream, self._letter(codec.encode(message), stream, maxlen)) for stream, message in messages]
+        sent = await self.route.run_many(SEND, letters)
+        return [stream for (stream, _), done in zip(letters, sent, strict=True) if not done]
+
+    async def publish(self, stream: str, message: AnyMessage, *, maxlen: int) -> None:
+        """Add a message to a stream that many watch; the oldest is dropped beyond about `maxlen`."""
+        command = ("XADD", stream, "MAXLEN", "~", maxlen, "*", "m", codec.encode(message), "n", self._nonce())
+        await self.route.call(stream, *command, "t", time.time())
+
+    async def inbox(self, stream: str, *, start: str = "0") -> AsyncIterator[AnyMessage]:
+        """Yield the messages of a stream with one reader; what was read is removed. `start` "$": new ones only."""
+        async for message in follow(self, stream, start=start, trim=True):
+            yield message
+
+    async def watch(self, stream: str, *, start: str = "0") -> AsyncIterator[AnyMessage]:
+        """Yield the messages of a stream that others watch too, from the oldest kept one on (`start` "$": new ones)."""
+        async for message in follow(self, stream, start=start, trim=False):
+            yield message
+
+    async def secret(self, name: str) -> bytes:
+        """Return the deployment's secret of this name (32 bytes), made at the first call."""
+        key = topics.secret(name)
+        await self.route.call(key, "SET", key, secrets.token_bytes(32), "NX")
+        value: bytes = await self.route.call(key, "GET", key)
+        return value
+
+    async def _send(self, stream: str, raw: bytes, maxlen: int) -> None:
+        if not await self.route.run(SEND, (stream,), *self._letter(raw, stream, maxlen)):
+            raise OverloadedError(f"{stream} is full", retry_after_s=1.0)
+
+    def _letter(self, raw: bytes, stream: str, maxlen: int) -> tuple[Arg, ...]:
+        # Streams of the ring never expire: they hold open work.
+        ttl_ms = int(INBOX_TTL_S * 1000) if topics.partition_of(stream) is None else 0
+        return maxlen, ttl_ms, self._nonce(), time.time(), raw

@@ -1,0 +1,53 @@
+"""The job record: one hash per request, written a field at a time by the desk that knows it, gone after its expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from wire import codec, topics
+from wire.bus.core import Core, flat, record_of
+from wire.bus.scripts import CANCEL, UPDATE
+from wire.messages import RECORD_FIELDS, Job, Placement
+
+_MARKS = ("admitted", "cancelled", "ended")
+
+
+class Records(Core):
+    """Reading and writing what grows about a request."""
+
+    async def record(self, partition: int, request_id: str, *names: str) -> dict[str, Any]:
+        """Return the named fields of a job's record (all without names), decoded; missing ones are absent."""
+        key = topics.job_record(partition, request_id)
+        wanted = names or tuple(RECORD_FIELDS)
+        return _decoded(wanted, await self.route.call(key, "HMGET", key, *wanted))
+
+    async def open_record(self, job: Job, *names: str) -> dict[str, Any] | None:
+        """Like `record`, or None if nothing is left to do: the job was cancelled, has ended, or its record expired."""
+        wanted = names or tuple(RECORD_FIELDS)
+        key = record_of(job)
+        values = await self.route.call(key, "HMGET", key, *_MARKS, *wanted)
+        admitted, cancelled, ended = values[: len(_MARKS)]
+        if admitted is None or cancelled is not None or ended is not None:
+            return None
+        return _decoded(wanted, values[len(_MARKS) :])
+
+    async def update_record(self, partition: int, request_id: str, fields: Mapping[str, msgspec.Struct]) -> bool:
+        """Write fields of a job's record; False if the record has expired."""
+        key = topics.job_record(partition, request_id)
+        return bool(await self.route.run(UPDATE, (key,), *flat(fields)))
+
+    async def cancel(self, partition: int, request_id: str) -> Placement | None:
+        """Mark a job cancelled, so that its next hand-off ends it; return where it is placed, if it is.
+
+        A placed job must be told by a Cancel to its replica besides. None also for a job that is unknown or over.
+        """
+        raw = await self.route.run(CANCEL, (topics.job_record(partition, request_id),))
+        return codec.decode(raw, Placement) if raw else None
+
+
+def _decoded(names: tuple[str, ...], values: list[bytes | None]) -> dict[str, Any]:
+    pairs = zip(names, values, strict=True)
+    return {name: codec.decode(raw, RECORD_FIELDS[name]) for name, raw in pairs if raw is not None}
