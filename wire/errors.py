@@ -4,6 +4,8 @@ HeadraceError
 ├── InvalidRequestError            400  the request can never work; `param` names the field
 │   ├── ContextLengthExceededError 400
 │   ├── TemplateError              400  the chat template refuses these messages
+│   ├── ContentFilterError         400  a safety rule blocks the prompt
+│   ├── ForbiddenError             403  the caller's host or origin may not call
 │   ├── ModelNotFoundError         404
 │   ├── NotFoundError              404  conversation or response unknown
 │   ├── ConflictError              409  a stale write
@@ -57,6 +59,19 @@ class TemplateError(InvalidRequestError):
     """The model's chat template refuses these messages."""
 
     code = "template_refused"
+
+
+class ContentFilterError(InvalidRequestError):
+    """A safety rule blocks the prompt; the message never quotes it."""
+
+    code = "content_filter"
+
+
+class ForbiddenError(InvalidRequestError):
+    """The caller's Host or Origin may not call this server."""
+
+    code = "forbidden"
+    status = 403
 
 
 class ModelNotFoundError(InvalidRequestError):

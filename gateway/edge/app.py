@@ -1,0 +1,75 @@
+"""The ASGI application: routes, and the layers round them. All layers are pure ASGI, so nothing buffers a stream."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from gateway.edge.edge import Edge
+from gateway.edge.errors import ErrorBoundary, handle_error
+from gateway.edge.guard import Guard
+from gateway.edge.jsontext import json_response
+from gateway.edge.routes import chat, conversations, health, models, responses
+from gateway.edge.routes.page import Page
+from wire.errors import HeadraceError
+
+
+def build_app(edge: Edge) -> ASGIApp:
+    """Return the application of an edge."""
+    settings = edge.settings
+    layers = [Middleware(Guard, settings=settings)]
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["authorization", "content-type", "x-request-id"],
+                expose_headers=["x-request-id", "server-timing", "retry-after"],
+            )
+        )
+    app = Starlette(
+        routes=_routes(),
+        middleware=layers,
+        exception_handlers={HeadraceError: handle_error, HTTPException: _handle_http_error},
+    )
+    app.state.edge = edge
+    return ErrorBoundary(app)
+
+
+def _routes() -> list[Route | Mount]:
+    return [
+        Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
+        Route("/v1/responses", responses.create_response, methods=["POST"]),
+        Route("/v1/responses/{id}", responses.get_response, methods=["GET"]),
+        Route("/v1/responses/{id}", responses.delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/input_items", responses.list_input_items, methods=["GET"]),
+        Route("/v1/conversations", conversations.create_conversation, methods=["POST"]),
+        Route("/v1/conversations", conversations.list_conversations, methods=["GET"]),
+        Route("/v1/conversations/{id}", conversations.get_conversation, methods=["GET"]),
+        Route("/v1/conversations/{id}", conversations.update_conversation, methods=["POST"]),
+        Route("/v1/conversations/{id}", conversations.delete_conversation, methods=["DELETE"]),
+        Route("/v1/conversations/{id}/items", conversations.list_items, methods=["GET"]),
+        Route("/v1/models", models.list_models, methods=["GET"]),
+        Route("/v1/models/{id:path}", models.get_model, methods=["GET"]),
+        Route("/health/live", health.live, methods=["GET"]),
+        Route("/health/ready", health.ready, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
+        Mount("/", Page(str(files("gateway.webchat")))),
+    ]
+
+
+def _handle_http_error(request: Request, error: Exception) -> Response:
+    """Give unknown paths and wrong methods OpenAI's error shape."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return json_response({"error": body}, error.status_code, error.headers)

@@ -1,0 +1,81 @@
+"""The bill of a request: tokens and milliseconds, as usage object, `headrace` extension and Server-Timing header."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_PHASES = ("queue_ms", "tokenize_ms", "match_ms", "prefill_ms", "decode_ms")
+
+
+class Bill(msgspec.Struct, kw_only=True):
+    """What one request used. Milliseconds come from the desks and the replica, `ttft_ms` is the edge's own clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    queue_ms: float = 0.0
+    tokenize_ms: float = 0.0
+    match_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    ttft_ms: float = 0.0
+    tokens_per_second: float = 0.0
+    messages_dropped: int = 0
+    reasoning_budget: int | None = None
+    reasoning_ended_by: str | None = None
+
+    def note_timings(self, timings_ms: dict[str, float]) -> None:
+        """Take over the times that travelled with the tokens: those of the desks and those of the replica."""
+        get = timings_ms.get
+        self.queue_ms = max(self.queue_ms, sum(v for k, v in timings_ms.items() if k == "queue" or k.endswith(".wait")))
+        self.tokenize_ms = max(self.tokenize_ms, get("tokenizer.work", 0.0))
+        self.match_ms = max(self.match_ms, get("prefix.work", 0.0))
+        self.prefill_ms = max(self.prefill_ms, get("prefill", 0.0))
+        self.decode_ms = max(self.decode_ms, get("decode", 0.0))
+
+    def headrace(self) -> dict[str, Any]:
+        """Return our usage extension."""
+        return {
+            **{name: round(getattr(self, name), 3) for name in (*_PHASES, "ttft_ms")},
+            "cached_tokens": self.cached_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "tokens_per_second": round(self.tokens_per_second, 2),
+            "messages_dropped": self.messages_dropped,
+            "reasoning": {
+                "budget": self.reasoning_budget,
+                "used": self.reasoning_tokens,
+                "ended_by": self.reasoning_ended_by,
+            },
+        }
+
+    def chat_usage(self) -> dict[str, Any]:
+        """Return `usage` of chat completions."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "headrace": self.headrace(),
+        }
+
+    def responses_usage(self) -> dict[str, Any]:
+        """Return `usage` of the Responses API."""
+        return {
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": self.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "headrace": self.headrace(),
+        }
+
+    def server_timing(self) -> str:
+        """Return the Server-Timing header: what is known when the headers leave."""
+        known = [(name.removesuffix("_ms"), getattr(self, name)) for name in (*_PHASES, "ttft_ms")]
+        return ", ".join(f"{name};dur={value:.3f}" for name, value in known if value)

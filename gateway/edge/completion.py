@@ -1,0 +1,122 @@
+"""Answers a generation over HTTP: as a stream, or collected into one object.
+
+Headers are held until the first token or failure, so that an early failure has its true status, but never longer than
+one keep-alive interval. A client that leaves ends its request at once, in whichever of the two forms it asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+from sse_starlette.sse import SendTimeoutError
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.edge.errors import error_response
+from gateway.edge.generation import Generation
+from gateway.edge.jsontext import to_json
+from gateway.edge.settings import EdgeSettings
+from gateway.edge.streaming import Block, EventStream
+from wire.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+Start = Callable[[], AbstractAsyncContextManager[Generation]]
+
+
+class GenerationResponse(Response):
+    """The HTTP answer to an admitted request. `start` admits it when the answer begins."""
+
+    def __init__(self, start: Start, *, stream: bool, settings: EdgeSettings) -> None:
+        self._start = start
+        self._stream = stream
+        self._settings = settings
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the answer; returns early when the client is gone."""
+        try:
+            async with self._start() as generation:
+                if self._stream:
+                    await self._send_stream(generation, scope, receive, send)
+                else:
+                    await self._send_whole(generation, scope, receive, send)
+        except HeadraceError as error:  # before the first byte
+            await error_response(error)(scope, receive, send)
+
+    async def _send_whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+        response: Response | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            response = await _whole(generation)
+            tasks.cancel_scope.cancel()
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _send_stream(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            await generation.flight.wait(self._settings.keep_alive_s)
+            gone = False
+            tasks.cancel_scope.cancel()
+        if gone:
+            return
+        generation.raise_early_failure()
+        response = EventStream(
+            _blocks(generation),
+            keep_alive_s=self._settings.keep_alive_s,
+            send_timeout_s=self._settings.send_timeout_s,
+            headers=generation.headers(),
+        )
+        try:
+            await response(scope, receive, send)
+        except SendTimeoutError:
+            logger.info("request %s: the client took nothing for too long", generation.job.request_id)
+
+
+async def _whole(generation: Generation) -> Response:
+    """Collect the answer, or the error that ended it."""
+    try:
+        async for updates in generation.updates():
+            generation.reply.absorb(updates)
+        bill = await generation.settle()
+        body = to_json(generation.reply.whole(bill))
+    except HeadraceError as error:
+        generation.error = error
+        return error_response(error)
+    return Response(body, headers=generation.headers(), media_type="application/json")
+
+
+async def _blocks(generation: Generation) -> AsyncGenerator[Block, None]:
+    """Yield the events of an answer; the turn of a stored response is published before its last event."""
+    reply = generation.reply
+    opening = reply.opening
+    try:
+        async for updates in generation.updates():
+            reply.absorb(updates)
+            yield Block(opening() + reply.events(updates))
+            opening = bytes
+        bill = await generation.settle()
+    except HeadraceError as error:
+        generation.error = error
+        yield Block(opening() + await _failed(generation, error), last=True)
+    else:
+        yield Block(opening() + reply.closing(bill), last=True)
+
+
+async def _failed(generation: Generation, error: HeadraceError) -> bytes:
+    try:
+        await generation.settle("failed")
+    except HeadraceError:
+        logger.exception("request %s: its failed turn could not be stored", generation.job.request_id)
+    return generation.reply.failure(error)
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

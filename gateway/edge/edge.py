@@ -1,0 +1,187 @@
+"""The edge desk: admits requests to the ring and hands what comes back to the answer that waits for it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from opentelemetry.trace import SpanContext
+
+from gateway.edge.admission import Admission
+from gateway.edge.errors import from_failure
+from gateway.edge.generation import CONTROL_MAXLEN, Generation
+from gateway.edge.history_client import HistoryClient
+from gateway.edge.identity import new_request_id, new_root, partition_of, root_of
+from gateway.edge.inflight import Gap, InFlight
+from gateway.edge.metrics import Metrics
+from gateway.edge.readiness import Replicas
+from gateway.edge.reply import Reply
+from gateway.edge.settings import EdgeSettings
+from gateway.edge.tracing import note_outcome, request_span
+from gateway.postprocess.pipeline import Pipeline
+from gateway.postprocess.safety.policy import SafetyPolicy
+from wire import telemetry, topics
+from wire.bus import Bus
+from wire.errors import HeadraceError, ModelNotFoundError
+from wire.messages import Failure, HistoryReply, Job, ReplicaStatus, Request, Resubscribe, TokenBatch
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+_RECORD_SLACK_S = 120.0  # a record outlives its deadline, so that the end of a request can still be accounted for
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """What the edge knows of a model."""
+
+    card: ModelCard
+    vocabulary: Vocabulary
+
+
+class Edge:
+    """Everything the routes need. `tasks` is the service's task group, for what outlives one HTTP answer."""
+
+    def __init__(
+        self,
+        settings: EdgeSettings,
+        bus: Bus,
+        models: dict[str, ServedModel],
+        tasks: TaskGroup,
+        safety: SafetyPolicy | None = None,
+    ) -> None:
+        self.settings = settings
+        self.bus = bus
+        self.models = models
+        self.safety = safety
+        self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
+        self.admission = Admission(settings.max_inflight)
+        self.inflight = InFlight(settings.max_pending_tokens)
+        self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
+        self.replicas = Replicas(tuple(models))
+        self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
+        self._tasks = tasks
+        self._ending = 0
+        self._idle = anyio.Event()
+
+    @property
+    def num_open(self) -> int:
+        """Requests in flight, and those whose end is still being put away."""
+        return self.admission.inflight + self._ending
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until the last open one has ended."""
+        self.admission.draining = True
+        while self.num_open:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    def model(self, name: str) -> ServedModel:
+        """Return a served model. Raises ModelNotFoundError."""
+        if name not in self.models:
+            raise ModelNotFoundError(f"The model {name[:80]!r} is not served here.", param="model")
+        return self.models[name]
+
+    async def read_inbox(self) -> None:
+        """Hand out tokens, failures and replies as they come; never waits for a client."""
+        async for message in self.bus.inbox(self.inbox):
+            if isinstance(message, TokenBatch):
+                for gap in self.inflight.deliver(message):
+                    self._tasks.start_soon(self._ask_again, gap)
+            elif isinstance(message, Failure):
+                self.inflight.fail(message, from_failure(message))
+            elif isinstance(message, HistoryReply):
+                self.history.deliver(message)
+
+    async def watch_replicas(self, model: str) -> None:
+        """Follow the heartbeats of a model's replicas."""
+        async for message in self.bus.watch(topics.status(model), start="$"):
+            if isinstance(message, ReplicaStatus):
+                self.replicas.note(message)
+
+    @asynccontextmanager
+    async def generate(
+        self, request: Request, reply: Reply, *, operation: str, stream: bool, parent: SpanContext | None
+    ) -> AsyncIterator[Generation]:
+        """Admit a request and keep its entry while the block answers it; what is left undone is cancelled.
+
+        Raises OverloadedError or UnavailableError when it is not admitted.
+        """
+        with self.admission.slot(), request_span(request, operation, stream=stream, parent=parent) as span:
+            job = self._job(request)
+            with self.inflight.open(job.request_id, deadline=job.deadline) as flight:
+                pipelines = [self._pipeline(request) for _ in range(request.sampling.n)]
+                generation = Generation(
+                    job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
+                )
+                try:
+                    ttl_s = self.settings.request_timeout_s + _RECORD_SLACK_S
+                    await self.bus.admit(job, {"request": request}, to=topics.history(job.partition), ttl_s=ttl_s)
+                    yield generation
+                except HeadraceError as error:
+                    generation.error = generation.error or error
+                    raise
+                finally:
+                    note_outcome(span, generation)
+                    self._ending += 1
+                    self._tasks.start_soon(self._end, generation, operation)
+
+    def _job(self, request: Request) -> Job:
+        traceparent, tracestate = telemetry.inject()
+        reference = request.conversation
+        root = root_of(reference.conversation_id or reference.response_id) if reference is not None else new_root()
+        return Job(
+            request_id=new_request_id(),
+            partition=partition_of(root, self.settings.partitions),
+            model=request.model,
+            edge=self.inbox,
+            deadline=time.time() + self.settings.request_timeout_s,
+            traceparent=traceparent,
+            tracestate=tracestate,
+        )
+
+    def _pipeline(self, request: Request) -> Pipeline:
+        return Pipeline(
+            self.models[request.model].vocabulary,
+            stop=request.sampling.stop,
+            safety=self.safety,
+            logprobs=request.sampling.logprobs is not None,
+        )
+
+    def _stop_choice(self, generation: Generation, choice: int | None) -> None:
+        self._tasks.start_soon(self._cancel, generation, choice)
+
+    async def _cancel(self, generation: Generation, choice: int | None = None) -> None:
+        self.metrics.note_cancel()
+        try:
+            await generation.cancel(choice)
+        except HeadraceError as error:
+            logger.warning("request %s: not cancelled: %s", generation.job.request_id, error.message)
+
+    async def _end(self, generation: Generation, operation: str) -> None:
+        """What is left when the answer is over: cancel what still runs, keep a broken-off turn, count."""
+        try:
+            if not generation.ended:
+                await self._cancel(generation)
+            await generation.settle_unfinished()
+        except HeadraceError:
+            logger.exception("request %s: its broken-off turn could not be stored", generation.job.request_id)
+        finally:
+            self._ending -= 1
+            if not self.num_open:
+                self._idle.set()
+            self.metrics.note_end(generation, operation)
+
+    async def _ask_again(self, gap: Gap) -> None:
+        self.metrics.note_resubscribe()
+        message = Resubscribe(request_id=gap.request_id, edge=self.inbox, choice=gap.choice, from_index=gap.from_index)
+        try:
+            await self.bus.send(topics.control(gap.replica_id), message, maxlen=CONTROL_MAXLEN)
+        except HeadraceError as error:
+            logger.warning("request %s: gap not asked for: %s", gap.request_id, error.message)

@@ -1,0 +1,72 @@
+"""Errors as OpenAI clients know them: `{"error": {message, type, param, code}}`, the right status, no stack trace."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.edge.jsontext import to_json
+from wire.errors import HeadraceError, InternalError, by_code
+from wire.messages import Failure, HistoryReply
+
+logger = logging.getLogger(__name__)
+
+INTERNAL = "The server failed on this request; the log of the edge says why."
+
+
+def error_object(error: HeadraceError) -> dict[str, Any]:
+    """Return OpenAI's error object."""
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def error_response(error: HeadraceError) -> Response:
+    """Return the HTTP answer for an error that is known before the first byte was sent."""
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.retry_after_s is not None else {}
+    if error.status == 413:
+        headers["Connection"] = "close"  # the rest of the body is not read
+    return Response(to_json(error_object(error)), error.status, headers, "application/json")
+
+
+def from_failure(failure: Failure) -> HeadraceError:
+    """Return the error that a desk reported for a request."""
+    return by_code(failure.code)(failure.message, param=failure.param)
+
+
+def from_reply(reply: HistoryReply) -> HeadraceError:
+    """Return the error that the history desk answered with."""
+    return by_code(reply.code or "")(reply.message, param=reply.param)
+
+
+def handle_error(_request: Request, error: Exception) -> Response:
+    """Starlette's hook for errors raised by a route."""
+    assert isinstance(error, HeadraceError)
+    return error_response(error)
+
+
+class ErrorBoundary:
+    """Outermost ASGI layer: a fault of ours is logged and answered with 500, in OpenAI's shape."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except Exception:
+            logger.exception("unhandled fault in %s", scope.get("path"))
+            if started:
+                raise  # the server closes the connection: the client sees a cut stream, not a false end
+            await error_response(InternalError(INTERNAL))(scope, receive, send)

@@ -1,0 +1,242 @@
+"""One admitted request as the edge sees it: tokens in, updates for the client out, and the bill at the end.
+
+Every request ends in exactly one of four ways: all choices finished, a Failure, a fault on our side (deadline, slow
+client), or the client left. The last two cancel what the replica still does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+
+from gateway.edge.bill import Bill
+from gateway.edge.inflight import Flight
+from gateway.edge.reply import ChoiceUpdate, Reply
+from gateway.postprocess.pipeline import Pipeline
+from wire import topics
+from wire.bus import Bus
+from wire.errors import HeadraceError, InternalError, RequestCancelledError, UnavailableError
+from wire.messages import Cancel, Job, Prompt, Request, TokenChunk, Turn, pack_ids
+
+HISTORY_MAXLEN = 10_000  # when a history desk has so much waiting, the response fails instead of being lost
+CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
+_SLICE = 16  # chunks detokenized before others get their turn; a slow client may have thousands waiting
+_RECORD_S = 2.0
+_SETTLE_S = 10.0
+_ENDINGS: dict[str, type[HeadraceError]] = {"cancelled": RequestCancelledError, "error": InternalError}
+
+
+class StopChoice(Protocol):
+    """Tells the replica that a choice (None: all) is not needed any more."""
+
+    def __call__(self, generation: Generation, choice: int | None) -> None:
+        """Return at once; the message goes out in the background."""
+
+
+class _Choice:
+    """One choice. `clean`: its text is exactly the text of its token ids, so the ids may be kept for the next turn."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.finish_reason: str | None = None
+        self.clean = False
+        self.reasoning_ended_by: str | None = None
+
+
+class Generation:
+    """A request in flight. Drive it with `updates`, end it with `settle`."""
+
+    def __init__(
+        self,
+        job: Job,
+        request: Request,
+        flight: Flight,
+        reply: Reply,
+        pipelines: list[Pipeline],
+        *,
+        bus: Bus,
+        stop_choice: StopChoice,
+    ) -> None:
+        self.job = job
+        self.request = request
+        self.reply = reply
+        self.flight = flight
+        self.error: HeadraceError | None = None
+        self.bill = Bill()
+        self.first_token_at: float | None = None
+        self.started_at = time.perf_counter()
+        self._last_token_at = self.started_at
+        self._choices = [_Choice(pipeline) for pipeline in pipelines]
+        self._bus = bus
+        self._stop_choice = stop_choice
+        self._settled = False
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether all choices have a finish reason."""
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Return the finish reasons so far."""
+        return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason is not None)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens were generated so far, over all choices."""
+        return sum(choice.pipeline.num_tokens for choice in self._choices)
+
+    def raise_early_failure(self) -> None:
+        """Raise the error that came before any token, so that it can be the HTTP status."""
+        if self.flight.early_failure is not None:
+            self.error = self.flight.early_failure
+            raise self.error
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the answer, with the times that are known by now."""
+        for chunk in self.flight.peek()[:1]:
+            self.bill.note_timings(chunk.timings_ms)
+        timing = self.bill.server_timing()
+        return {"Server-Timing": timing} if timing else {}
+
+    async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
+        """Yield what is new until all choices ended. Raises the request's error."""
+        try:
+            while not self.ended:
+                updates: dict[int, ChoiceUpdate] = {}
+                for at, chunk in enumerate(await self.flight.take()):
+                    if at % _SLICE == _SLICE - 1:
+                        await anyio.lowlevel.checkpoint()
+                    self._feed(chunk, updates)
+                new = [update for update in updates.values() if update.deltas or update.finish_reason]
+                if new:
+                    yield new
+        except HeadraceError as error:
+            self.error = error
+            raise
+
+    def _feed(self, chunk: TokenChunk, updates: dict[int, ChoiceUpdate]) -> None:
+        if not 0 <= chunk.choice < len(self._choices):
+            return
+        choice = self._choices[chunk.choice]
+        if choice.finish_reason is not None:
+            return
+        self._note(chunk, choice)
+        if chunk.finish_reason in _ENDINGS:
+            raise _ENDINGS[chunk.finish_reason](f"The replica reports: {chunk.finish_reason}.")
+        update = updates.setdefault(chunk.choice, ChoiceUpdate(chunk.choice, []))
+        update.deltas += choice.pipeline.feed(chunk)
+        choice.finish_reason = choice.pipeline.finish_reason
+        if choice.finish_reason is not None:
+            self._stop_choice(self, None if self.ended else chunk.choice)
+        elif chunk.finish_reason is not None:
+            update.deltas += choice.pipeline.close(chunk.finish_reason)
+            choice.finish_reason = choice.pipeline.finish_reason
+            rewritten = any(hit.action != "flag" for hit in choice.pipeline.hits)
+            choice.clean = choice.finish_reason == chunk.finish_reason and not rewritten
+        update.finish_reason = choice.finish_reason
+
+    def _note(self, chunk: TokenChunk, choice: _Choice) -> None:
+        if chunk.token_ids:
+            self._last_token_at = time.perf_counter()
+            if self.first_token_at is None:
+                self.first_token_at = self._last_token_at
+                self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
+        self.bill.prompt_tokens = max(self.bill.prompt_tokens, chunk.num_prompt_tokens)
+        self.bill.cached_tokens = max(self.bill.cached_tokens, chunk.num_cached_tokens)
+        choice.reasoning_ended_by = chunk.reasoning_ended_by or choice.reasoning_ended_by
+        self.bill.note_timings(chunk.timings_ms)
+
+    async def settle(self, status: str = "") -> Bill:
+        """Make up the bill and store the turn if the client wants it stored; only the first call does anything.
+
+        `status` "" means that the answer ended by itself. Raises if a turn cannot be stored.
+        """
+        if self._settled:
+            return self.bill
+        self._settled = True
+        with anyio.move_on_after(_SETTLE_S, shield=True) as scope:  # a client that leaves now must not lose its turn
+            prompt = await self._prompt()
+            self._fill_bill(prompt)
+            if self.request.conversation is not None and self.request.conversation.store:
+                turn = self._turn(prompt, status)
+                await self._bus.send(topics.history(self.job.partition), turn, maxlen=HISTORY_MAXLEN)
+        if scope.cancelled_caught:
+            raise UnavailableError("The response could not be stored in time.")
+        return self.bill
+
+    async def settle_unfinished(self) -> None:
+        """Settle for a client that left or an early failure; a turn without any token is not kept."""
+        if self.num_tokens == 0:
+            self._settled = True
+        elif self.ended:
+            await self.settle()
+        elif self.error is not None:
+            await self.settle("failed")
+        else:
+            await self.settle("incomplete")
+
+    async def _prompt(self) -> Prompt | None:
+        with anyio.move_on_after(_RECORD_S):
+            try:
+                record: dict[str, Any] = await self._bus.record(self.job.partition, self.job.request_id, "prompt")
+            except HeadraceError:
+                return None  # the bill lacks two numbers; the answer is complete
+            return record.get("prompt")
+        return None
+
+    def _fill_bill(self, prompt: Prompt | None) -> None:
+        bill = self.bill
+        bill.completion_tokens = self.num_tokens
+        bill.reasoning_tokens = sum(choice.pipeline.num_reasoning_tokens for choice in self._choices)
+        bill.reasoning_ended_by = self._choices[0].reasoning_ended_by
+        if prompt is not None:
+            bill.prompt_tokens = bill.prompt_tokens or prompt.num_tokens
+            bill.messages_dropped = prompt.messages_dropped
+            bill.reasoning_budget = prompt.reasoning.budget if prompt.reasoning else None
+        if self.first_token_at is not None:
+            decode_s = self._last_token_at - self.first_token_at
+            bill.decode_ms = bill.decode_ms or decode_s * 1e3
+            if bill.completion_tokens > 1 and decode_s > 0:
+                bill.tokens_per_second = (bill.completion_tokens - 1) / decode_s
+
+    def _turn(self, prompt: Prompt | None, status: str) -> Turn:
+        conversation = self.request.conversation
+        assert conversation is not None
+        response = self.reply.stored(self.bill, status, self.error)
+        first = self._choices[0]
+        ids = prompt.token_ids + pack_ids(first.pipeline.token_ids) if prompt is not None and first.clean else b""
+        return Turn(
+            request_id=self.job.request_id,
+            attempt=self.flight.attempt,
+            partition=self.job.partition,
+            model=self.request.model,
+            tenant=self.request.tenant,
+            response_id=conversation.response_id,
+            conversation=conversation,
+            input=self.request.messages,
+            output=self.reply.messages(),
+            prompt_ids=ids,
+            status=response["status"],
+            usage=response["usage"] or {},
+            created_at=self.request.created_at,
+            response=response,
+        )
+
+    async def cancel(self, choice: int | None = None) -> None:
+        """Stop a choice, or everything: the replica is told, and the record marked for the desks before it."""
+        replica_id = self.flight.replica_id
+        if replica_id is not None:
+            await self._tell(replica_id, choice)
+        if choice is None:
+            placement = await self._bus.cancel(self.job.partition, self.job.request_id)
+            if placement is not None and placement.replica_id != replica_id:
+                await self._tell(placement.replica_id, None)
+
+    async def _tell(self, replica_id: str, choice: int | None) -> None:
+        message = Cancel(request_id=self.job.request_id, attempt=self.flight.attempt, choice=choice)
+        await self._bus.send(topics.control(replica_id), message, maxlen=CONTROL_MAXLEN)

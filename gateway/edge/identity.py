@@ -1,0 +1,37 @@
+"""Ids that the edge gives away, and the partition they lead to.
+
+A conversation and every response in its chain share a *root*, the first 16 hex digits after the prefix; the partition
+is a stable hash of the root, so all edges find the same history desk without asking anybody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from zlib import crc32
+
+_ROOT_LENGTH = 16
+
+
+def new_root() -> str:
+    """Return a fresh root."""
+    return secrets.token_hex(_ROOT_LENGTH // 2)
+
+
+def new_id(prefix: str, root: str | None = None) -> str:
+    """Return a fresh id such as `resp_...` below a root."""
+    return f"{prefix}_{root or new_root()}{secrets.token_hex(12)}"
+
+
+def new_request_id() -> str:
+    """Return the internal key of a request; a client's own id never becomes one."""
+    return secrets.token_hex(16)
+
+
+def root_of(object_id: str) -> str:
+    """Return the root of an id; an id that is not ours is its own root (and will not be found)."""
+    return object_id.partition("_")[2][:_ROOT_LENGTH] or object_id
+
+
+def partition_of(root: str, partitions: int) -> int:
+    """Return the partition of a root."""
+    return crc32(root.encode()) % partitions

@@ -1,0 +1,180 @@
+"""The in-flight table: what came for each running request and was not yet taken by its HTTP answer.
+
+Text is never dropped: tokens of an old attempt are fenced off, repeats are cut by their index, a gap is asked for.
+A client that falls too far behind loses its own request (an error), never tokens in the middle, and nobody waits for
+it: the reader of the inbox only appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, time
+
+import anyio
+import msgspec
+
+from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError
+from wire.messages import Failure, PhaseMark, TokenBatch, TokenChunk
+
+_ASK_AGAIN_S = 0.5
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Tokens of a choice are missing from `from_index` on; `replica_id` has them."""
+
+    request_id: str
+    replica_id: str
+    choice: int
+    from_index: int
+
+
+class Flight:
+    """One running request. One task offers (the inbox), one takes (the HTTP answer)."""
+
+    def __init__(self, request_id: str, *, deadline: float, max_pending_tokens: int) -> None:
+        self.request_id = request_id
+        self.deadline = deadline
+        self.attempt = 0
+        self.replica_id: str | None = None
+        self.num_pending_tokens = 0
+        self._max_pending_tokens = max_pending_tokens
+        self._pending: list[TokenChunk] = []
+        self._next_index: dict[int, int] = {}
+        self._finished: set[int] = set()
+        self._asked_at: dict[int, float] = {}
+        self._failure: HeadraceError | None = None
+        self._came = anyio.Event()
+
+    def offer(self, chunk: TokenChunk, replica_id: str) -> Gap | None:
+        """Add what is new in a chunk; return the gap before it, if there is one."""
+        if chunk.attempt < self.attempt or chunk.choice in self._finished or self._failure is not None:
+            return None
+        self.attempt = chunk.attempt
+        self.replica_id = replica_id
+        expected = self._next_index.get(chunk.choice, 0)
+        if chunk.index > expected:
+            return self._gap(chunk, replica_id, expected)
+        repeated = expected - chunk.index
+        if repeated >= len(chunk.token_ids) and chunk.finish_reason is None and chunk.token_ids:
+            return None
+        self._append(without_first(chunk, min(repeated, len(chunk.token_ids))))
+        return None
+
+    def fail(self, error: HeadraceError, attempt: int | None = None) -> None:
+        """End the request with an error, unless it speaks for an old attempt."""
+        if self._failure is None and (attempt is None or attempt >= self.attempt):
+            self._failure = error
+            self._came.set()
+
+    async def take(self) -> list[TokenChunk]:
+        """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
+        with anyio.move_on_after(max(0.0, self.deadline - time())):
+            while not self._pending and self._failure is None:
+                self._came = anyio.Event()
+                await self._came.wait()
+        if self._pending:
+            chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
+            return chunks
+        if self._failure is None:
+            self._failure = DeadlineExceededError("The request's deadline passed before the answer was complete.")
+        raise self._failure
+
+    @property
+    def early_failure(self) -> HeadraceError | None:
+        """Return the error of a request that ended before anything could be taken."""
+        return None if self._pending else self._failure
+
+    def peek(self) -> list[TokenChunk]:
+        """Return what waits, without taking it."""
+        return self._pending
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to take, or until the time is up."""
+        with anyio.move_on_after(timeout_s):
+            while not self._pending and self._failure is None:
+                self._came = anyio.Event()
+                await self._came.wait()
+        return bool(self._pending) or self._failure is not None
+
+    def _append(self, chunk: TokenChunk) -> None:
+        self._next_index[chunk.choice] = chunk.index + len(chunk.token_ids)
+        self._asked_at.pop(chunk.choice, None)
+        if chunk.finish_reason is not None:
+            self._finished.add(chunk.choice)
+        self._pending.append(chunk)
+        self.num_pending_tokens += len(chunk.token_ids)
+        if self.num_pending_tokens > self._max_pending_tokens:
+            self._failure = OverloadedError("The client reads too slowly: its answer does not fit the buffer any more.")
+        self._came.set()
+
+    def _gap(self, chunk: TokenChunk, replica_id: str, expected: int) -> Gap | None:
+        now = monotonic()
+        if now - self._asked_at.get(chunk.choice, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+            return None
+        self._asked_at[chunk.choice] = now
+        return Gap(self.request_id, replica_id, chunk.choice, expected)
+
+
+class InFlight:
+    """All running requests of this edge, by id. What comes for an unknown id (a late token) is dropped."""
+
+    def __init__(self, max_pending_tokens: int) -> None:
+        self._flights: dict[str, Flight] = {}
+        self._max_pending_tokens = max_pending_tokens
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Tokens that wait for slow clients, over all requests."""
+        return sum(flight.num_pending_tokens for flight in self._flights.values())
+
+    @contextmanager
+    def open(self, request_id: str, *, deadline: float) -> Iterator[Flight]:
+        """Keep an entry for a request while the block runs."""
+        assert request_id not in self._flights, "request ids are made here and are unique"
+        flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens)
+        self._flights[request_id] = flight
+        try:
+            yield flight
+        finally:
+            del self._flights[request_id]
+
+    def deliver(self, batch: TokenBatch) -> list[Gap]:
+        """Hand out a step's tokens; return the gaps to be asked for."""
+        gaps = []
+        for chunk in batch.chunks:
+            flight = self._flights.get(chunk.request_id)
+            gap = flight.offer(chunk, batch.replica_id) if flight is not None else None
+            if gap is not None:
+                gaps.append(gap)
+        return gaps
+
+    def fail(self, failure: Failure, error: HeadraceError) -> None:
+        """Hand out a desk's failure."""
+        flight = self._flights.get(failure.request_id)
+        if flight is not None:
+            flight.fail(error, failure.attempt)
+
+
+def without_first(chunk: TokenChunk, count: int) -> TokenChunk:
+    """Return a chunk without its first `count` tokens, with the phase that holds where the rest begins."""
+    if count == 0:
+        return chunk
+    phase = chunk.phase
+    marks = []
+    for mark in chunk.marks:
+        if (mark.index, mark.offset) <= (count, 0):
+            phase = mark.phase
+        else:
+            marks.append(PhaseMark(mark.index - count, mark.offset, mark.phase))
+    return msgspec.structs.replace(
+        chunk,
+        index=chunk.index + count,
+        token_ids=chunk.token_ids[count:],
+        logprobs=chunk.logprobs[count:],
+        phase=phase,
+        marks=tuple(marks),
+    )

@@ -1,0 +1,99 @@
+"""Prometheus metrics of one edge, in a registry of its own: GenAI histograms and headrace_* gauges and counters."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.edge.admission import Admission
+from gateway.edge.generation import Generation
+from gateway.edge.inflight import InFlight
+from gateway.edge.readiness import Replicas
+from wire import telemetry
+
+_LABELS = (
+    "gen_ai_operation_name",
+    "gen_ai_provider_name",
+    "gen_ai_request_model",
+    "gen_ai_response_model",
+    "error_type",
+)
+_PHASE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_PHASES = ("queue", "tokenize", "match", "prefill", "decode")
+
+
+class Metrics:
+    """What /metrics shows."""
+
+    def __init__(self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas) -> None:
+        self.registry = CollectorRegistry()
+        self._duration = self._histogram(telemetry.SERVER_REQUEST_DURATION, telemetry.REQUEST_DURATION_BUCKETS_S)
+        self._first = self._histogram(telemetry.SERVER_TIME_TO_FIRST_TOKEN, telemetry.TIME_TO_FIRST_TOKEN_BUCKETS_S)
+        self._per_token = self._histogram(
+            telemetry.SERVER_TIME_PER_OUTPUT_TOKEN, telemetry.TIME_PER_OUTPUT_TOKEN_BUCKETS_S
+        )
+        self._phase = Histogram(
+            "headrace_phase_seconds",
+            "Time of one phase of a request.",
+            ("phase", "model"),
+            buckets=_PHASE_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._tokens = Counter("headrace_tokens", "Tokens by kind.", ("kind", "model"), registry=self.registry)
+        self._ended = Counter(
+            "headrace_requests", "Requests by how they ended.", ("end", "model"), registry=self.registry
+        )
+        self._cancelled = Counter("headrace_cancels", "Cancels sent to the ring.", registry=self.registry)
+        self._resubscribed = Counter("headrace_resubscribes", "Gaps in tokens asked for again.", registry=self.registry)
+        self._gauge("headrace_inflight", "Requests in flight.", lambda: len(inflight))
+        self._gauge("headrace_inflight_limit", "Requests that may be in flight.", lambda: admission.max_inflight)
+        self._gauge("headrace_pending_tokens", "Tokens kept for slow clients.", lambda: inflight.num_pending_tokens)
+        self._gauge("headrace_admission_refused", "Requests refused at admission.", lambda: admission.refused)
+        ready = Gauge("headrace_replicas_ready", "Ready replicas.", ("model",), registry=self.registry)
+        for model in models:
+            ready.labels(model).set_function(lambda model=model: replicas.num_ready(model))  # type: ignore[misc]
+
+    def note_cancel(self) -> None:
+        """Count a cancel."""
+        self._cancelled.inc()
+
+    def note_resubscribe(self) -> None:
+        """Count a gap."""
+        self._resubscribed.inc()
+
+    def note_end(self, generation: Generation, operation: str) -> None:
+        """Take over the numbers of a request that ended, however it ended."""
+        model, bill = generation.request.model, generation.bill
+        error = generation.error
+        labels = (operation, "headrace", model, model, error.code if error else "")
+        duration_s = time.perf_counter() - generation.started_at
+        self._duration.labels(*labels).observe(duration_s)
+        if generation.first_token_at is not None:
+            self._first.labels(*labels).observe(bill.ttft_ms / 1e3)
+            if bill.tokens_per_second:
+                self._per_token.labels(*labels).observe(1 / bill.tokens_per_second)
+            for phase in _PHASES:
+                self._phase.labels(phase, model).observe(getattr(bill, f"{phase}_ms") / 1e3)
+        answer = bill.completion_tokens - bill.reasoning_tokens
+        counts = (bill.prompt_tokens, bill.cached_tokens, bill.reasoning_tokens, answer)
+        for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
+            self._tokens.labels(kind, model).inc(count)
+        self._ended.labels(self._end(generation), model).inc()
+
+    @staticmethod
+    def _end(generation: Generation) -> str:
+        if generation.error is not None:
+            return generation.error.code
+        return generation.finish_reasons[0] if generation.ended else "client_gone"
+
+    def render(self) -> bytes:
+        """Return the exposition text."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        metric = name.replace(".", "_") + "_seconds"
+        return Histogram(metric, f"OpenTelemetry's {name}.", _LABELS, buckets=buckets, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, read: object) -> None:
+        Gauge(name, text, registry=self.registry).set_function(read)  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from gateway.edge.completion import GenerationResponse
+from gateway.edge.edge import Edge
+from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.chat import ChatRequest, translate_chat
+from gateway.edge.schema.chat_reply import ChatReply
+from gateway.edge.screening import screen
+from gateway.edge.tracing import trace_headers
+
+
+async def create_chat_completion(request: Request) -> GenerationResponse:
+    """Answer a chat request, as a stream or whole."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), ChatRequest)
+    wanted = translate_chat(body, edge.model(body.model).card, max_choices=edge.settings.max_choices)
+    wanted = await screen(wanted, edge.safety, "messages")
+    stream = bool(body.stream)
+    parent = trace_headers(request.headers)
+    reply = ChatReply(
+        wanted.model,
+        n=wanted.sampling.n,
+        logprobs=wanted.sampling.logprobs is not None,
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    return GenerationResponse(
+        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
+        stream=stream,
+        settings=edge.settings,
+    )

@@ -1,0 +1,87 @@
+"""/v1/conversations: create, read, update, delete, items, and the list of all (our extension)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.edge.edge import Edge
+from gateway.edge.identity import new_id, new_root, partition_of, root_of
+from gateway.edge.jsontext import json_response
+from gateway.edge.routes.paging import read_page
+from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
+from gateway.edge.schema.items import translate_items
+from gateway.edge.schema.responses import check_metadata
+
+
+async def create_conversation(request: Request) -> Response:
+    """Make a conversation; its id is chosen here, because it decides the partition."""
+    edge: Edge = request.app.state.edge
+    raw = await read_body(request, edge.settings.max_body_bytes)
+    body = await decode_body(raw, CreateConversation) if raw.strip() else CreateConversation()
+    root = new_root()
+    items = translate_items(body.items or [], "items", root=root)
+    conversation = await edge.history.call(
+        partition_of(root, edge.settings.partitions),
+        "create_conversation",
+        id=new_id("conv", root),
+        metadata=check_metadata(body.metadata),
+        items=msgspec.to_builtins(items),
+    )
+    return json_response(conversation)
+
+
+async def list_conversations(request: Request) -> Response:
+    """Return the conversations, newest first, merged over the partitions."""
+    edge: Edge = request.app.state.edge
+    page = read_page(request)
+    found = [
+        await edge.history.call(partition, "list_conversations", **page)
+        for partition in range(edge.settings.partitions)
+    ]
+    return json_response(found[0] if len(found) == 1 else _merged(found, page["limit"]))
+
+
+async def get_conversation(request: Request) -> Response:
+    """Return one conversation."""
+    return await _ask(request, "get_conversation")
+
+
+async def update_conversation(request: Request) -> Response:
+    """Replace the metadata of a conversation."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), UpdateConversation)
+    return await _ask(request, "update_conversation", metadata=check_metadata(body.metadata))
+
+
+async def delete_conversation(request: Request) -> Response:
+    """Delete a conversation and its turns."""
+    return await _ask(request, "delete_conversation")
+
+
+async def list_items(request: Request) -> Response:
+    """Return the items of a conversation."""
+    return await _ask(request, "list_items", **read_page(request, order="desc"))
+
+
+async def _ask(request: Request, op: str, **args: Any) -> Response:
+    edge: Edge = request.app.state.edge
+    conversation_id = request.path_params["id"]
+    partition = partition_of(root_of(conversation_id), edge.settings.partitions)
+    return json_response(await edge.history.call(partition, op, id=conversation_id, **args))
+
+
+def _merged(pages: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    data = sorted((item for page in pages for item in page["data"]), key=lambda item: -item["updated_at"])
+    kept = data[:limit]
+    return {
+        "object": "list",
+        "data": kept,
+        "has_more": len(data) > limit or any(page["has_more"] for page in pages),
+        "first_id": kept[0]["id"] if kept else None,
+        "last_id": kept[-1]["id"] if kept else None,
+    }

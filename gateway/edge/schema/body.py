@@ -1,0 +1,109 @@
+"""A request body: read with a limit, decoded into a Struct, its faults named by field.
+
+Rules: UTF-8, a leading byte-order mark is skipped; NaN, Infinity and unpaired surrogate escapes are refused, also in
+fields we ignore; fields we do not know are ignored; free-form values may be nested 64 deep.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelledError
+
+T = TypeVar("T")
+
+MAX_DEPTH = 64
+_BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"required field `(?P<name>[^`]+)`")
+_OFFSET = re.compile(r"\(byte (?P<at>\d+)\)")
+_KEY_BEFORE = re.compile(rb'"(?P<name>[^"\\]{1,64})"\s*:\s*[-+]?\s*$')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NOT_JSON_NUMBER = re.compile(rb"[-+]?(NaN|Infinity)")
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read a body; one byte too many ends it at once, whatever Content-Length said. Raises BodyTooLargeError."""
+    too_large = BodyTooLargeError(f"The request body is larger than {max_bytes} bytes.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise too_large
+    raw = bytearray()
+    try:
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > max_bytes:
+                raise too_large
+    except ClientDisconnect:
+        raise RequestCancelledError("The client left before its request was read.") from None
+    return bytes(raw)
+
+
+async def decode_body(raw: bytes, cls: type[T]) -> T:
+    """Decode a body off the event loop when it is big. Raises InvalidRequestError that names the field."""
+    if len(raw) > _BIG:
+        return await anyio.to_thread.run_sync(decode, raw, cls)
+    return decode(raw, cls)
+
+
+def decode(raw: bytes, cls: type[T]) -> T:
+    """Decode a body."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        return msgspec.json.decode(raw, type=cls)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(error) from None
+    except msgspec.DecodeError as error:
+        raise _not_json(raw, str(error)) from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("The request body is not UTF-8.") from None
+    except RecursionError:
+        raise InvalidRequestError("The request body is nested too deep.") from None
+
+
+def _wrong_field(error: msgspec.ValidationError) -> InvalidRequestError:
+    found = _PATH.match(str(error))
+    assert found is not None
+    path = found["path"] or ""
+    missing = _MISSING.search(found["what"])
+    if missing:
+        path = f"{path}.{missing['name']}" if path else missing["name"]
+    where = f"{path}: " if path else ""
+    return InvalidRequestError(f"{where}{found['what'].replace('`', '')}.", param=path or None)
+
+
+def _not_json(raw: bytes, message: str) -> InvalidRequestError:
+    """Name the field before a number that JSON does not have, since it is the value clients get wrong most."""
+    offset = _OFFSET.search(message)
+    at = int(offset["at"]) if offset else len(raw)
+    key = _KEY_BEFORE.search(raw[max(0, at - 96) : at])
+    if key and _NOT_JSON_NUMBER.match(raw, at - 1 if raw[at - 1 : at] in (b"-", b"+") else at):
+        name = key["name"].decode("utf-8", "replace")
+        return InvalidRequestError(f"{name}: must be a finite number.", param=name)
+    if not raw.strip():
+        return InvalidRequestError("The request body is empty; a JSON object is expected.")
+    if "surrogate" in message or ("truncated" in message and _SURROGATE.search(raw)):
+        return InvalidRequestError("The request body holds an unpaired surrogate escape.")
+    return InvalidRequestError(f"The request body is not valid JSON: {message}.")
+
+
+def check_depth(value: Any, param: str) -> None:
+    """Refuse a free-form value nested deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise InvalidRequestError(f"{param}: nested deeper than {MAX_DEPTH} levels.", param=param)

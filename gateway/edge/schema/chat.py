@@ -1,0 +1,107 @@
+"""POST /v1/chat/completions, inwards: OpenAI's body -> wire.messages.Request.
+
+`max_tokens` and `max_completion_tokens` mean the same; given both, the smaller one counts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.content import MessageIn, check_format, check_tools, translate_message
+from gateway.edge.schema.sampling import (
+    SamplingFields,
+    check_budget,
+    check_effort,
+    check_template_kwargs,
+    fail,
+    token_limit,
+    translate_sampling,
+)
+from wire.messages import Request
+from wire.model_card import ModelCard
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """Options that only a stream has."""
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """The body; fields that are not listed are ignored."""
+
+    model: str
+    messages: list[MessageIn]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
+    thinking_token_budget: int | None = None
+    chat_template: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: str | None = None
+
+
+def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> Request:
+    """Check the body and return the request. Raises InvalidRequestError naming the field."""
+    if not body.messages:
+        raise fail("messages", "must hold at least one message.")
+    if body.stream_options is not None and not body.stream:
+        raise fail("stream_options", "is only allowed with stream: true.")
+    _refuse_unsupported(body)
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= max_choices:
+        raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
+    return Request(
+        model=card.name,
+        messages=tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
+        tools=check_tools(body.tools, body.tool_choice),
+        template_kwargs=check_template_kwargs(body.chat_template_kwargs),
+        sampling=translate_sampling(
+            body,
+            card,
+            n=n,
+            max_tokens=token_limit(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens),
+            logprobs=_logprobs(body),
+        ),
+        effort=check_effort(body.reasoning_effort, "reasoning_effort"),
+        budget_tokens=check_budget(body.thinking_token_budget),
+        cache_salt=check_salt(body.cache_salt),
+        created_at=time.time(),
+    )
+
+
+def _refuse_unsupported(body: ChatRequest) -> None:
+    if body.chat_template is not None:
+        raise fail("chat_template", "the server's template cannot be replaced.")
+    if body.functions:
+        raise fail("functions", "is not supported; use tools.")
+    if body.modalities and body.modalities != ["text"]:
+        raise fail("modalities", "only ['text'] is supported.")
+    check_format(body.response_format, "response_format")
+    check_depth(body.chat_template_kwargs, "chat_template_kwargs")
+
+
+def check_salt(value: str | None) -> str:
+    """Return the cache salt; an empty one would silently share the cache."""
+    if value is not None and not 1 <= len(value) <= 256:
+        raise fail("cache_salt", "must have 1 to 256 characters.")
+    return value or ""
+
+
+def _logprobs(body: ChatRequest) -> int | None:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise fail("top_logprobs", "is only allowed with logprobs: true.")
+    return (body.top_logprobs or 0) if body.logprobs else None

@@ -1,0 +1,124 @@
+"""Chat completions, outwards: OpenAI's chunks and completion object.
+
+Reasoning is `reasoning_content`, the field that most clients read. All chunks of a stream share their head, which is
+encoded once. After an error in mid-stream comes one event with an `error` object, then [DONE], and no finish reason.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gateway.edge.bill import Bill
+from gateway.edge.errors import error_object
+from gateway.edge.identity import new_request_id
+from gateway.edge.jsontext import to_json
+from gateway.edge.reply import ChoiceUpdate, merged
+from gateway.edge.schema.logprobs import logprob_object
+from wire.errors import HeadraceError
+from wire.messages import ChatMessage
+
+DONE = b"data: [DONE]\n\n"
+
+
+class _Choice:
+    """What a choice has said so far."""
+
+    def __init__(self) -> None:
+        self.answer: list[str] = []
+        self.reasoning: list[str] = []
+        self.logprobs: list[dict[str, Any]] = []
+        self.finish_reason: str | None = None
+
+
+class ChatReply:
+    """The answer to one chat request."""
+
+    def __init__(self, model: str, *, n: int, logprobs: bool, include_usage: bool) -> None:
+        self.headers: dict[str, str] = {}
+        self._head = {
+            "id": f"chatcmpl-{new_request_id()}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._prefix = b"data: " + to_json(self._head)[:-1] + b',"choices":['
+        self._suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._include_usage = include_usage
+        self._logprobs = logprobs
+        self._choices = [_Choice() for _ in range(n)]
+
+    def opening(self) -> bytes:
+        """Return the role chunk of every choice."""
+        delta = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(index, delta) for index in range(len(self._choices)))
+
+    def events(self, updates: list[ChoiceUpdate]) -> bytes:
+        """Return one chunk for each run of text, and one for each choice that ended."""
+        events: list[bytes] = []
+        for update in updates:
+            for delta in merged(update.deltas):
+                name = "content" if delta.kind == "answer" else "reasoning_content"
+                logprobs = [logprob_object(entry) for entry in delta.logprobs] if self._logprobs else None
+                events.append(self._chunk(update.choice, {name: delta.text}, logprobs=logprobs))
+            if update.finish_reason is not None:
+                events.append(self._chunk(update.choice, {}, finish_reason=update.finish_reason))
+        return b"".join(events)
+
+    def absorb(self, updates: list[ChoiceUpdate]) -> None:
+        """Collect text, log probabilities and finish reasons."""
+        for update in updates:
+            choice = self._choices[update.choice]
+            for delta in update.deltas:
+                (choice.answer if delta.kind == "answer" else choice.reasoning).append(delta.text)
+                if self._logprobs:
+                    choice.logprobs += [logprob_object(entry) for entry in delta.logprobs]
+            choice.finish_reason = update.finish_reason or choice.finish_reason
+
+    def closing(self, bill: Bill) -> bytes:
+        """Return the usage chunk if it was asked for, and the end mark."""
+        if not self._include_usage:
+            return DONE
+        return b"data: " + to_json({**self._head, "choices": [], "usage": bill.chat_usage()}) + b"\n\n" + DONE
+
+    def failure(self, error: HeadraceError) -> bytes:
+        """Return the error event and the end mark."""
+        return b"data: " + to_json(error_object(error)) + b"\n\n" + DONE
+
+    def whole(self, bill: Bill) -> dict[str, Any]:
+        """Return the chat.completion object."""
+        choices = [self._whole_choice(index, choice) for index, choice in enumerate(self._choices)]
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": bill.chat_usage()}
+
+    def stored(self, bill: Bill, status: str, error: HeadraceError | None = None) -> dict[str, Any]:
+        """Chat completions are not stored."""
+        del bill, status, error
+        return {}
+
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """Return the first choice as a message."""
+        first = self._choices[0]
+        return (ChatMessage(role="assistant", content="".join(first.answer), reasoning="".join(first.reasoning)),)
+
+    def _whole_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(choice.answer), "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        logprobs = {"content": choice.logprobs, "refusal": None} if self._logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        *,
+        logprobs: list[dict[str, Any]] | None = None,
+        finish_reason: str | None = None,
+    ) -> bytes:
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
+            "finish_reason": finish_reason,
+        }
+        return self._prefix + to_json(choice) + self._suffix

@@ -1,0 +1,114 @@
+"""Messages as clients write them: text, or a list of parts; everything that is not text is refused by its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.sampling import fail
+from wire.messages import ChatMessage, ToolCall
+
+TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One part of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionIn(msgspec.Struct, kw_only=True):
+    """Name and arguments of a call the assistant made earlier."""
+
+    name: str
+    arguments: str = ""
+
+
+class ToolCallIn(msgspec.Struct, kw_only=True):
+    """A call the assistant made earlier."""
+
+    id: str
+    function: FunctionIn
+    type: str = "function"
+
+
+class MessageIn(msgspec.Struct, kw_only=True):
+    """One message of a chat request."""
+
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallIn] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+
+
+def text_of(content: str | list[Part] | None, where: str) -> str:
+    """Join the text parts with a newline. Raises InvalidRequestError naming the part that is no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for at, part in enumerate(content):
+        if part.type in TEXT_PARTS:
+            if part.text is None:
+                raise fail(f"{where}[{at}].text", "is missing.")
+            texts.append(part.text)
+        elif part.type == "refusal":
+            texts.append(part.refusal or "")
+        else:
+            raise fail(f"{where}[{at}]", f"a part of type {part.type[:40]!r} is not supported, only text is.")
+    return "\n".join(texts)
+
+
+def role_of(role: str, where: str) -> str:
+    """Return the role in our words; `developer` is a system message."""
+    if role not in ROLES:
+        raise fail(where, f"must be one of {', '.join(ROLES)}, not {role[:40]!r}.")
+    return ROLES[role]
+
+
+def translate_message(message: MessageIn, where: str) -> ChatMessage:
+    """Translate one chat message. Raises InvalidRequestError naming the field."""
+    role = role_of(message.role, f"{where}.role")
+    if message.content is None and role != "assistant":
+        raise fail(f"{where}.content", "is missing.")
+    if role == "tool" and not message.tool_call_id:
+        raise fail(f"{where}.tool_call_id", "is missing.")
+    calls = message.tool_calls if role == "assistant" else None
+    return ChatMessage(
+        role=role,
+        content=text_of(message.content, f"{where}.content") or message.refusal or "",
+        name=message.name,
+        tool_calls=tuple(
+            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in calls or ()
+        ),
+        tool_call_id=message.tool_call_id,
+        reasoning=message.reasoning_content or message.reasoning or "",
+    )
+
+
+def check_tools(tools: list[dict[str, Any]] | None, choice: Any) -> tuple[dict[str, Any], ...]:
+    """Return the tools the template shall show; what cannot be honoured yet is refused, never dropped in silence."""
+    if not tools or choice == "none":
+        return ()
+    if choice not in (None, "auto"):
+        raise fail("tool_choice", "only 'auto' and 'none' are supported.")
+    for at, tool in enumerate(tools):
+        if tool.get("type") != "function":
+            raise fail(f"tools[{at}].type", "only 'function' is supported.")
+        check_depth(tool, f"tools[{at}]")
+    return tuple(tools)
+
+
+def check_format(value: dict[str, Any] | None, param: str) -> None:
+    """Refuse every response format but plain text."""
+    kind = (value or {}).get("type", "text")
+    if kind != "text":
+        raise fail(f"{param}.type", f"{str(kind)[:40]!r} is not supported, only 'text' is.")

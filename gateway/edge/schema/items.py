@@ -1,0 +1,81 @@
+"""Items of responses and conversations, inwards: a string or a list of items -> messages, each with an id."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.edge.identity import new_id
+from gateway.edge.schema.content import Part, role_of, text_of
+from gateway.edge.schema.sampling import fail
+from wire.messages import ChatMessage, ToolCall
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """One input item; without a type it is a message."""
+
+    type: str = "message"
+    id: str | None = None
+    role: str | None = None
+    content: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
+
+
+def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[ChatMessage, ...]:
+    """Translate the input. Raises InvalidRequestError naming the item that is not supported.
+
+    A reasoning item becomes the reasoning of the assistant message or call that follows it.
+    """
+    if isinstance(items, str):
+        return (ChatMessage(role="user", content=items, item_id=new_id("msg", root)),)
+    messages: list[ChatMessage] = []
+    reasoning = ""
+    for at, item in enumerate(items):
+        place = f"{where}[{at}]"
+        if item.type == "reasoning":
+            reasoning = text_of(_reasoning_parts(item), f"{place}.content")
+            continue
+        message = _translate(item, place, root)
+        if reasoning and message.role == "assistant":
+            message = msgspec.structs.replace(message, reasoning=reasoning)
+        reasoning = ""
+        messages.append(message)
+    return tuple(messages)
+
+
+def _translate(item: Item, where: str, root: str) -> ChatMessage:
+    if item.type == "message":
+        if item.content is None:
+            raise fail(f"{where}.content", "is missing.")
+        role = role_of(item.role or "", f"{where}.role")
+        return ChatMessage(role=role, content=text_of(item.content, f"{where}.content"), item_id=new_id("msg", root))
+    if item.type == "function_call":
+        call = ToolCall(
+            id=_needed(item.call_id, f"{where}.call_id"),
+            name=_needed(item.name, f"{where}.name"),
+            arguments=item.arguments or "",
+        )
+        return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id("fc", root))
+    if item.type == "function_call_output":
+        return ChatMessage(
+            role="tool",
+            content=text_of(item.output, f"{where}.output"),
+            tool_call_id=_needed(item.call_id, f"{where}.call_id"),
+            item_id=new_id("fco", root),
+        )
+    raise fail(f"{where}.type", f"an item of type {item.type[:40]!r} is not supported.")
+
+
+def _reasoning_parts(item: Item) -> str | list[Part] | None:
+    if isinstance(item.content, list):
+        return [msgspec.structs.replace(part, type="text") for part in item.content]
+    return item.content or [msgspec.structs.replace(part, type="text") for part in item.summary or ()]
+
+
+def _needed(value: str | None, where: str) -> str:
+    if not value:
+        raise fail(where, "is missing.")
+    return value

@@ -1,0 +1,167 @@
+"""Sampling fields that both dialects share: OpenAI's, and extensions that open servers agree on; and their ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wire.errors import InvalidRequestError
+from wire.messages import SamplingParams
+from wire.model_card import ModelCard
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1024
+MAX_TOP_LOGPROBS = 20
+_INT64 = 2**63
+
+# field -> (lowest, highest); both are allowed
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 2.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "seed": (-_INT64, _INT64 - 1),
+    "top_logprobs": (0, MAX_TOP_LOGPROBS),
+}
+_GREEDY_BELOW = 1e-5  # dividing logits by less overflows float32
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """The fields as clients write them; null is the same as absent."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    top_logprobs: int | None = None
+    deterministic: bool | None = None
+
+
+def fail(param: str, message: str) -> InvalidRequestError:
+    """Return the error for a field; the message starts with its name."""
+    return InvalidRequestError(f"{param}: {message}", param=param)
+
+
+def translate_sampling(
+    body: SamplingFields, card: ModelCard, *, n: int = 1, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """Check all ranges and return the parameters in our words. Raises InvalidRequestError naming the field."""
+    for name, (lowest, highest) in RANGES.items():
+        value = getattr(body, name)
+        if value is not None and not lowest <= value <= highest:
+            raise fail(name, f"must lie between {lowest:g} and {highest:g}, not {value}.")
+    temperature = 1.0 if body.temperature is None else body.temperature
+    if body.min_tokens is not None and not 0 <= body.min_tokens <= (max_tokens or card.max_model_len):
+        raise fail("min_tokens", f"must lie between 0 and the token limit, not {body.min_tokens}.")
+    return SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens or 0,
+        temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
+        top_p=_top_p(body.top_p),
+        top_k=_top_k(body.top_k, card.vocab_size),
+        min_p=body.min_p or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=_repetition_penalty(body.repetition_penalty),
+        seed=body.seed,
+        stop=_stop(body.stop),
+        stop_token_ids=_stop_token_ids(body.stop_token_ids, card.vocab_size),
+        ignore_eos=bool(body.ignore_eos),
+        logit_bias=_logit_bias(body.logit_bias, card.vocab_size),
+        logprobs=logprobs,
+        deterministic=bool(body.deterministic),
+    )
+
+
+def token_limit(**limits: int | None) -> int | None:
+    """Return the smallest of the limits given under several names. Raises InvalidRequestError for one below 1."""
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise fail(name, f"must be at least 1, not {value}.")
+    return min((value for value in limits.values() if value is not None), default=None)
+
+
+def _top_p(value: float | None) -> float:
+    if value is not None and not 0.0 < value <= 1.0:
+        raise fail("top_p", f"must be above 0 and at most 1, not {value}.")
+    return 1.0 if value is None else value
+
+
+def _top_k(value: int | None, vocab_size: int) -> int:
+    """0 and -1 switch it off; more than the vocabulary is no limit either."""
+    if value is not None and value < -1:
+        raise fail("top_k", f"must be at least 1, or 0 or -1 for no limit, not {value}.")
+    return 0 if value is None or value < 1 or value >= vocab_size else value
+
+
+def _repetition_penalty(value: float | None) -> float:
+    if value is not None and not 0.0 < value <= 10.0:
+        raise fail("repetition_penalty", f"must be above 0 and at most 10, not {value}.")
+    return 1.0 if value is None else value
+
+
+def _stop(value: str | list[str] | None) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else tuple(value or ())
+    if len(stops) > MAX_STOP_STRINGS:
+        raise fail("stop", f"at most {MAX_STOP_STRINGS} strings, not {len(stops)}.")
+    for text in stops:
+        if not text:
+            raise fail("stop", "an empty string would stop everything.")
+        if len(text) > MAX_STOP_LENGTH:
+            raise fail("stop", f"a string may have {MAX_STOP_LENGTH} characters at most.")
+    return stops
+
+
+def _stop_token_ids(value: list[int] | None, vocab_size: int) -> tuple[int, ...]:
+    for token_id in value or ():
+        if not 0 <= token_id < vocab_size:
+            raise fail("stop_token_ids", f"{token_id} is no token id; the vocabulary has {vocab_size}.")
+    return tuple(value or ())
+
+
+def _logit_bias(value: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for key, bias in (value or {}).items():
+        if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= vocab_size:
+            raise fail("logit_bias", f"{key[:40]!r} is no token id; the vocabulary has {vocab_size}.")
+        if not -100 <= bias <= 100:
+            raise fail("logit_bias", f"a bias must lie between -100 and 100, not {bias}.")
+        biases[int(key)] = bias
+    return biases
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+RESERVED_TEMPLATE_NAMES = frozenset({"chat_template", "messages", "tools", "add_generation_prompt", "tokenize"})
+
+
+def check_effort(value: str | None, param: str) -> str | None:
+    """Return the effort, or raise InvalidRequestError for a word that is none."""
+    if value is not None and value not in EFFORTS:
+        raise fail(param, f"must be one of {', '.join(EFFORTS)}, not {value[:40]!r}.")
+    return value
+
+
+def check_budget(value: int | None, param: str = "thinking_token_budget") -> int | None:
+    """Return the thinking budget in tokens, or raise InvalidRequestError for a negative one."""
+    if value is not None and not 0 <= value < 2**31:
+        raise fail(param, f"must be 0 or more, not {value}.")
+    return value
+
+
+def check_template_kwargs(value: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the template's extra names; those that would replace our own are refused."""
+    for name in value or {}:
+        if name in RESERVED_TEMPLATE_NAMES:
+            raise fail(f"chat_template_kwargs.{name}", "is reserved.")
+    return value or {}

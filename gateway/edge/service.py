@@ -1,0 +1,61 @@
+"""The edge service: opens the bus, loads the models' cards, reads its inbox and serves HTTP until cancelled.
+
+Cancelled, it drains: readiness goes red, new requests are refused, open streams may finish for `drain_s`. The tasks
+that feed them (inbox, heartbeats) are shielded for so long.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from gateway.edge.app import build_app
+from gateway.edge.edge import Edge, ServedModel
+from gateway.edge.server import serve_http
+from gateway.edge.settings import EdgeSettings
+from gateway.postprocess.safety.policy import SafetyPolicy
+from wire import telemetry
+from wire.bus import Bus
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+
+async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Run the edge until cancelled, then drain."""
+    models = {name: await anyio.to_thread.run_sync(_load, settings, name) for name in settings.models}
+    safety = await anyio.to_thread.run_sync(_load_policy, settings)
+    telemetry.setup("edge")
+    stop = anyio.Event()
+    async with anyio.create_task_group() as outer:
+        outer.start_soon(_set_when_cancelled, stop)
+        with anyio.CancelScope(shield=True):
+            async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
+                edge = Edge(settings, bus, models, tasks, safety)
+                tasks.start_soon(edge.read_inbox)
+                for name in models:
+                    tasks.start_soon(edge.watch_replicas, name)
+                await tasks.start(serve_http, build_app(edge), settings)
+                task_status.started()
+                await stop.wait()
+                with anyio.move_on_after(settings.drain_s):
+                    await edge.drain()
+                tasks.cancel_scope.cancel()
+
+
+async def _set_when_cancelled(stop: anyio.Event) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()
+
+
+def _load(settings: EdgeSettings, name: str) -> ServedModel:
+    path = settings.model_path(name)
+    return ServedModel(ModelCard.load(path, name), Vocabulary.load(path))
+
+
+def _load_policy(settings: EdgeSettings) -> SafetyPolicy | None:
+    return SafetyPolicy.load(Path(settings.safety_policy).expanduser()) if settings.safety_policy else None

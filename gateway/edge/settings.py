@@ -1,0 +1,52 @@
+"""Settings of the edge."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from wire.settings import Settings, SettingsError
+
+
+class EdgeSettings(Settings, frozen=True, kw_only=True):
+    """How the edge listens, what it admits and when it gives up on a client.
+
+    `allowed_hosts` are names in the Host header beyond loopback names, IP addresses and names without a dot ("*" allows
+    all). `cors_origins` are pages of other origins that may call; none by default. `max_pending_tokens` bounds what is
+    kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
+    `send_timeout_s` is cut off. `safety_policy` is the path of a policy file.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    reuse_port: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_inflight: int = 256
+    max_choices: int = 16
+    max_body_bytes: int = 8 * 1024 * 1024
+    max_pending_tokens: int = 16_384
+    request_timeout_s: float = 600.0
+    history_timeout_s: float = 10.0
+    keep_alive_s: float = 15.0
+    send_timeout_s: float = 30.0
+    safety_policy: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_inflight", "max_choices", "max_body_bytes", "max_pending_tokens"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("request_timeout_s", "history_timeout_s", "keep_alive_s", "send_timeout_s"):
+            if not 0 < getattr(self, name) < 1e9:
+                raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
+        if not 0 <= self.port <= 65_535:
+            raise SettingsError(f"port must lie in 0..65535, not {self.port}")
+
+
+def is_ip_address(host: str) -> bool:
+    """Tell whether a host is a literal address."""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""Writes one answer as Server-Sent Events, on top of sse-starlette.
+
+Where we part from it: the end of the body goes out in one write with the last event (a client that closes at [DONE] can
+reuse its connection); its drain on SIGTERM, which cuts streams, is off (the service drains); comments are only sent
+while the stream is silent, so they never delay text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import NamedTuple
+
+import anyio
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import AppStatus, EventSourceResponse
+from starlette.types import Send
+
+AppStatus.enable_automatic_graceful_drain = False
+
+COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
+
+
+class Block(NamedTuple):
+    """Whole events, encoded, to be written at once; `last` ends the body."""
+
+    data: bytes
+    last: bool = False
+
+
+class EventStream(EventSourceResponse):
+    """An SSE response over blocks of encoded events."""
+
+    def __init__(
+        self,
+        blocks: AsyncGenerator[Block, None],
+        *,
+        keep_alive_s: float,
+        send_timeout_s: float,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(
+            blocks,
+            sep="\n",
+            ping=keep_alive_s,
+            send_timeout=send_timeout_s,
+            headers={**headers, "Cache-Control": "no-cache, no-transform"},
+        )
+        self._blocks = blocks
+        self._send_lock = anyio.Lock(fast_acquire=True)
+        self._written_at = 0.0
+        self.complete = False
+
+    async def _stream_response(self, send: Send) -> None:
+        await self._write(
+            send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        async with aclosing(self._blocks) as blocks:
+            async for block in blocks:
+                body = {"type": "http.response.body", "body": block.data, "more_body": not block.last}
+                self.active = not block.last
+                await self._write(send, body)
+                self.complete = block.last
+
+    async def _write(self, send: Send, message: dict[str, object]) -> None:
+        async with self._send_lock:
+            await self._send_with_timeout(send, message)
+        self._written_at = anyio.current_time()
+
+    async def _ping(self, send: Send) -> None:
+        comment = COMMENT.encode()
+        while self.active:
+            silent_s = anyio.current_time() - self._written_at
+            if silent_s < self.ping_interval:
+                await anyio.sleep(self.ping_interval - silent_s)
+            elif self.active:
+                await self._write(send, {"type": "http.response.body", "body": comment, "more_body": True})
+        await anyio.sleep_forever()  # returning would end the whole response
+
+    @staticmethod
+    async def _listen_for_exit_signal() -> None:
+        await anyio.sleep_forever()
