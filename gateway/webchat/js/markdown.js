@@ -23,6 +23,7 @@ const ALLOWED = {
   ALLOWED_ATTR: ["href", "title", "class", "align", "start"],
   ALLOW_ARIA_ATTR: false,
   ALLOW_DATA_ATTR: false,
+  ADD_URI_SAFE_ATTR: ["align", "start"], // DOMPurify checks every other attribute against the pattern of addresses
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
   RETURN_DOM_FRAGMENT: true,
 };

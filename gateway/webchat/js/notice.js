@@ -17,7 +17,7 @@ export function notice(turn) {
   if (dropped) notes.push(["", `The conversation is longer than the model can read: its ${dropped === 1 ? "oldest message was" : `${dropped} oldest messages were`} left out.`]);
   if (turn.status === "failed") notes.push(["warn", turn.problem.sentence]);
   else if (turn.status === "filtered" && !turn.answer) notes.push(["shield", "This answer was held back by this server’s content policy."]);
-  else if (turn.status === "lost" && !turn.answer && !turn.reasoning) notes.push(["warn", "The connection broke before an answer came. The button below sends the message again."]);
+  else if (turn.status === "lost" && !turn.answer && !turn.reasoning) notes.push(["warn", "The connection broke before an answer came."]);
   else if (BY_STATUS[turn.status]) notes.push(BY_STATUS[turn.status]);
   return notes.map(([kind, text]) => make("p", { class: `notice ${kind}`, role: kind === "warn" ? "alert" : null }, text));
 }

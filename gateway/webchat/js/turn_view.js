@@ -20,6 +20,7 @@ export class TurnView {
   constructor(turn, onAgain) {
     this.turn = turn;
     this.again = iconButton("again", "Answer again", () => onAgain(turn), "plain-button again");
+    this.again.append(make("span", {}, "Try again")); // shown when something went wrong
     const answer = (this.answer = make(
       "article",
       { class: "answer", "aria-label": "Answer" },
