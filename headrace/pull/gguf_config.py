@@ -16,7 +16,9 @@ def config_json(header: GgufHeader) -> dict[str, Any]:
     """Build the content of config.json. Raises PullError for an architecture that we do not serve from GGUF."""
     arch = header.value("general.architecture", str)
     if arch not in _SPECIAL:
-        raise PullError(f"{header.path}: GGUF files of architecture {arch!r} are not supported; known are {', '.join(_SPECIAL)}")
+        raise PullError(
+            f"{header.path}: GGUF files of architecture {arch!r} are not supported; known are {', '.join(_SPECIAL)}"
+        )
     config = _shared(header, arch)
     _SPECIAL[arch](header, config)
     return config

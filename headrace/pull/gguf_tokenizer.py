@@ -16,8 +16,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token
 _P = "tokenizer.ggml."
 # Control tokens that end an answer, whatever the file names as eos (llama.cpp keeps the same kind of list).
 _END_OF_ANSWER = frozenset(
-    ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<EOT>")
-    + ("<|END_OF_TURN_TOKEN|>", "<|end_of_role|>", "</s>", "<end_of_utterance>")
+    "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> <end_of_turn> <EOT> </s> "
+    "<|END_OF_TURN_TOKEN|> <|end_of_role|> <end_of_utterance>".split()
 )
 
 
@@ -89,7 +89,9 @@ def _pre_tokenizer(header: GgufHeader, override: str | None) -> PreTokenizer:
             f"pass the right one with --pre, for example --pre llama-bpe"
         )
     if name not in PRE_TOKENIZERS:
-        raise PullError(f"{header.path}: pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}")
+        raise PullError(
+            f"{header.path}: pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}"
+        )
     return PRE_TOKENIZERS[name]
 
 

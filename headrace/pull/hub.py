@@ -43,7 +43,9 @@ def from_repository(repo: str, directory: Path) -> Path:
         if not (snapshot / name).exists():
             raise PullError(f"{repo} has no {name}, so it cannot be served.")
     if not any(snapshot.glob("*.safetensors")):
-        raise PullError(f"{repo} has no safetensors weights; name one of its GGUF files as {repo}/<file>.gguf if it has any.")
+        raise PullError(
+            f"{repo} has no safetensors weights; name one of its GGUF files as {repo}/<file>.gguf if it has any."
+        )
     return build(directory, lambda target: _link_all(snapshot, target))
 
 

@@ -1,7 +1,7 @@
 """How each named GGUF pre-tokenizer cuts text before BPE: the regular expressions behind `tokenizer.ggml.pre`.
 
-A GGUF file names its pre-tokenizer instead of holding it, so the table lives with the readers. A wrong entry gives wrong
-ids and a worse model without any error, so unknown names are refused and each kind is tested against llama.cpp.
+A GGUF file names its pre-tokenizer instead of holding it, so the table lives with the readers. A wrong entry gives
+wrong ids and a worse model without any error, so unknown names are refused and each kind is tested against llama.cpp.
 Source: llama.cpp `src/llama-vocab.cpp` and the tokenizer.json files it was derived from.
 """
 
@@ -20,7 +20,8 @@ _CASED = r"[^\r\n\p{L}\p{N}]?"
 _CASED_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"{_CASED}{_UPPER}*{_LOWER}+|{_CASED}{_UPPER}+{_LOWER}*|\p{{N}}|{_CASED_TAIL}"
 _GPT4O = (
-    rf"{_CASED}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_CASED}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_CASED_TAIL}"
+    rf"{_CASED}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_CASED}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}|{_CASED_TAIL}"
 )
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"

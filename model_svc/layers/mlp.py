@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from kernels import activation
 from model_svc.layers.loader import Loader
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": activation.silu_and_mul,
     "gelu_pytorch_tanh": activation.gelu_and_mul,
     "gelu": lambda x: activation.gelu_and_mul(x, tanh=False),

@@ -1,11 +1,11 @@
-"""Norms: RMS norm (with Gemma's offset) and the bias-free layer norm of Cohere, alone or after the residual addition."""
+"""Norms: RMS norm (with Gemma's offset) and Cohere's bias-free layer norm, alone or after the residual addition."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from kernels import rms_norm
 from model_svc.layers.loader import Loader
@@ -50,7 +50,7 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the norm of `x` [..., E]."""
-        return F.layer_norm(x.float(), (self._size,), self._weight, None, self._eps).to(x.dtype)
+        return functional.layer_norm(x.float(), (self._size,), self._weight, None, self._eps).to(x.dtype)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Add `x` to `residual` in place and return the norm of the sum."""

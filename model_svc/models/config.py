@@ -55,10 +55,20 @@ class ModelConfig:
             raise CheckpointError(self.path, f"rope_theta {theta} and a rotated part of {dim} dimensions make no sense")
         return RopeConfig(theta, dim, "longrope" if kind == "su" else kind, merged, self.max_position)
 
-    def layer_type(self, index: int) -> str:
-        """Return the kind of a layer (`full_attention`, `sliding_attention`) from the list that new configs carry."""
+    def layer_type(self, index: int, pattern: int = 0) -> str:
+        """Return the kind of a layer, `full_attention` or `sliding_attention`.
+
+        New configs list the kinds; old ones say that each `pattern`-th layer is full (a default of the architecture), or
+        that layers from `max_window_layers` on are windowed.
+        """
         types = self.get("layer_types")
-        return str(types[index]) if isinstance(types, list) and index < len(types) else "full_attention"
+        if isinstance(types, list) and index < len(types):
+            return str(types[index])
+        pattern = int(self.get("sliding_window_pattern", pattern))
+        windowed = (index + 1) % pattern != 0 if pattern else (
+            bool(self.get("use_sliding_window", False)) and index >= int(self.get("max_window_layers", 0))
+        )  # fmt: skip
+        return "sliding_attention" if windowed else "full_attention"
 
 
 def load_config(directory: Path) -> ModelConfig:

@@ -30,10 +30,12 @@ class KvShape:
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
 
-    `tied_default` holds for checkpoints whose config does not say whether the head is tied.
+    Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
+    and the others are windowed (0: all are full).
     """
 
     tied_default: ClassVar[bool] = False
+    window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
@@ -104,6 +106,16 @@ class Decoder:
         return GatedMlp(
             loader.at("mlp"), config.hidden_size, config.intermediate_size, config.act, bias=bias, fused=fused
         )
+
+    def layer_type(self, index: int) -> str:
+        """Return `full_attention` or `sliding_attention`."""
+        return self.config.layer_type(index, self.window_pattern)
+
+    def window(self, index: int) -> int | None:
+        """Return how many last keys a layer sees; None: all."""
+        if self.layer_type(index) != "sliding_attention" or self.config.get("use_sliding_window") is False:
+            return None
+        return int(self.config.get("sliding_window", 0)) or None
 
     def rope(self, layer_type: str | None = None) -> RopeTables:
         """Return the rotary tables, computed once for each kind of layers."""

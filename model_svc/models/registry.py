@@ -11,6 +11,16 @@ from model_svc.weights.errors import CheckpointError
 # config.json's `architectures[0]` -> (module of this package, class)
 MODELS: dict[str, tuple[str, str]] = {
     "LlamaForCausalLM": ("llama", "Llama"),
+    "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
+    "Gemma2ForCausalLM": ("gemma2", "Gemma2"),
+    "Gemma3ForCausalLM": ("gemma3", "Gemma3"),
+    "GraniteForCausalLM": ("granite", "Granite"),
+    "MistralForCausalLM": ("mistral", "Mistral"),
+    "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
+    "Phi3ForCausalLM": ("phi3", "Phi3"),
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
+    "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+    "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
 }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
@@ -41,7 +41,7 @@ class Dequantized:
             for part in parts:
                 _fill(weight[at : at + part.shape[0]], part)
                 at += part.shape[0]
-        return lambda x: F.linear(x, weight, bias)
+        return lambda x: functional.linear(x, weight, bias)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in the computing dtype; no copy where the checkpoint holds them already."""

@@ -1,4 +1,4 @@
-"""The GGML tensor types that we read: how many values and bytes one block holds. No torch here: `headrace pull` reads it."""
+"""The GGML tensor types that we read: values and bytes of one block. No torch here: `headrace pull` imports it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from model_svc.quant.ggml_types import GgmlType
 
 
 class QuantizedTensor:
-    """Rows of GGML blocks: `blocks` is uint8 [rows, bytes per row], `shape` what it stands for, `type` the block format."""
+    """Rows of GGML blocks: `blocks` is uint8 [rows, bytes a row], `shape` what it stands for, `type` the format."""
 
     def __init__(self, blocks: Tensor, shape: tuple[int, ...], type: GgmlType) -> None:  # noqa: A002 - the field's word
         self.blocks = blocks

@@ -88,7 +88,10 @@ class DeviceStep:
     output_index: Tensor
 
 
-_SENT = ("ids", "slots", "starts", "query_start", "fed_rows", "fed_slots", "sample_rows", "sample_slots", "output_index")
+_SENT = (
+    *("ids", "slots", "starts", "query_start", "fed_rows", "fed_slots"),
+    *("sample_rows", "sample_slots", "output_index"),
+)
 
 
 def to_device(host: HostStep, block_tables: Tensor, last_token: Tensor, block_size: int) -> DeviceStep:
@@ -101,7 +104,7 @@ def to_device(host: HostStep, block_tables: Tensor, last_token: Tensor, block_si
     whole = torch.from_numpy(np.concatenate(arrays))
     if device.type == "cuda":
         whole = whole.pin_memory().to(device, non_blocking=True)
-    parts = dict(zip((*_SENT, "blocks"), whole.split([len(array) for array in arrays]), strict=True))
+    parts = dict(zip((*_SENT, "blocks"), torch.split(whole, [len(array) for array in arrays]), strict=True))
     if host.new_blocks.size:
         slot, column, block = parts["blocks"].view(3, -1)
         block_tables[slot.long(), column.long()] = block

@@ -76,7 +76,9 @@ def make_runner(
         # More than every slot at full length is of use to nobody.
         num_blocks = min(memory // (per_token * block_size), max_num_seqs * longest)
     if num_blocks < 1:
-        raise RunnerConfigError(f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)")
+        raise RunnerConfigError(
+            f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)"
+        )
     info = RunnerInfo(
         num_blocks=num_blocks,
         block_size=block_size,

@@ -72,7 +72,9 @@ class TorchRunner:
         if failed:
             self._clear(failed)
         elapsed = (time.perf_counter() - handle.started) * 1000
-        return StepOutput(step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed)
+        return StepOutput(
+            step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed
+        )
 
     def close(self) -> None:
         """Free the model and the cache."""

@@ -20,7 +20,7 @@ TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = range(6)
 
 
 class Slots:
-    """The state of all slots. `bad` holds slots whose parameters no sampler can work with: they fail, nobody else does."""
+    """The state of all slots. `bad` holds slots whose parameters no sampler can work with: only they fail."""
 
     def __init__(self, num_slots: int, vocab_size: int, max_blocks: int, device: torch.device) -> None:
         self.num_slots = num_slots

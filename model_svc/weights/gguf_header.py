@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model_svc.weights.errors import CheckpointError
 from model_svc.quant.ggml_types import GGML_TYPES, GgmlType
+from model_svc.weights.errors import CheckpointError
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -50,7 +50,11 @@ class GgufHeader(NamedTuple):
         if found is default and default is not None:
             return default
         if not isinstance(found, kind):
-            fault = f"metadata key {key!r} is missing" if found is None else f"metadata key {key!r} is not a {kind.__name__}"
+            fault = (
+                f"metadata key {key!r} is missing"
+                if found is None
+                else f"metadata key {key!r} is not a {kind.__name__}"
+            )
             raise CheckpointError(self.path, fault)
         return found
 
@@ -187,7 +191,7 @@ class _Cursor:
         values = 1
         for dim in dims:
             values *= dim
-            if not 0 < dim or values > self.size * 8:
+            if not dim > 0 or values > self.size * 8:
                 raise self.fail(f"tensor {name!r} of shape {dims} cannot be in this file")
         if dims[0] % kind.values:
             raise self.fail(f"tensor {name!r}: rows of {dims[0]} values are no whole {kind.name} blocks")

@@ -60,7 +60,9 @@ def _open(directory: Path) -> dict[str, tuple[Path, TensorPlace]]:
     if not path.exists():
         found = sorted(directory.glob("*.safetensors"))
         if len(found) != 1:
-            raise CheckpointError(directory, f"needs {_SINGLE} or {_INDEX}; it holds {len(found)} other safetensors files")
+            raise CheckpointError(
+                directory, f"needs {_SINGLE} or {_INDEX}; it holds {len(found)} other safetensors files"
+            )
         path = found[0]
     return {name: (path, place) for name, place in read_header(path).items()}
 

@@ -111,7 +111,9 @@ def _check_cover(path: Path, places: dict[str, TensorPlace], base: int, size: in
     end = base
     for name, place in sorted(places.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
         if place.offset != end:
-            what = "overlaps the one before it" if place.offset < end else f"leaves a hole of {place.offset - end} bytes"
+            what = (
+                "overlaps the one before it" if place.offset < end else f"leaves a hole of {place.offset - end} bytes"
+            )
             raise CheckpointError(path, f"tensor {name!r} {what}")
         end += place.num_bytes
     if end != size:

@@ -1,4 +1,4 @@
-"""Where weights come from. Layers pull tensors by checkpoint name and say the shape they need; the source keeps the books.
+"""Where weights come from. Layers pull tensors by checkpoint name and say the shape they need.
 
 After loading, `unused()` must be empty: a tensor that nobody asked for means that the model was built wrong.
 """
@@ -110,6 +110,8 @@ class TrackedSource:
         if found is None:
             raise CheckpointError(self.place, f"tensor {name!r} is missing")
         if found != tuple(shape):
-            raise CheckpointError(self.place, f"tensor {name!r} has shape {list(found)}; the config asks for {list(shape)}")
+            raise CheckpointError(
+                self.place, f"tensor {name!r} has shape {list(found)}; the config asks for {list(shape)}"
+            )
         self._used.add(name)
         return self.read(name)

@@ -1,0 +1,34 @@
+"""Granite 3: Llama with four constant multipliers (embedding, attention, residual, logits)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from model_svc.layers.blocks import Layer, PreNorm
+from model_svc.layers.loader import Loader
+from model_svc.models.decoder import Decoder
+
+
+class Granite(Decoder):
+    """GraniteForCausalLM."""
+
+    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+        """Build one decoder layer."""
+        config = self.config
+        bias = bool(config.get("attention_bias", False))
+        scale = float(config.get("attention_multiplier", 1.0))
+        return PreNorm(
+            self.norm(loader, "input_layernorm"),
+            self.attention(loader, self.rope(), bias=bias, out_bias=bias, scale=scale),
+            self.norm(loader, "post_attention_layernorm"),
+            self.mlp(loader, bias=bool(config.get("mlp_bias", False))),
+            multiplier=float(config.get("residual_multiplier", 1.0)),
+        )
+
+    def embedding_scale(self) -> float | None:
+        """Return what embeddings are multiplied with."""
+        return float(self.config.get("embedding_multiplier", 1.0))
+
+    def scale_logits(self, logits: Tensor) -> Tensor:
+        """Divide the logits."""
+        return logits / float(self.config.get("logits_scaling", 1.0))

@@ -1,0 +1,21 @@
+"""OLMo 2: norms after each part instead of before, and over the whole projections of q and k."""
+
+from __future__ import annotations
+
+from model_svc.layers.blocks import Layer, PostNorm
+from model_svc.layers.loader import Loader
+from model_svc.models.decoder import Decoder
+
+
+class Olmo2(Decoder):
+    """Olmo2ForCausalLM."""
+
+    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+        """Build one decoder layer."""
+        bias = bool(self.config.get("attention_bias", False))
+        return PostNorm(
+            self.attention(loader, self.rope(), bias=bias, out_bias=bias, norm_qk="whole"),
+            self.norm(loader, "post_attention_layernorm"),
+            self.mlp(loader),
+            self.norm(loader, "post_feedforward_layernorm"),
+        )

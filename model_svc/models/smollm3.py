@@ -1,0 +1,26 @@
+"""SmolLM 3: Llama in which every fourth layer does not encode positions."""
+
+from __future__ import annotations
+
+from model_svc.layers.blocks import Layer, PreNorm
+from model_svc.layers.loader import Loader
+from model_svc.models.decoder import Decoder
+
+
+class SmolLM3(Decoder):
+    """SmolLM3ForCausalLM."""
+
+    def layer(self, loader: Loader, index: int) -> Layer:
+        """Build one decoder layer."""
+        config = self.config
+        bias = bool(config.get("attention_bias", False))
+        interval = int(config.get("no_rope_layer_interval", 4))
+        rotated = config.get("no_rope_layers") or [(n + 1) % interval != 0 for n in range(config.num_layers)]
+        return PreNorm(
+            self.norm(loader, "input_layernorm"),
+            self.attention(
+                loader, self.rope() if rotated[index] else None, bias=bias, out_bias=bias, window=self.window(index)
+            ),
+            self.norm(loader, "post_attention_layernorm"),
+            self.mlp(loader, bias=bool(config.get("mlp_bias", False))),
+        )

@@ -1,0 +1,142 @@
+"""Every architecture against transformers in float32: tiny random checkpoints, all logits of every position.
+
+Prompts are longer than the sliding windows, and taken whole, in chunks, token by token, and three in one batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from model_svc.models.load import load_model
+from tests.model_svc.paged import ModelDriver, Tracked
+
+VOCAB = 97
+BASE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,  # wide: attention must not be near uniform, or faults in it would not show
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.1 * n for n in range(8)],
+    "long_factor": [1.0 + 0.9 * n for n in range(8)],
+    "rope_theta": 10000.0,
+}
+SLIDING = ["sliding_attention", "full_attention"] * 2
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama_biases_untied": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "llama_tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama_wide_heads": ("Llama", {"head_dim": 32}),
+    "llama_rope_llama3": ("Llama", {"rope_scaling": {**LLAMA3, "rope_theta": 5000.0}}),
+    "llama_rope_linear": ("Llama", {"rope_scaling": {**LINEAR, "rope_theta": 10000.0}}),
+    "llama_rope_yarn": ("Llama", {"rope_scaling": {**YARN, "rope_theta": 10000.0}}),
+    "mistral": ("Mistral", {"sliding_window": 8, "head_dim": 16}),
+    "mistral_no_window": ("Mistral", {"sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2_windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "layer_types": SLIDING}),
+    "gemma3": ("Gemma3Text", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "layer_types": SLIDING}),
+    "phi3": ("Phi3", {"sliding_window": 8}),
+    "phi3_longrope": (
+        "Phi3",
+        {"sliding_window": None, "rope_scaling": LONG, "original_max_position_embeddings": 16},
+    ),
+    "olmo2": ("Olmo2", {}),
+    "granite": (
+        "Granite",
+        {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 2.0},
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 1, 1, 0]}),
+    "cohere2": ("Cohere2", {"sliding_window": 8, "logit_scale": 0.25, "layer_types": SLIDING}),
+}
+
+
+def oracle_model(case: str) -> Any:
+    family, changes = CASES[case]
+    config_class = getattr(transformers, f"{family}Config")
+    model_class = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")
+    torch.manual_seed(11)
+    model = model_class._from_config(config_class(**(BASE | changes)), attn_implementation="eager").eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):  # fresh models have ones and zeros there, which hide mix-ups
+            parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.fixture(params=sorted(CASES), scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    torch.set_num_threads(1)
+    model = oracle_model(request.param)
+    directory = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(directory)
+    return model, directory
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+
+
+@torch.inference_mode()
+def expected(model: Any, ids: list[int]) -> torch.Tensor:
+    logits: torch.Tensor = model(torch.tensor([ids])).logits[0].float()
+    return logits
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4)
+
+
+def test_logits_equal_those_of_transformers_however_the_tokens_are_cut_into_steps(pair: tuple[Any, Path]) -> None:
+    oracle, directory = pair
+    model = load_model(directory, dtype=torch.float32, device=torch.device("cpu"))
+    driver = ModelDriver(model)
+    ids = prompt(37, seed=1)
+    theirs = expected(oracle, ids)
+    assert theirs.std() > 0.05
+
+    whole = Tracked(0, list(ids))
+    close(driver.logits((whole, 37))[0], theirs)
+
+    parts = Tracked(1, list(ids))
+    steps = [driver.logits((parts, count))[0] for count in (13, 1, 16, 2, 1, 1, 1, 1, 1)]
+    close(torch.cat(steps), theirs)
+
+
+def test_sequences_in_one_batch_do_not_touch_one_another(pair: tuple[Any, Path]) -> None:
+    oracle, directory = pair
+    driver = ModelDriver(load_model(directory, dtype=torch.float32, device=torch.device("cpu")))
+    sequences = [Tracked(slot, prompt(length, seed=slot)) for slot, length in ((0, 30), (3, 21), (7, 26))]
+    theirs = [expected(oracle, seq.ids) for seq in sequences]
+    got: list[list[torch.Tensor]] = [[], [], []]
+    # A prefill, then a chunk beside a decode, then all three at different depths.
+    for counts in ((12, 0, 0), (1, 9, 0), (1, 1, 17), (9, 10, 1), (7, 1, 8)):
+        live = [n for n, count in enumerate(counts) if count]
+        for n, logits in zip(live, driver.logits(*((sequences[n], counts[n]) for n in live)), strict=True):
+            got[n].append(logits)
+    for parts, whole in zip(got, theirs, strict=True):
+        close(torch.cat(parts), whole)
