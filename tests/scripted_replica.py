@@ -1,0 +1,323 @@
+"""A replica that says what a script tells it: the whole ring but the model is real.
+
+It speaks the bus as a model service does (heartbeats, its streams, TokenBatch, Cancel, Resubscribe) and keeps what it
+heard, so that tests can look. Scripts are pieces of bytes with phases; a piece may wait for an event first, so tests
+decide when a token comes without any sleep.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from tests.tiny_model import EOS_TOKEN
+from wire import topics
+from wire.bus import Bus, Delivery
+from wire.errors import HeadraceError
+from wire.messages import (
+    ANSWER,
+    MARKUP,
+    REASONING,
+    AnyMessage,
+    Cancel,
+    Job,
+    PhaseMark,
+    Prompt,
+    ReplicaStatus,
+    Request,
+    Resubscribe,
+    TokenBatch,
+    TokenChunk,
+    TokenLogprob,
+)
+from wire.vocabulary import Vocabulary
+
+_MAXLEN = 100_000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token. `marks` are (offset, phase) inside it; `after` is waited for before it is sent."""
+
+    raw: bytes
+    phase: int = ANSWER
+    marks: tuple[tuple[int, int], ...] = ()
+    after: anyio.Event | None = None
+
+
+def say(*texts: str | bytes) -> list[Piece]:
+    """Return answer pieces."""
+    return [Piece(text if isinstance(text, bytes) else text.encode()) for text in texts]
+
+
+def think(*texts: str | bytes) -> list[Piece]:
+    """Return reasoning pieces."""
+    return [Piece(text if isinstance(text, bytes) else text.encode(), REASONING) for text in texts]
+
+
+def tag(text: str) -> list[Piece]:
+    """Return a think tag as one token."""
+    return [Piece(text.encode(), MARKUP)]
+
+
+@dataclass
+class Script:
+    """What is said. `finish` None: never ends by itself. `per_chunk` tokens go into one chunk.
+
+    `error` is reported by the replica after the last piece; `choices` overrides `pieces` for single choices.
+    """
+
+    pieces: Sequence[Piece] = ()
+    finish: str | None = "stop"
+    per_chunk: int = 1
+    choices: dict[int, Sequence[Piece]] = field(default_factory=dict)
+    error: HeadraceError | None = None
+    before_end: anyio.Event | None = None
+    reasoning_ended_by: str | None = None
+
+
+class Running:
+    """One request in the replica's hands."""
+
+    def __init__(self, job: Job, request: Request, prompt: Prompt | None, script: Script) -> None:
+        self.job = job
+        self.request = request
+        self.prompt = prompt
+        self.script = script
+        self.scope = anyio.CancelScope()
+        self.choice_scopes: dict[int, anyio.CancelScope] = defaultdict(anyio.CancelScope)
+        self.sent: dict[int, list[TokenChunk]] = defaultdict(list)
+        self.ended = anyio.Event()
+
+    @property
+    def limit(self) -> int:
+        """Return how many tokens may be generated."""
+        if self.prompt is not None:
+            return self.prompt.max_tokens
+        return self.request.sampling.max_tokens or 100_000
+
+
+class ScriptedReplica:
+    """Plays a replica of one model on a bus."""
+
+    def __init__(
+        self, bus: Bus, model: str, model_path: Path, *, partitions: int = 1, interval_s: float = 0.1
+    ) -> None:
+        self.bus = bus
+        self.model = model
+        self.replica_id = f"{model}-scripted-{secrets.token_hex(4)}"
+        self.vocabulary = Vocabulary.load(model_path)
+        self.state = "ready"
+        self.script: Script | Callable[[Request], Script] = Script(say("hello"))
+        self.requests: list[Running] = []
+        self.control: list[AnyMessage] = []
+        self.drop: Callable[[TokenChunk], bool] = lambda chunk: False
+        self.transform: Callable[[TokenChunk], list[TokenChunk]] = lambda chunk: [chunk]
+        self._partitions = partitions
+        self._interval_s = interval_s
+        self._ids = {self.vocabulary.token_bytes(token_id): token_id for token_id in range(self.vocabulary.size)}
+        self._eos = self.vocabulary.special[EOS_TOKEN]
+        self._cached: set[bytes] = set()
+        self._changed = anyio.Event()
+        self._step = 0
+
+    @property
+    def running(self) -> list[Running]:
+        """Return the requests that have not ended."""
+        return [running for running in self.requests if not running.ended.is_set()]
+
+    def play(self, *pieces: Piece, **options: object) -> None:
+        """Say these pieces to every request from now on."""
+        self.script = Script(pieces, **options)  # type: ignore[arg-type]
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+        """Wait until something the replica saw makes a condition true."""
+        with anyio.fail_after(timeout_s):
+            while not condition():
+                await self._changed.wait()
+
+    async def cancelled(self, count: int = 1) -> list[Cancel]:
+        """Wait for so many Cancels and return them."""
+        await self.until(lambda: sum(isinstance(message, Cancel) for message in self.control) >= count)
+        return [message for message in self.control if isinstance(message, Cancel)]
+
+    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Beat, read jobs and obey until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat)
+            tasks.start_soon(self._obey)
+            for partition in range(self._partitions):
+                tasks.start_soon(self._read, partition, tasks)
+            task_status.started()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def beat_once(self) -> None:
+        """Send one heartbeat."""
+        status = ReplicaStatus(
+            replica_id=self.replica_id,
+            model=self.model,
+            state=self.state,
+            sent_at=time.time(),
+            num_blocks=10_000,
+            num_free_blocks=10_000,
+            num_running=len(self.running),
+            max_model_len=2048,
+            max_num_seqs=1024,
+            interval_s=self._interval_s,
+        )
+        await self.bus.publish(topics.status(self.model), status, maxlen=1000)
+
+    async def _beat(self) -> None:
+        while True:
+            await self.beat_once()
+            await anyio.sleep(self._interval_s)
+
+    async def _obey(self) -> None:
+        async for message in self.bus.inbox(topics.control(self.replica_id)):
+            self.control.append(message)
+            for running in self.running:
+                if isinstance(message, Cancel) and message.request_id == running.job.request_id:
+                    scope = running.scope if message.choice is None else running.choice_scopes[message.choice]
+                    scope.cancel()
+                elif isinstance(message, Resubscribe) and message.request_id == running.job.request_id:
+                    await self._resend(running, message)
+            self._notify()
+
+    async def _resend(self, running: Running, ask: Resubscribe) -> None:
+        chunks = [chunk for chunk in running.sent[ask.choice] if chunk.index >= ask.from_index]
+        await self.bus.send(ask.edge, self._batch(chunks), maxlen=_MAXLEN)
+
+    async def _read(self, partition: int, tasks: TaskGroup) -> None:
+        stream = topics.replica(partition, self.replica_id)
+        async for delivery in self.bus.consume(stream, group="replica", consumer=self.replica_id):
+            tasks.start_soon(self._run, delivery)
+
+    async def _run(self, delivery: Delivery) -> None:
+        job = delivery.message
+        assert isinstance(job, Job)
+        record = await self.bus.record(job.partition, job.request_id, "request", "prompt")
+        request: Request = record["request"]
+        script = self.script(request) if callable(self.script) else self.script
+        running = Running(job, request, record.get("prompt"), script)
+        self.requests.append(running)
+        self._notify()
+        with running.scope:
+            async with anyio.create_task_group() as choices:
+                for choice in range(request.sampling.n):
+                    choices.start_soon(self._speak, running, choice)
+            if script.error is not None:
+                await self.bus.fail(delivery, script.error, desk="replica")
+        with anyio.CancelScope(shield=True):
+            await self.bus.finish(delivery)
+        running.ended.set()
+        self._notify()
+
+    async def _speak(self, running: Running, choice: int) -> None:
+        script = running.script
+        pieces = list(script.choices.get(choice, script.pieces))[: running.limit]
+        cut = len(script.choices.get(choice, script.pieces)) >= running.limit
+        with running.choice_scopes[choice]:
+            at = 0
+            while at < len(pieces):
+                group = [pieces[at]]
+                while len(group) < script.per_chunk and at + len(group) < len(pieces):
+                    if pieces[at + len(group)].after is not None:
+                        break
+                    group.append(pieces[at + len(group)])
+                if group[0].after is not None:
+                    await group[0].after.wait()
+                await self._send(running, self._chunk(running, choice, at, group))
+                at += len(group)
+            if script.before_end is not None:
+                await script.before_end.wait()
+            if script.error is None:
+                await self._finish(running, choice, at, "length" if cut else script.finish)
+
+    async def _finish(self, running: Running, choice: int, at: int, reason: str | None) -> None:
+        if reason is None:
+            await anyio.sleep_forever()
+        stops = reason == "stop"
+        await self._send(
+            running,
+            TokenChunk(
+                request_id=running.job.request_id,
+                attempt=running.job.attempt,
+                choice=choice,
+                index=at,
+                token_ids=(self._eos,) if stops else (),
+                logprobs=self._logprobs(running, (self._eos,)) if stops else (),
+                stop_token=stops,
+                finish_reason=reason,
+                reasoning_ended_by=running.script.reasoning_ended_by,
+                num_prompt_tokens=self._num_prompt_tokens(running),
+                timings_ms={"prefill": 2.0, "decode": 3.0, "queue": 1.0},
+            ),
+        )
+
+    def _chunk(self, running: Running, choice: int, at: int, group: Sequence[Piece]) -> TokenChunk:
+        marks: list[PhaseMark] = []
+        phase = group[0].phase
+        for index, piece in enumerate(group):
+            if index and piece.phase != phase:
+                marks.append(PhaseMark(index, 0, piece.phase))
+            marks += [PhaseMark(index, offset, inner) for offset, inner in piece.marks]
+            phase = piece.marks[-1][1] if piece.marks else piece.phase
+        token_ids = tuple(self.token_id(piece.raw) for piece in group)
+        return TokenChunk(
+            request_id=running.job.request_id,
+            attempt=running.job.attempt,
+            choice=choice,
+            index=at,
+            token_ids=token_ids,
+            phase=group[0].phase,
+            marks=tuple(marks),
+            logprobs=self._logprobs(running, token_ids),
+            num_prompt_tokens=self._num_prompt_tokens(running),
+            num_cached_tokens=self._num_cached_tokens(running) if at == 0 else 0,
+            timings_ms={**running.job.timings_ms, "queue": 1.0, "prefill": 2.0} if at == 0 else {},
+        )
+
+    def token_id(self, raw: bytes) -> int:
+        """Return the token that has exactly these bytes."""
+        assert raw in self._ids, f"{raw!r} is no token of the tiny model; add it to PIECES"
+        return self._ids[raw]
+
+    def _logprobs(self, running: Running, token_ids: Iterable[int]) -> tuple[TokenLogprob, ...]:
+        count = running.request.sampling.logprobs
+        if count is None:
+            return ()
+        return tuple(
+            TokenLogprob(-0.25, tuple([token_id, 65, 66, 67][:count]), (-0.25, -2.0, -3.0, -4.0)[:count])
+            for token_id in token_ids
+        )
+
+    def _num_prompt_tokens(self, running: Running) -> int:
+        return running.prompt.num_tokens if running.prompt is not None else 7
+
+    def _num_cached_tokens(self, running: Running) -> int:
+        """Whole blocks of a prompt that was seen before, all but the last token."""
+        if running.prompt is None:
+            return 0
+        seen = running.prompt.token_ids in self._cached
+        self._cached.add(running.prompt.token_ids)
+        return (running.prompt.num_tokens - 1) // 16 * 16 if seen else 0
+
+    async def _send(self, running: Running, chunk: TokenChunk) -> None:
+        running.sent[chunk.choice].append(chunk)
+        if self.drop(chunk):
+            return
+        await self.bus.send(running.job.edge, self._batch(self.transform(chunk)), maxlen=_MAXLEN)
+
+    def _batch(self, chunks: Iterable[TokenChunk]) -> TokenBatch:
+        self._step += 1
+        return TokenBatch(replica_id=self.replica_id, step=self._step, chunks=tuple(chunks))
