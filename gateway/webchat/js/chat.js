@@ -159,10 +159,10 @@ export class Chat extends EventTarget {
     if (stored === this.#stored && !this.run) this.thread.keepPlace(() => this.#show());
   }
 
+  // The stored response also tells why an answer ended early, which its items do not.
   async #bill(view) {
     try {
-      const response = await this.api.response(view.turn.responseId);
-      view.turn.usage = response.usage ?? null;
+      view.turn.end(await this.api.response(view.turn.responseId));
       view.settle();
     } catch {
       // A bill that is gone is not worth a word; the answer is there.

@@ -7,6 +7,8 @@ export class Composer extends EventTarget {
   #send = byId("send");
   #stop = byId("stop");
   #running = false;
+  // On a phone, focus would bring up the keyboard unasked.
+  #mayFocus = window.matchMedia("(pointer: fine)").matches;
 
   constructor() {
     super();
@@ -28,7 +30,7 @@ export class Composer extends EventTarget {
 
   /** While an answer runs the send button is a stop button. */
   set running(running) {
-    const hadFocus = [this.#send, this.#stop].includes(document.activeElement);
+    const hadFocus = [this.#send, this.#stop].includes(document.activeElement) && this.#mayFocus;
     this.#running = running;
     this.#send.hidden = running;
     this.#stop.hidden = !running;

@@ -11,9 +11,11 @@ export class GrowingText {
   #tail = ""; // source of the open blocks
   #pending = "";
   #open = []; // [{raw, node}]
+  #settled = []; // raw text of the final blocks
   #fence = null;
   #frame = 0;
   #hasDefinitions = false;
+  #finished = false;
   source = "";
 
   constructor(root) {
@@ -22,15 +24,26 @@ export class GrowingText {
 
   /** Add text; it is drawn with the next frame. */
   append(text) {
+    if (this.#finished) return this.replace(this.source + text);
     this.source += text;
     this.#pending += text;
     this.#frame ||= requestAnimationFrame(() => this.#draw());
   }
 
-  /** Draw what is left, now. Link definitions may change earlier blocks, so then everything is rendered once more. */
+  /** The text is `text`, whole: nothing more will come. */
+  settle(text) {
+    if (text !== this.source) this.replace(text);
+    else this.finish();
+  }
+
+  /** Draw what is left, now. Where the whole reads otherwise than its parts did, everything is rendered once more. */
   finish() {
+    if (this.#finished) return;
     this.#draw();
-    if (this.#hasDefinitions) this.replace(this.source);
+    this.#finished = true;
+    const raws = blocksOf(normal(this.source)).map((token) => token.raw);
+    const drawn = [...this.#settled, ...this.#open.map((block) => block.raw)];
+    if (this.#hasDefinitions || raws.length !== drawn.length || raws.some((raw, i) => raw !== drawn[i])) this.replace(this.source);
   }
 
   /** Show another text in place of the present one. */
@@ -41,8 +54,10 @@ export class GrowingText {
     this.#open = [];
     this.#fence = null;
     this.#pending = this.#tail = "";
+    this.#settled = [];
+    this.#finished = true;
     this.source = text;
-    this.root.append(...blocksOf(text).filter(isShown).map(blockNode));
+    this.root.append(...blocksOf(normal(text)).filter(isShown).map(blockNode));
   }
 
   #draw() {
@@ -54,8 +69,8 @@ export class GrowingText {
       this.#pending = "\r"; // half of a CRLF, perhaps
       text = text.slice(0, -1);
     }
-    text = text.replace(/\r\n?/g, "\n");
     if (!text) return;
+    text = normal(text);
     this.#tail += text;
     if (this.#fence?.append(text)) return;
     this.#redraw(blocksOf(this.#tail));
@@ -83,10 +98,14 @@ export class GrowingText {
     let shown = 0;
     let keep = this.#open.length;
     while (keep > 0 && shown < NUM_OPEN) if (this.#open[--keep].raw.trim()) shown += 1;
-    const settled = this.#open.splice(0, keep);
-    this.#tail = this.#tail.slice(settled.reduce((sum, { raw }) => sum + raw.length, 0));
+    for (const { raw } of this.#open.splice(0, keep)) {
+      this.#settled.push(raw);
+      this.#tail = this.#tail.slice(raw.length);
+    }
   }
 }
+
+const normal = (text) => text.replace(/\r\n?/g, "\n");
 
 const isShown = (token) => token.type !== "space" && token.type !== "def";
 

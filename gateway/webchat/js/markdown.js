@@ -55,6 +55,7 @@ function plain(tokens) {
 }
 
 function decorate(fragment) {
+  markRedactions(fragment);
   for (const link of fragment.querySelectorAll("a")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
@@ -69,6 +70,21 @@ function decorate(fragment) {
     frame.append(table);
   }
   return fragment;
+}
+
+const REDACTED = /\[(?:redacted|removed)\]/i;
+
+// Places that the server's content policy took out are shown as what they are, not as words of the model.
+function markRedactions(fragment) {
+  const walker = document.createTreeWalker(fragment, NodeFilter.SHOW_TEXT);
+  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+    const found = REDACTED.exec(text.data);
+    if (!found || text.parentElement?.closest("code")) continue;
+    const place = text.splitText(found.index);
+    const rest = place.splitText(found[0].length);
+    place.replaceWith(make("mark", { class: "redacted", title: "Removed by this server’s content policy" }, found[0].slice(1, -1)));
+    walker.currentNode = rest.previousSibling.firstChild;
+  }
 }
 
 function languageOf(code) {

@@ -15,7 +15,8 @@ export function notice(turn) {
   const notes = [];
   const dropped = turn.usage?.headrace?.messages_dropped;
   if (dropped) notes.push(["", `The conversation is longer than the model can read: its ${dropped === 1 ? "oldest message was" : `${dropped} oldest messages were`} left out.`]);
-  if (turn.status === "failed") notes.push(["warn", turn.problem.sentence]);
+  if (turn.status === "filtered" && turn.problem) notes.push(["shield", "This server’s content policy refused the message. It was not answered."]);
+  else if (turn.status === "failed") notes.push(["warn", turn.problem.sentence]);
   else if (turn.status === "filtered" && !turn.answer) notes.push(["shield", "This answer was held back by this server’s content policy."]);
   else if (turn.status === "lost" && !turn.answer && !turn.reasoning) notes.push(["warn", "The connection broke before an answer came."]);
   else if (BY_STATUS[turn.status]) notes.push(BY_STATUS[turn.status]);

@@ -17,8 +17,7 @@ export class Reasoning {
   /** Show the whole text (from the server), if it is not what stands here already. */
   settle(text) {
     this.node.hidden = !text;
-    if (text !== this.#text.source) this.#text.replace(text);
-    else this.#text.finish();
+    this.#text.settle(text);
   }
 
   /** Thinking is over; `usage` tells how much it was, once it is known. */

@@ -4,6 +4,7 @@ const NEAR_PX = 40;
 
 export class Stick {
   #sticking = true;
+  #top = 0;
 
   constructor(scroller, content, button) {
     this.scroller = scroller;
@@ -27,9 +28,12 @@ export class Stick {
     else this.#look();
   }
 
+  // Only a move upwards lets go: the end also moves away because the content grew before this event came.
   #look() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    this.#let(scrollHeight - scrollTop - clientHeight < NEAR_PX);
+    if (scrollHeight - scrollTop - clientHeight < NEAR_PX) this.#let(true);
+    else if (scrollTop < this.#top) this.#let(false);
+    this.#top = scrollTop;
   }
 
   #let(sticking) {

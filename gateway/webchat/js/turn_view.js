@@ -44,9 +44,10 @@ export class TurnView {
 
   /** Show the turn as it is now, whole. */
   settle() {
-    this.#reasoning.settle(this.turn.reasoning);
-    if (this.turn.answer !== this.#text.source) this.#text.replace(this.turn.answer);
-    else this.#text.finish();
+    if (!this.turn.running) {
+      this.#reasoning.settle(this.turn.reasoning);
+      this.#text.settle(this.turn.answer);
+    }
     this.#notices.replaceChildren(...notice(this.turn));
     if (this.turn.usage) this.#bill.replaceChildren(bill(this.turn.usage));
     this.#status();
