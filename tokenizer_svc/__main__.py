@@ -1,0 +1,11 @@
+"""Run the tokenizer desk: `python -m tokenizer_svc`."""
+
+from __future__ import annotations
+
+from tokenizer_svc.service import serve
+from tokenizer_svc.settings import TokenizerSettings
+from wire.process import run
+from wire.settings import from_command_line
+
+if __name__ == "__main__":
+    run(serve, from_command_line(TokenizerSettings), name="tokenizer")

@@ -1,0 +1,56 @@
+"""A conversation -> prompt text with stand-ins for the template's control tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizer_svc.conversation import Change, as_dicts
+from tokenizer_svc.marking import Marks, map_strings
+from tokenizer_svc.template import ChatTemplate
+from wire.errors import InvalidRequestError
+from wire.messages import ChatMessage, Request
+from wire.model_card import ModelCard
+
+
+class ChatRenderer:
+    """Renders conversations by a model's template, so that callers' text stays text."""
+
+    def __init__(self, card: ModelCard, marks: Marks, *, timeout_s: float = 2.0) -> None:
+        self._marks = marks
+        self._template = ChatTemplate(card.chat_template, timeout_s=timeout_s) if card.chat_template else None
+        self._tokens = {"bos_token": card.bos_token or "", "eos_token": card.eos_token or ""}
+        self._knows_developer = "developer" in (card.chat_template or "")
+
+    @property
+    def source(self) -> str:
+        """Return the template's source, empty if the model has none."""
+        return self._template.source if self._template else ""
+
+    def render(self, messages: Sequence[ChatMessage], request: Request, told: dict[str, Any]) -> str:
+        """Return the prompt text. `told` are the desk's own template variables. Raises TemplateError."""
+        if self._template is None:
+            raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
+        plain = self._rendered(messages, request, told, _same, _same)
+        marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
+        resolved = self._marks.resolve_around(marked, plain)
+        if resolved is not None:
+            return resolved
+        masked = self._rendered(messages, request, told, self._marks.inside, self._marks.inside)
+        return self._marks.resolve_inside(masked)
+
+    def _rendered(
+        self, messages: Sequence[ChatMessage], request: Request, told: dict[str, Any], change: Change, key: Change
+    ) -> str:
+        assert self._template is not None
+        # A caller's variables steer the template: it compares them, so they are masked, never marked at the ends.
+        kwargs = map_strings(request.template_kwargs, _same if change is _same else self._marks.inside, key)
+        variables = kwargs | told | self._tokens
+        variables["messages"] = as_dicts(messages, knows_developer=self._knows_developer, change=change, change_key=key)
+        variables["tools"] = map_strings(list(request.tools), change, key) or None
+        variables["add_generation_prompt"] = True
+        return self._template.render(variables)
+
+
+def _same(text: str) -> str:
+    return text

@@ -1,0 +1,80 @@
+"""Messages as a chat template wants them: dicts in the Hugging Face form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tokenizer_svc.marking import map_strings
+from wire.errors import TemplateError
+from wire.messages import ChatMessage, ToolCall
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+ROLES = SYSTEM_ROLES | {"user", "assistant", "tool", "function"}
+Change = Callable[[str], str]
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+
+
+def check_roles(messages: Sequence[ChatMessage]) -> None:
+    """Refuse unknown roles: templates write them next to control tokens. Raises TemplateError."""
+    for at, message in enumerate(messages):
+        if message.role not in ROLES:
+            known = ", ".join(sorted(ROLES))
+            raise TemplateError(f"a message's role must be one of {known}", param=f"messages[{at}].role")
+
+
+def with_system(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
+    """Put text before the first system message's, or a system message before all: templates want one, at the start."""
+    if messages and messages[0].role in SYSTEM_ROLES:
+        first = messages[0]
+        content = f"{text}\n\n{first.content}" if first.content else text
+        return [msgspec.structs.replace(first, content=content), *messages[1:]]
+    return [ChatMessage(role="system", content=text), *messages]
+
+
+def without_tags(message: ChatMessage) -> ChatMessage:
+    """Move thinking that a client sent back inside an assistant's content to where templates look for it."""
+    found = _THOUGHT.match(message.content) if message.role == "assistant" and not message.reasoning else None
+    if not found:
+        return message
+    return msgspec.structs.replace(message, content=message.content[found.end() :], reasoning=found[1].strip("\n"))
+
+
+def as_dicts(
+    messages: Sequence[ChatMessage],
+    *,
+    knows_developer: bool,
+    change: Change,
+    change_key: Change,
+) -> list[dict[str, Any]]:
+    """Return the messages for the template; `change` is applied to every string a caller wrote."""
+    return [_as_dict(message, knows_developer, change, change_key) for message in messages]
+
+
+def _as_dict(message: ChatMessage, knows_developer: bool, change: Change, change_key: Change) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not knows_developer else message.role
+    entry: dict[str, Any] = {"role": role, "content": change(message.content)}
+    if message.name is not None:
+        entry["name"] = change(message.name)
+    if message.reasoning:
+        entry["reasoning_content"] = entry["thinking"] = change(message.reasoning)
+    if message.tool_calls:
+        entry["tool_calls"] = [_tool_call(call, change, change_key) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        entry["tool_call_id"] = change(message.tool_call_id)
+    return entry
+
+
+def _tool_call(call: ToolCall, change: Change, change_key: Change) -> dict[str, Any]:
+    """Templates expect arguments as an object; text that is no JSON object stays text."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = call.arguments
+    function = {"name": change(call.name), "arguments": map_strings(arguments, change, change_key)}
+    return {"id": change(call.id), "type": "function", "function": function}

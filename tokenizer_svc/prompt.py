@@ -1,0 +1,165 @@
+"""The tokenizer desk's one thing: a request and what is recalled of its conversation -> the prompt, in token ids.
+
+Everything here is CPU work without a bus, run in a worker thread. `max_tokens` of the prompt is what the client wants,
+or what the context leaves, whichever is less. In raw completions text is only text: a control token's text does not
+become one, BOS included; clients that want control tokens send ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizer_svc import reasoning
+from tokenizer_svc.chat import ChatRenderer
+from tokenizer_svc.conversation import check_roles, with_system, without_tags
+from tokenizer_svc.encoder import Encoder
+from tokenizer_svc.splice import splice
+from tokenizer_svc.template import check_kwargs
+from tokenizer_svc.truncation import num_to_drop, num_turns, without_oldest
+from wire import block_hash
+from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, pack_ids, unpack_ids
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+
+class PromptBuilder:
+    """Builds prompts for one model."""
+
+    def __init__(self, card: ModelCard, *, secret: bytes, block_size: int, render_timeout_s: float = 2.0) -> None:
+        self.card = card
+        self._vocabulary = Vocabulary.load(card.path)
+        self._encoder = Encoder(card.path, self._vocabulary, template=card.chat_template or "")
+        self._renderer = ChatRenderer(card, self._encoder.marks, timeout_s=render_timeout_s)
+        self._secret = secret
+        self._block_size = block_size
+        self._first_ids = self._encoder.first_ids
+        if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:
+            self._first_ids = [card.bos_token_id]
+
+    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
+        """Return the prompt of a request. Raises InvalidRequestError and its kinds."""
+        if request.kind == "chat":
+            return self._chat(request, recalled or Recalled())
+        if request.kind == "text":
+            self._refuse_early(request.prompt_text, param="prompt")
+            ids = [*self._first_ids, *self._encoder.encode(request.prompt_text)]
+        else:
+            ids = self._checked_ids(request.prompt_ids)
+        if not ids:
+            raise InvalidRequestError("the prompt is empty, and this model has no token to begin with", param="prompt")
+        return self._prompt(ids, request, param="prompt")
+
+    def _checked_ids(self, raw: bytes) -> list[int]:
+        ids = unpack_ids(raw)
+        if ids and not (min(ids) >= 0 and max(ids) < self.card.vocab_size):
+            raise InvalidRequestError(f"token ids must lie in 0 .. {self.card.vocab_size - 1}", param="prompt")
+        return ids or list(self._first_ids)
+
+    def _chat(self, request: Request, recalled: Recalled) -> Prompt:
+        check_kwargs(request.template_kwargs)
+        messages = [without_tags(message) for message in (*recalled.messages, *request.messages)]
+        if not messages:
+            raise InvalidRequestError("messages must hold at least one message", param="messages")
+        check_roles(messages)
+        candidates = _Candidates(self, request, messages, unpack_ids(recalled.prompt_ids))
+        dropped = 0
+        if request.conversation is not None and request.conversation.truncation == "auto":
+            context = self.card.max_model_len
+            wanted = request.sampling.max_tokens or context
+            turns = num_turns(messages)
+            dropped = num_to_drop(turns, candidates.count, context=context, room=min(wanted, context // 4))
+        text, ids = candidates.encoded(dropped)
+        num_dropped = len(messages) - len(without_oldest(messages, dropped))
+        return self._prompt(ids, request, thinking=candidates.thinking, text=text, num_dropped=num_dropped)
+
+    def encode_chat(
+        self, request: Request, messages: Sequence[ChatMessage], thinking: reasoning.Thinking, stored: list[int]
+    ) -> tuple[str, list[int]]:
+        """Return prompt text (with stand-ins) and ids of a conversation."""
+        for extra in (reasoning.SCAFFOLD if thinking.scaffold else "", request.instructions):
+            messages = with_system(messages, extra) if extra else messages
+        text = self._renderer.render(messages, request, reasoning.variables(thinking, self._renderer.source))
+        text += self._encoder.marks.place(thinking.opening)
+        self._refuse_early(text, param="messages")
+        ids, _ = splice(self._encoder, stored, text)
+        missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
+        return text, [*missing, *ids]
+
+    def thinking(self, request: Request) -> reasoning.Thinking:
+        """Return how a request thinks with this model."""
+        return reasoning.choose(request, self._renderer.source)
+
+    def _refuse_early(self, text: str, *, param: str) -> None:
+        least = self._encoder.at_least(text)
+        if least > self.card.max_model_len:
+            raise self._too_long(f"at least {least}", param)
+
+    def _too_long(self, num_tokens: str, param: str) -> ContextLengthExceededError:
+        limit = self.card.max_model_len
+        return ContextLengthExceededError(
+            f"the model's context is {limit} tokens and needs one for the answer; the prompt has {num_tokens} tokens",
+            param=param,
+        )
+
+    def _prompt(
+        self,
+        ids: list[int],
+        request: Request,
+        *,
+        param: str = "messages",
+        thinking: reasoning.Thinking | None = None,
+        text: str = "",
+        num_dropped: int = 0,
+    ) -> Prompt:
+        left = self.card.max_model_len - len(ids)
+        if left < 1:
+            raise self._too_long(str(len(ids)), param)
+        wanted = request.sampling.max_tokens
+        max_tokens = left if wanted is None else min(wanted, left)
+        root = block_hash.root(
+            self._secret,
+            model=request.model,
+            block_size=self._block_size,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+        )
+        return Prompt(
+            token_ids=pack_ids(ids),
+            num_tokens=len(ids),
+            block_root=root,
+            block_hashes=b"".join(block_hash.chain(root, ids, self._block_size)),
+            block_size=self._block_size,
+            max_tokens=max_tokens,
+            stop_token_ids=self.card.eos_token_ids,
+            reasoning=self._plan(thinking, text, max_tokens) if thinking else None,
+            messages_dropped=num_dropped,
+        )
+
+    def _plan(self, thinking: reasoning.Thinking, text: str, max_tokens: int) -> ReasoningPlan | None:
+        return reasoning.plan(
+            thinking,
+            starts_open=text.rstrip().endswith(self._encoder.marks.place(thinking.open_tag)),
+            max_tokens=max_tokens,
+            close_ids=self._encoder.encode_template_text(thinking.closing),
+        )
+
+
+class _Candidates:
+    """The conversation without its k oldest turns, rendered and encoded when asked for."""
+
+    def __init__(
+        self, builder: PromptBuilder, request: Request, messages: Sequence[ChatMessage], stored: list[int]
+    ) -> None:
+        self._builder, self._request, self._messages, self._stored = builder, request, messages, stored
+        self.thinking = builder.thinking(request)
+        self._known: dict[int, tuple[str, list[int]]] = {}
+
+    def encoded(self, dropped: int) -> tuple[str, list[int]]:
+        if dropped not in self._known:
+            kept = without_oldest(self._messages, dropped)
+            self._known[dropped] = self._builder.encode_chat(self._request, kept, self.thinking, self._stored)
+        return self._known[dropped]
+
+    def count(self, dropped: int) -> int:
+        return len(self.encoded(dropped)[1])

@@ -1,0 +1,133 @@
+"""How a request thinks: from effort or budget to a plan for the engine, and what the template must be told.
+
+| effort  | tokens | at most this share of max_tokens |
+|---------|--------|----------------------------------|
+| none    | 0      | 0                                |
+| minimal | 256    | 1/8                              |
+| low     | 1024   | 1/4                              |
+| medium  | 4096   | 1/2                              |
+| high    | 16384  | 3/4                              |
+| xhigh   | 32768  | 7/8                              |
+
+An explicit budget wins. A model whose template knows thinking uses its own way. Any other thinks only when asked to, by
+a scaffold: an instruction in the system message, and an assistant turn that is opened inside a think block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wire.errors import InvalidRequestError
+from wire.messages import ReasoningPlan, Request
+
+BUDGETS = {
+    "none": (0, 0.0),
+    "minimal": (256, 0.125),
+    "low": (1024, 0.25),
+    "medium": (4096, 0.5),
+    "high": (16384, 0.75),
+    "xhigh": (32768, 0.875),
+}
+SCAFFOLD = (
+    "Before you answer, think step by step inside <think> and </think>. "
+    "Keep the thinking short and to the point, then write the answer after </think>."
+)
+_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
+
+
+class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before rendering.
+
+    `native`: the template knows thinking; `switch`: by the variable `enable_thinking`. `wanted` None: the request does
+    not say.
+    """
+
+    native: bool
+    switch: bool
+    open_tag: str = "<think>"
+    close_tag: str = "</think>"
+    wanted: bool | None = None
+    effort: str | None = None
+    budget: int | None = None
+
+    @property
+    def scaffold(self) -> bool:
+        """Tell whether the desk must make a model think that does not know how."""
+        return not self.native and self.wanted is True
+
+    @property
+    def opening(self) -> str:
+        """Return what the scaffold writes after the generation prompt."""
+        return f"{self.open_tag}\n" if self.scaffold else ""
+
+    @property
+    def closing(self) -> str:
+        """Return what ends thinking when the budget is spent."""
+        return f"\n{self.close_tag}\n\n"
+
+
+def choose(request: Request, template: str) -> Thinking:
+    """Read what a request wants and what a template can do. Raises InvalidRequestError."""
+    if request.effort is not None and request.effort not in BUDGETS:
+        raise InvalidRequestError(f"reasoning_effort must be one of {', '.join(BUDGETS)}", param="reasoning_effort")
+    if request.budget_tokens is not None and request.budget_tokens < 0:
+        raise InvalidRequestError("the reasoning budget must be 0 or more", param="budget_tokens")
+    switch = "enable_thinking" in template
+    tags = next((pair for pair in _TAGS if pair[0] in template), None)
+    open_tag, close_tag = tags or _TAGS[0]
+    return Thinking(
+        native=switch or tags is not None,
+        switch=switch,
+        open_tag=open_tag,
+        close_tag=close_tag,
+        wanted=_wanted(request),
+        effort=request.effort,
+        budget=request.budget_tokens,
+    )
+
+
+def _wanted(request: Request) -> bool | None:
+    """Tell whether thinking is asked for: any way of saying no wins."""
+    switch = request.template_kwargs.get("enable_thinking")
+    if request.effort == "none" or request.budget_tokens == 0 or switch is False:
+        return False
+    if request.effort is None and request.budget_tokens is None and switch is None:
+        return None
+    return True
+
+
+def variables(thinking: Thinking, template: str) -> dict[str, Any]:
+    """Return what the template is told about thinking."""
+    told: dict[str, Any] = {}
+    if thinking.switch and thinking.wanted is not None:
+        told["enable_thinking"] = thinking.wanted
+    if thinking.effort is not None and "reasoning_effort" in template:
+        told["reasoning_effort"] = thinking.effort
+    return told
+
+
+def plan(thinking: Thinking, *, starts_open: bool, max_tokens: int, close_ids: list[int]) -> ReasoningPlan | None:
+    """Return the engine's plan, or None when this request has nothing to do with thinking."""
+    if not thinking.native and not thinking.scaffold:
+        return None
+    return ReasoningPlan(
+        budget=budget(thinking, max_tokens),
+        starts_open=starts_open,
+        open_tag=thinking.open_tag.encode(),
+        close_tag=thinking.close_tag.encode(),
+        close_ids=tuple(close_ids),
+    )
+
+
+def budget(thinking: Thinking, max_tokens: int) -> int | None:
+    """Return how many tokens may be spent on thinking; None is no limit."""
+    if thinking.wanted is False:
+        return 0
+    if thinking.budget is not None:
+        return thinking.budget
+    if thinking.effort is None:
+        return None
+    tokens, share = BUDGETS[thinking.effort]
+    return min(tokens, int(share * max_tokens))

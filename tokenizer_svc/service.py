@@ -1,0 +1,66 @@
+"""The tokenizer desk: gives each job its prompt in token ids, and the names of the prompt's KV blocks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from tokenizer_svc.prompt import PromptBuilder
+from tokenizer_svc.settings import TokenizerSettings
+from wire import topics
+from wire.bus import Bus
+from wire.desk import Step, serve_desk
+from wire.errors import ModelNotFoundError
+from wire.messages import Job
+from wire.model_card import ModelCard
+
+
+class TokenizerDesk:
+    """Builds prompts in worker threads of its own, so that a long text or a slow template delays nobody else."""
+
+    def __init__(self, builders: dict[str, PromptBuilder], *, threads: int) -> None:
+        self._builders = builders
+        self._limiter = anyio.CapacityLimiter(threads)
+
+    async def handle(self, job: Job, record: dict[str, Any]) -> Step:
+        """Take a job's request and what the history desk recalled; hand on its prompt."""
+        builder = self._builders.get(job.model)
+        if builder is None:
+            raise ModelNotFoundError(f"no model {job.model!r} is served here", param="model")
+        request, recalled = record["request"], record.get("recalled")
+        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, limiter=self._limiter)
+        return Step(to=topics.prefix(job.partition, job.model), fields={"prompt": prompt})
+
+
+async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Serve the tokenizer desk of all models until cancelled."""
+    async with Bus.open(settings.redis_url) as bus:
+        secret = await bus.secret("block-hash")
+        builders = {
+            model: await anyio.to_thread.run_sync(_builder, settings, model, secret) for model in settings.models
+        }
+        desk = TokenizerDesk(builders, threads=settings.tokenizer_threads)
+        await serve_desk(
+            bus,
+            name="tokenizer",
+            streams=[topics.tokenizer(p, model) for p in range(settings.partitions) for model in settings.models],
+            group="tokenizer",
+            consumer=f"tokenizer-{os.urandom(6).hex()}",
+            handle=desk.handle,
+            concurrency=4 * settings.tokenizer_threads,
+            fields=("request", "recalled"),
+            task_status=task_status,
+        )
+
+
+def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> PromptBuilder:
+    return PromptBuilder(
+        ModelCard.load(settings.model_path(model), model),
+        secret=secret,
+        block_size=settings.block_size,
+        render_timeout_s=settings.template_timeout_s,
+    )
