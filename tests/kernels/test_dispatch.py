@@ -1,0 +1,40 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernels import dispatch
+
+
+def test_cpu_tensors_take_the_reference_unless_told_otherwise():
+    before = dispatch.form(torch.empty(0))
+    with dispatch.forced("triton"):
+        assert dispatch.form(torch.empty(0)) == "triton"
+    assert dispatch.form(torch.empty(0)) == before
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", "reference"), ("triton", "triton"), ("reference", "reference")])
+def test_the_environment_decides_once(value, expected):
+    code = "import torch; from kernels import dispatch; print(dispatch.form(torch.empty(0)))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HEADRACE_KERNELS": value, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == expected
+
+
+def test_an_unknown_form_is_refused_by_name():
+    code = "import kernels.dispatch"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HEADRACE_KERNELS": "cuda", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode
+    assert "HEADRACE_KERNELS is 'cuda'; it must be one of reference, triton" in run.stderr
