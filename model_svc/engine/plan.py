@@ -73,7 +73,10 @@ class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a step produced, in the order of the plan's sampling sequences. `error` names a slot whose logits were not finite."""
+    """What a step produced, in the order of the plan's sampling sequences.
+
+    `failed_slots`: their logits were not finite. They may be missing from `tokens`.
+    """
 
     step: int
     tokens: tuple[SampledToken, ...]

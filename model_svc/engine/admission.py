@@ -1,0 +1,85 @@
+"""The engine's own check of a request: what passes here can always finish, whatever the edge let through.
+
+A request that could never fit the KV pool would wait at the head of the queue for ever, and everybody behind it too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from model_svc.engine.plan import RunnerInfo
+from model_svc.engine.request import EngineRequest
+from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.messages import SamplingParams, unpack_ids
+
+MAX_CHOICES = 128
+
+
+def max_total_tokens(info: RunnerInfo) -> int:
+    """Return how many tokens, prompt and answer, one sequence can have: the context, or the whole pool if smaller."""
+    return min(info.max_model_len, info.num_blocks * info.block_size)
+
+
+def check(request: EngineRequest, info: RunnerInfo) -> int:
+    """Validate a request and return how many tokens each choice may generate.
+
+    `max_tokens` past the room that is left is cut down to it: such an answer ends with `length`.
+
+    Raises InvalidRequestError naming the field, ContextLengthExceededError with both counts.
+    """
+    prompt_ids = unpack_ids(request.prompt.token_ids)
+    if not prompt_ids:
+        raise InvalidRequestError("the prompt is empty; send at least one token", param="prompt")
+    _check_ids(prompt_ids, info.vocab_size, "prompt")
+    if request.prompt.reasoning is not None:
+        _check_ids(request.prompt.reasoning.close_ids, info.vocab_size, "reasoning")
+    for packed in request.checkpoint.values():
+        _check_ids(unpack_ids(packed), info.vocab_size, "checkpoint")
+    _check_sampling(request.sampling, info.vocab_size)
+    if request.prompt.max_tokens < 1:
+        raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
+    room = max_total_tokens(info) - len(prompt_ids)
+    if room < 1:
+        raise ContextLengthExceededError(_too_long(len(prompt_ids), info), param="messages")
+    return min(request.prompt.max_tokens, room)
+
+
+def _too_long(num_prompt_tokens: int, info: RunnerInfo) -> str:
+    pool = info.num_blocks * info.block_size
+    what = "this model's context" if info.max_model_len <= pool else "this replica's KV cache"
+    limit = max_total_tokens(info)
+    return f"the prompt has {num_prompt_tokens} tokens; {what} holds {limit}, and one must be left for the answer"
+
+
+def _check_ids(token_ids: Iterable[int], vocab_size: int, param: str) -> None:
+    ids = token_ids if isinstance(token_ids, list) else list(token_ids)
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        raise InvalidRequestError(f"token ids must lie in 0..{vocab_size - 1}", param=param)
+
+
+def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    if not 1 <= sampling.n <= MAX_CHOICES:
+        raise InvalidRequestError(f"n must lie in 1..{MAX_CHOICES}", param="n")
+    _check_ids(sampling.logit_bias, vocab_size, "logit_bias")
+    _check_ids(sampling.stop_token_ids, vocab_size, "stop_token_ids")
+    ranges = (
+        ("temperature", sampling.temperature, 0.0, math.inf),
+        ("top_p", sampling.top_p, 0.0, 1.0),
+        ("min_p", sampling.min_p, 0.0, 1.0),
+        ("presence_penalty", sampling.presence_penalty, -math.inf, math.inf),
+        ("frequency_penalty", sampling.frequency_penalty, -math.inf, math.inf),
+        ("repetition_penalty", sampling.repetition_penalty, 0.0, math.inf),
+        *(("logit_bias", bias, -math.inf, math.inf) for bias in sampling.logit_bias.values()),
+    )
+    for param, value, low, high in ranges:
+        # NaN fails every comparison, so it is asked for by name: one such value poisons the whole batch.
+        if not math.isfinite(value) or not low <= value <= high:
+            raise InvalidRequestError(f"{param} must be a finite number in {low}..{high}", param=param)
+    if sampling.repetition_penalty == 0.0:
+        raise InvalidRequestError("repetition_penalty must be above 0", param="repetition_penalty")
+    if sampling.min_tokens < 0 or sampling.top_k < -1:
+        param = "min_tokens" if sampling.min_tokens < 0 else "top_k"
+        raise InvalidRequestError(f"{param} must not be negative", param=param)
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= vocab_size:
+        raise InvalidRequestError(f"logprobs must lie in 0..{vocab_size}", param="logprobs")

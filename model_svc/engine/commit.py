@@ -1,0 +1,164 @@
+"""What a collected step means: tokens join their sequences, stop rules and think budgets are applied, chunks go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+from model_svc.engine.plan import SampledToken, StepOutput
+from model_svc.engine.reasoning import phase_marks
+from model_svc.engine.scheduler import ScheduledStep, Scheduler
+from model_svc.engine.sequence import Sequence, Status
+from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk, TokenLogprob
+
+_CERTAIN = TokenLogprob(0.0)  # of forced tokens
+
+
+class Committer:
+    """Brings step outputs back to sequences. Every sequence leaves through `finish`, with a last chunk."""
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def commit(self, scheduled: ScheduledStep, output: StepOutput) -> list[TokenChunk]:
+        """Apply one step's output and return its chunks, in the order of the plan."""
+        now = self._clock()
+        self._scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
+        chunks: list[TokenChunk] = []
+        failed = output.failed_slots
+        tokens, at = output.tokens, 0
+        for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
+            begin = at
+            while at < len(tokens) and tokens[at].slot == item.slot:
+                at += 1
+            seq.num_inflight -= 1
+            if seq.status is Status.FINISHED:
+                continue  # it ended, or was cancelled, while this step was in flight
+            if item.slot in failed:
+                chunks.append(self._fail(seq))
+                continue
+            if seq.epoch != epoch:
+                continue  # the draw is void: forced tokens took its place
+            if seq.status is Status.RUNNING:
+                self._scheduler.register_blocks(seq, item.start + item.num_tokens)
+            if item.sample:
+                seq.num_pending -= 1
+                chunk = self._accept(seq, tokens[begin:at], now)
+                if chunk is not None:
+                    chunks.append(chunk)
+        assert at == len(tokens), "the runner's output does not follow the plan"
+        return chunks
+
+    def finish(self, seq: Sequence, reason: str) -> TokenChunk:
+        """End a sequence now; what was held back goes out with the last chunk."""
+        self._scheduler.finish(seq, reason)
+        if seq.reasoning is not None:
+            seq.reasoning.end()
+        return self._chunk(seq, self._clock())
+
+    def force_close(self, seq: Sequence, ended_by: str) -> bool:
+        """Close the open think block; returns whether these were the last tokens the sequence may have."""
+        assert seq.reasoning is not None
+        close_ids = seq.reasoning.close_ids[: seq.stop.max_tokens - seq.num_output_tokens]
+        seq.jump(close_ids)
+        seq.reasoning.force(len(close_ids), ended_by)
+        if seq.request.sampling.logprobs is not None:
+            seq.logprobs += [_CERTAIN] * len(close_ids)
+        return seq.num_output_tokens >= seq.stop.max_tokens
+
+    def _accept(self, seq: Sequence, drawn: Seq[SampledToken], now: float) -> TokenChunk | None:
+        """Append what was drawn, up to where the sequence ends or its thinking must."""
+        if not seq.prefilled:
+            seq.prefilled = True
+            seq.first_token_at = now
+        assert drawn, "the runner drew nothing for a sampling item"
+        reason, epoch = None, seq.epoch
+        for token in drawn:
+            seq.append(token.token_id)
+            if seq.request.sampling.logprobs is not None:
+                seq.logprobs.append(TokenLogprob(token.logprob, token.top_ids, token.top_logprobs))
+            reason = self._read(seq, token.token_id)
+            if reason is not None or seq.epoch != epoch:
+                break  # what was drawn behind the end, or behind forced tokens, is void
+        if reason is not None:
+            return self.finish(seq, reason)
+        if seq.reasoning is None or seq.reasoning.num_decided > seq.num_replayed:
+            return self._chunk(seq, now)
+        return None
+
+    def _read(self, seq: Sequence, token_id: int) -> str | None:
+        """Apply the stop rule and the think budget to the newest token; returns the finish reason, if it is one."""
+        stop, tracker = seq.stop, seq.reasoning
+        if token_id in stop.stop_ids and seq.num_output_tokens > stop.min_tokens:
+            seq.stop_token = True
+            if tracker is not None:
+                tracker.stop_token()
+            return "stop"
+        if tracker is not None:
+            tracker.feed(token_id)
+        if seq.num_output_tokens >= stop.max_tokens:
+            return "length"
+        if tracker is not None and tracker.budget_spent and self.force_close(seq, "budget"):
+            return "length"
+        return None
+
+    def _fail(self, seq: Sequence) -> TokenChunk:
+        # The bad values may sit in the KV: nobody shall hit these blocks again.
+        self._scheduler.pool.forget(seq.block_table)
+        return self.finish(seq, "error")
+
+    def _chunk(self, seq: Sequence, now: float) -> TokenChunk:
+        """Return what was decided since the last chunk."""
+        index = seq.num_emitted
+        ended = seq.finish_reason is not None
+        tracker = seq.reasoning
+        begin = seq.num_prompt_tokens + index
+        if tracker is None and seq.started_output and not ended and not seq.logprobs:
+            seq.num_emitted = seq.num_output_tokens
+            ids = tuple(seq.token_ids[begin:])
+            return TokenChunk(
+                request_id=seq.request_id, attempt=seq.attempt, index=index, choice=seq.choice, token_ids=ids
+            )
+        num_new, phase = seq.num_output_tokens - index, ANSWER
+        marks: tuple[PhaseMark, ...] = ()
+        if tracker is not None:
+            decided = tracker.take()[seq.num_replayed :]
+            seq.num_replayed = 0  # the rest of what an earlier attempt has sent
+            num_new = len(decided)
+            phase, marks = phase_marks(decided)
+        first = not seq.started_output
+        seq.started_output = True
+        seq.num_emitted = index + num_new
+        logprobs = tuple(seq.logprobs[:num_new])
+        del seq.logprobs[:num_new]
+        turned = ended or bool(marks) or phase == MARKUP
+        return TokenChunk(
+            request_id=seq.request_id,
+            attempt=seq.attempt,
+            index=index,
+            choice=seq.choice,
+            token_ids=tuple(seq.token_ids[begin : begin + num_new]),
+            phase=phase,
+            marks=marks,
+            logprobs=logprobs,
+            finish_reason=seq.finish_reason,
+            stop_token=seq.stop_token,
+            num_cached_tokens=max(0, seq.num_cached_tokens) if first else 0,
+            num_prompt_tokens=seq.num_prompt_tokens if first else 0,
+            num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
+            reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
+            timings_ms=_timings(seq, now) if first or ended else {},
+        )
+
+
+def _timings(seq: Sequence, now: float) -> dict[str, float]:
+    """Return queue, prefill and decode time so far, in ms; a phase that was not reached is left out."""
+    queued_until = seq.first_scheduled_at or now
+    timings = {"queue": queued_until - seq.arrived_at}
+    if seq.first_scheduled_at:
+        prefilled = seq.first_token_at or now
+        timings["prefill"] = prefilled - seq.first_scheduled_at
+    if seq.first_token_at:
+        timings["decode"] = now - seq.first_token_at
+    return {name: round(seconds * 1000, 3) for name, seconds in timings.items()}

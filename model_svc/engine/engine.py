@@ -1,0 +1,189 @@
+"""The engine: requests in, token chunks out, one step at a time. Pure: it knows a runner only by its Protocol."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from model_svc.engine import admission
+from model_svc.engine.commit import Committer
+from model_svc.engine.kv_events import KvEvent
+from model_svc.engine.plan import Runner
+from model_svc.engine.policy import policy_named
+from model_svc.engine.reasoning import ReasoningTracker, TokenBytes
+from model_svc.engine.request import EngineRequest
+from model_svc.engine.scheduler import ScheduledStep, Scheduler
+from model_svc.engine.sequence import Sequence
+from model_svc.engine.stopping import StopRule
+from wire.messages import TokenChunk
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How busy the engine is. `waste` is the share of held KV room that holds no token yet."""
+
+    num_free_blocks: int
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_preemptions: int = 0
+    waste: float = 0.0
+
+
+class Engine:
+    """Owns the sequences and drives the runner.
+
+    With a runner of depth n, up to n submitted steps are uncollected while the next one is planned.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        token_bytes: TokenBytes,
+        eos_token_ids: Iterable[int] = (),
+        policy: str = "fcfs",
+        inter_token_ms: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.scheduler = Scheduler(runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms)
+        self._runner = runner
+        self._info = runner.info
+        self._committer = Committer(self.scheduler, clock)
+        self._token_bytes = token_bytes
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._clock = clock
+        self._in_flight: deque[tuple[ScheduledStep, Any]] = deque()
+        self._choices: dict[str, list[Sequence]] = {}
+        self._ready: list[TokenChunk] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return bool(self._choices or self._in_flight or self._ready or self.scheduler.pool.events)
+
+    def add(self, request: EngineRequest) -> None:
+        """Take a request; one that is known already is ignored, an older attempt of it is dropped without a word.
+
+        Raises InvalidRequestError or ContextLengthExceededError when it can never work.
+        """
+        max_tokens = admission.check(request, self._info)
+        known = self._choices.get(request.request_id)
+        if known is not None:
+            if known[0].attempt >= request.attempt:
+                return
+            self.cancel(request.request_id)
+            self._ready = [chunk for chunk in self._ready if chunk.request_id != request.request_id]
+        choices = [self._new_sequence(request, choice, max_tokens) for choice in range(request.sampling.n)]
+        self._choices[request.request_id] = choices
+        leader: Sequence | None = None
+        for seq in choices:
+            self.scheduler.add(seq)
+            if self._replay(seq):
+                continue
+            seq.leader = leader
+            leader = leader or seq
+        self._drop_finished(request.request_id)
+
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
+        """End a request, or one choice of it, before the next step; unknown and finished ones are left alone."""
+        for seq in tuple(self._choices.get(request_id, ())):
+            if not seq.finished and choice in (None, seq.choice):
+                self._ready.append(self._committer.finish(seq, "cancelled"))
+        self._drop_finished(request_id)
+
+    def end_reasoning(self, request_id: str) -> None:
+        """Close the open think blocks of a request at the next step."""
+        for seq in tuple(self._choices.get(request_id, ())):
+            if not seq.finished and seq.reasoning is not None and seq.reasoning.is_open:
+                self._close_thinking(seq, "client")
+        self._drop_finished(request_id)
+
+    def step(self) -> list[TokenChunk]:
+        """Plan and submit a step, collect the one that is due, and return the chunks that came of it."""
+        chunks, self._ready = self._ready, []
+        scheduled = self.scheduler.schedule()
+        if scheduled is not None:
+            self._in_flight.append((scheduled, self._runner.submit(scheduled.plan)))
+        if self._in_flight and (scheduled is None or len(self._in_flight) > self._info.depth):
+            due, handle = self._in_flight.popleft()
+            chunks += self._committer.commit(due, self._runner.collect(handle))
+            for chunk in chunks:
+                if chunk.finish_reason is not None:
+                    self._drop_finished(chunk.request_id)
+        else:
+            assert scheduled is not None or not self._choices, "requests wait, but nothing can be computed"
+        return chunks
+
+    def events(self) -> list[KvEvent]:
+        """Return what entered and left the prefix cache since the last call."""
+        return self.scheduler.pool.events.drain()
+
+    def load(self) -> EngineLoad:
+        """Return how busy the engine is now."""
+        scheduler = self.scheduler
+        running = scheduler.prefilling + scheduler.decoding
+        held = self._info.num_blocks - scheduler.pool.num_free
+        unfilled = sum(len(seq.block_table) * self._info.block_size - seq.num_tokens for seq in running)
+        return EngineLoad(
+            num_free_blocks=scheduler.pool.num_free,
+            num_running=len(running),
+            num_waiting=len(scheduler.waiting),
+            num_waiting_tokens=scheduler.num_waiting_tokens(),
+            num_preemptions=scheduler.num_preemptions,
+            waste=max(0, unfilled) / (held * self._info.block_size) if held else 0.0,
+        )
+
+    def check_invariants(self) -> None:
+        """Assert that nothing leaked between requests, queues, slots and blocks."""
+        self.scheduler.check_invariants()
+        queued = {id(seq) for seq in self.scheduler.waiting + self.scheduler.prefilling + self.scheduler.decoding}
+        live = {id(seq) for choices in self._choices.values() for seq in choices if not seq.finished}
+        assert queued == live, "a sequence is queued but unknown, or known but nowhere queued"
+
+    def _new_sequence(self, request: EngineRequest, choice: int, max_tokens: int) -> Sequence:
+        stop = StopRule(request.sampling, request.prompt, self._eos_token_ids, max_tokens)
+        seq = Sequence(request, choice, stop, self._clock())
+        if request.prompt.reasoning is not None:
+            seq.reasoning = ReasoningTracker(request.prompt.reasoning, self._token_bytes)
+        return seq
+
+    def _replay(self, seq: Sequence) -> bool:
+        """Bring a sequence to the state that its checkpoint implies; returns whether that already ended it."""
+        output = seq.output_ids
+        reason = None
+        if output and seq.stop.is_stop(output[-1], len(output)):
+            reason, seq.stop_token = "stop", True
+        elif len(output) >= seq.stop.max_tokens:
+            reason = "length"
+        if seq.reasoning is not None:
+            self._replay_thinking(seq, seq.reasoning, output)
+            if reason is None and seq.num_output_tokens >= seq.stop.max_tokens:
+                reason = "length"
+        if reason is not None:
+            self._ready.append(self._committer.finish(seq, reason))
+        return reason is not None
+
+    def _replay_thinking(self, seq: Sequence, tracker: ReasoningTracker, output: list[int]) -> None:
+        seq.num_replayed = len(output)
+        if seq.stop_token:
+            tracker.replay(output[:-1], seq.stop.max_tokens)
+            tracker.stop_token()
+            return
+        missing = tracker.replay(output, seq.stop.max_tokens)
+        if missing:
+            seq.jump(missing)
+        if tracker.budget_spent:
+            self._committer.force_close(seq, "budget")
+
+    def _close_thinking(self, seq: Sequence, ended_by: str) -> None:
+        if self._committer.force_close(seq, ended_by):
+            self._ready.append(self._committer.finish(seq, "length"))
+
+    def _drop_finished(self, request_id: str) -> None:
+        choices = self._choices.get(request_id)
+        if choices is not None and all(seq.finished for seq in choices):
+            del self._choices[request_id]

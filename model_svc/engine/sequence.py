@@ -1,0 +1,129 @@
+"""One sequence: a choice of a request on its way through the engine. The one mutable thing in the engine."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum
+
+from model_svc.engine.plan import NewSequence
+from model_svc.engine.reasoning import ReasoningTracker
+from model_svc.engine.request import EngineRequest, choice_seed
+from model_svc.engine.stopping import StopRule
+from wire import block_hash
+from wire.messages import TokenLogprob, unpack_ids
+
+
+class Status(Enum):
+    """Where a sequence is. A preempted one is waiting again."""
+
+    WAITING = 0
+    RUNNING = 1
+    FINISHED = 2
+
+
+class Sequence:
+    """Tokens, blocks and progress of one choice.
+
+    There is no phase: `num_computed_tokens` (planned steps included) catches up with `num_tokens + num_pending`, where
+    `num_pending` samples are in flight and their ids unknown. `epoch` goes up when samples in flight became void.
+    """
+
+    __slots__ = (
+        "arrived_at", "attempt", "block_hashes", "block_table", "choice", "epoch", "finish_reason",
+        "first_scheduled_at", "first_token_at", "key", "leader", "logprobs", "num_blocks_sent", "num_cached_tokens",
+        "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens",
+        "num_registered", "num_replayed", "prefilled", "reasoning", "request", "request_id", "resync", "seed", "slot",
+        "started_output", "status", "stop", "stop_token", "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.attempt = request.attempt
+        self.choice = choice
+        self.seed = choice_seed(request, choice)
+        self.stop = stop
+        self.key: tuple[int, ...] = ()
+        self.leader: Sequence | None = None
+        self.status = Status.WAITING
+        self.finish_reason: str | None = None
+        self.stop_token = False
+        self.reasoning: ReasoningTracker | None = None
+
+        self.token_ids = unpack_ids(request.prompt.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.token_ids += unpack_ids(request.checkpoint.get(choice, b""))
+        self.num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        self.num_emitted = self.num_output_tokens
+        self.num_replayed = 0
+        self.started_output = False
+        self.logprobs: list[TokenLogprob] = []
+
+        self.slot = -1
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.num_computed_tokens = 0
+        self.num_registered = 0
+        self.num_blocks_sent = 0
+        self.num_pending = 0
+        self.num_inflight = 0
+        self.epoch = 0
+        self.resync = False
+        self.prefilled = False
+
+        self.num_cached_tokens = -1
+        self.arrived_at = arrived_at
+        self.first_scheduled_at = 0.0
+        self.first_token_at = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens are known: prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The generated ids, forced ones included."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more tokens come."""
+        return self.status is Status.FINISHED
+
+    def append(self, token_id: int) -> None:
+        """Add a generated token."""
+        self.token_ids.append(token_id)
+        self.num_output_tokens += 1
+
+    def jump(self, token_ids: tuple[int, ...]) -> None:
+        """Add tokens that need no draw: the next step computes them all at once, what is in flight for here is void."""
+        self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))  # beyond lie void draws
+        self.token_ids += token_ids
+        self.num_output_tokens += len(token_ids)
+        self.num_pending = 0
+        self.epoch += 1
+        self.resync = self.slot >= 0  # the runner counted the void draw, and has not seen these ids
+
+    def hashes(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """Return the names of the first full blocks (at most `num_blocks`), extending the chain where needed."""
+        names = self.block_hashes
+        while len(names) < num_blocks:
+            begin = len(names) * block_size
+            parent = names[-1] if names else self._root()
+            names.append(block_hash.extend(parent, self.token_ids[begin : begin + block_size]))
+        return names[:num_blocks]
+
+    def new_in_slot(self) -> NewSequence:
+        """Return what a runner must know to set up this sequence's slot."""
+        return NewSequence(
+            sampling=self.request.sampling,
+            seed=self.seed,
+            prompt_ids=self.request.prompt.token_ids,
+            generated_ids=array("i", self.output_ids).tobytes(),
+            stop_token_ids=tuple(sorted(self.stop.stop_ids)),
+        )
+
+    def _root(self) -> bytes:
+        # A prompt without a root shares with its own choices only.
+        return self.request.prompt.block_root or block_hash.root(b"", model=self.request_id, block_size=0)

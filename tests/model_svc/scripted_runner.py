@@ -1,0 +1,205 @@
+"""A runner without a model, and a strict reader of plans: a verified fake.
+
+Its KV cache holds, per cell, a hash of all tokens up to there, so it notices a block that was reused too early, a
+position left out or computed with the wrong token, a hit on something that was never written. What it draws is a function
+of the whole context as read from that cache: a wrong schedule cannot give the right answer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from model_svc.engine.plan import NewSequence, RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
+from wire.messages import unpack_ids
+
+# (context, output index, seed) -> the id drawn; None: logits that are not finite
+Reply = Callable[[Sequence[int], int, int], int | None]
+
+
+def hashed_reply(vocab_size: int) -> Reply:
+    """Return a reply that depends on every id of the context, the output index and the seed."""
+
+    def draw(context: Sequence[int], output_index: int, seed: int) -> int:
+        return zlib.crc32(repr((list(context), output_index, seed)).encode()) % vocab_size
+
+    return draw
+
+
+def scripted_reply(*pieces: int | None) -> Reply:
+    """Return a reply that says the given ids by output index, whatever the context; the last one for ever."""
+    return lambda _context, output_index, _seed: pieces[min(output_index, len(pieces) - 1)]
+
+
+_SIZES = {
+    "num_blocks": 64,
+    "block_size": 4,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 64,
+    "max_model_len": 256,
+    "vocab_size": 300,
+}
+
+
+class _Slot:
+    """What a runner knows of one slot."""
+
+    def __init__(self, new: NewSequence) -> None:
+        self.new = new
+        self.prompt = unpack_ids(new.prompt_ids)
+        self.tokens = [*self.prompt, *unpack_ids(new.generated_ids)]
+        self.table: list[int] = []
+        self.next_position = -1
+        self.drawn: int | None = None
+
+
+class ScriptedRunner:
+    """Runs plans at once, hands their outputs over at `collect`, in order."""
+
+    def __init__(self, reply: Reply, **sizes: int) -> None:
+        """`sizes` are fields of RunnerInfo; those not given are small."""
+        self._info = RunnerInfo(device="scripted", **{**_SIZES, **sizes})
+        self.plans: list[StepPlan] = []
+        self.closed = False
+        self._reply = reply
+        self._cells: list[int | None] = [None] * (self._info.num_blocks * self._info.block_size)
+        self._slots: dict[int, _Slot] = {}
+        self._uncollected: deque[StepOutput] = deque()
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    def submit(self, plan: StepPlan) -> int:
+        assert len(self._uncollected) <= self._info.depth, "more steps in flight than the depth allows"
+        assert plan.step == len(self.plans), "steps out of order"
+        assert plan.sequences, "an empty step"
+        self.plans.append(plan)
+        for slot in plan.freed_slots:
+            assert self._slots.pop(slot, None) is not None, "a slot freed twice"
+        assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
+        assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
+        drawn = [self._run(item) for item in plan.sequences]
+        tokens = tuple(token for token in drawn if token is not None and token.token_id >= 0)
+        failed = tuple(token.slot for token in drawn if token is not None and token.token_id < 0)
+        self._uncollected.append(StepOutput(step=plan.step, tokens=tokens, failed_slots=failed, compute_ms=1.0))
+        return plan.step
+
+    def collect(self, handle: int) -> StepOutput:
+        output = self._uncollected.popleft()
+        assert output.step == handle, "collected out of order"
+        return output
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _run(self, item: SequenceStep) -> SampledToken | None:
+        slot = self._set_up(item)
+        end = item.start + item.num_tokens
+        self._take_inputs(slot, item)
+        chain = self._verified_prefix(slot, item.start)
+        for position in range(item.start, end):
+            chain = _extend(chain, slot.tokens[position])
+            self._cells[self._cell(slot, position)] = chain
+        slot.next_position = end
+        if not item.sample:
+            return None
+        assert end == len(slot.tokens), "a draw that is not after the last token"
+        assert item.output_index == end - len(slot.prompt), "output index does not count the generated tokens"
+        return self._draw(slot, item)
+
+    def _set_up(self, item: SequenceStep) -> _Slot:
+        if item.new is not None:
+            slot = self._slots[item.slot] = _Slot(item.new)
+        else:
+            slot = self._slots[item.slot]
+            assert item.start == slot.next_position, "a position left out or computed twice"
+        slot.table += item.new_blocks
+        assert len(set(slot.table)) == len(slot.table), "a block twice in one table"
+        return slot
+
+    def _take_inputs(self, slot: _Slot, item: SequenceStep) -> None:
+        """Bring the input ids into the slot's tokens, checking them against all that is known."""
+        if item.from_device:
+            assert item.num_tokens == 1 and not item.token_ids and slot.drawn is not None
+            ids = [slot.drawn]
+        else:
+            ids = unpack_ids(item.token_ids)
+        assert len(ids) == item.num_tokens > 0
+        for position, token_id in enumerate(ids, item.start):
+            if position < len(slot.tokens):
+                assert slot.tokens[position] == token_id, "a wrong input id"
+            else:
+                assert position == len(slot.tokens) and token_id == slot.drawn, "an input that was not drawn"
+                slot.tokens.append(token_id)
+
+    def _verified_prefix(self, slot: _Slot, start: int) -> int:
+        chain = 0
+        for position in range(start):
+            chain = _extend(chain, slot.tokens[position])
+            assert self._cells[self._cell(slot, position)] == chain, "read a cell that holds something else"
+        return chain
+
+    def _cell(self, slot: _Slot, position: int) -> int:
+        block_size = self._info.block_size
+        return slot.table[position // block_size] * block_size + position % block_size
+
+    def _draw(self, slot: _Slot, item: SequenceStep) -> SampledToken:
+        sampling = slot.new.sampling
+        token = self._reply(slot.tokens, item.output_index, slot.new.seed)
+        if token is None:
+            return SampledToken(slot=item.slot, token_id=-1)
+        while item.output_index < sampling.min_tokens and token in slot.new.stop_token_ids:
+            token = (token + 1) % self._info.vocab_size
+        slot.drawn = token
+        if sampling.logprobs is None:
+            return SampledToken(slot=item.slot, token_id=token)
+        return SampledToken(
+            slot=item.slot, token_id=token, logprob=-token / 100, top_ids=(token,), top_logprobs=(-token / 100,)
+        )
+
+
+def _extend(chain: int, token_id: int) -> int:
+    return zlib.crc32(token_id.to_bytes(4, "little"), chain) + 1
+
+
+class Script(msgspec.Struct, kw_only=True):
+    """`script.json` in a model directory: what a scripted replica says and how big it is.
+
+    `pieces`: ids by output index; empty for a hash of the context. `crash_at_step`: the process dies there.
+    """
+
+    pieces: list[int] = []
+    num_blocks: int = 64
+    max_model_len: int = 256
+    vocab_size: int = 300
+    depth: int = 0
+    step_file: str = ""
+    crash_at_step: int = -1
+
+
+class _ScriptedProcessRunner(ScriptedRunner):
+    """Waits at each step until `step_file` allows it (holds a number above the step's), so that tests set the pace."""
+
+    def __init__(self, script: Script, reply: Reply, max_num_seqs: int, block_size: int) -> None:
+        super().__init__(
+            reply, num_blocks=script.num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_model_len=script.max_model_len, vocab_size=script.vocab_size, depth=script.depth,
+        )  # fmt: skip
+        self._script = script
+
+    def submit(self, plan: StepPlan) -> int:
+        if plan.step == self._script.crash_at_step:
+            raise RuntimeError("the script says crash")
+        return super().submit(plan)
+
+
+def load_runner(model_path: Path, *, max_num_seqs: int = 8, block_size: int = 4, **_: object) -> ScriptedRunner:
+    """Build a runner from `script.json`, as `model_svc.runner.load.load_runner` builds a real one."""
+    script = msgspec.json.decode((Path(model_path) / "script.json").read_bytes(), type=Script)
+    reply = scripted_reply(*script.pieces) if script.pieces else hashed_reply(script.vocab_size)
+    return _ScriptedProcessRunner(script, reply, max_num_seqs, block_size)
