@@ -7,7 +7,7 @@ job's partition. An entry stays in its stream until the job has moved on, so a s
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -84,7 +84,9 @@ class Bus(Records, Placing):
         delivery.close()
         return HandOff.DONE if outcome else HandOff.LOST
 
-    async def consume(self, stream: str, *, group: str, consumer: str, count: int = 16) -> AsyncIterator[Delivery]:
+    async def consume(
+        self, stream: str, *, group: str, consumer: str, count: int = 16
+    ) -> AsyncGenerator[Delivery, None]:
         """Yield what arrives for this member of a group, and what silent members left (never of a replica's stream).
 
         Entries are kept alive only while the next one is asked for: handle each within `options.claim_idle_s`, or use

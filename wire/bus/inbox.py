@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -41,7 +41,7 @@ class _Seen:
         return False
 
 
-async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncIterator[AnyMessage]:
+async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGenerator[AnyMessage, None]:
     """Yield messages as they arrive, across reconnects; malformed ones are counted and skipped."""
     seen = _Seen()
     last = await _last_id(bus, stream) if start == "$" else start

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 from wire import codec, topics
 from wire.bus.connection import Arg
@@ -43,12 +43,12 @@ class Post(Core):
         command = ("XADD", stream, "MAXLEN", "~", maxlen, "*", "m", codec.encode(message), "n", self._nonce())
         await self.route.call(stream, *command, "t", time.time())
 
-    async def inbox(self, stream: str, *, start: str = "0") -> AsyncIterator[AnyMessage]:
+    async def inbox(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
         """Yield the messages of a stream with one reader; what was read is removed. `start` "$": new ones only."""
         async for message in follow(self, stream, start=start, trim=True):
             yield message
 
-    async def watch(self, stream: str, *, start: str = "0") -> AsyncIterator[AnyMessage]:
+    async def watch(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
         """Yield the messages of a stream that others watch too, from the oldest kept one on (`start` "$": new ones)."""
         async for message in follow(self, stream, start=start, trim=False):
             yield message

@@ -165,11 +165,17 @@ class Route:
                 return await attempt()
             except OutOfMemoryError as error:
                 raise OverloadedError("the bus is out of memory", retry_after_s=1.0) from error
-            except (AuthenticationError, AuthorizationError) as error:
-                raise UnavailableError(f"the message bus refuses us: {error}") from error
             except PASSING as error:
+                if _is_refusal(error):
+                    raise UnavailableError(f"the message bus refuses us: {error}") from error
                 if anyio.current_time() + delay > give_up:
                     raise UnavailableError(f"the message bus does not answer: {error}") from error
             await anyio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, _LAST_DELAY_S)
             await self.learn_again()
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    # redis-py counts these as connection errors and wraps them when they come during the handshake.
+    refusals = (AuthenticationError, AuthorizationError)
+    return isinstance(error, refusals) or (error is not None and isinstance(error.__cause__, refusals))

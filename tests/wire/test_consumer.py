@@ -1,0 +1,258 @@
+"""A consumer loses nothing: dead members, lost replies, deleted groups and streams, trimmed and malformed entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from wire import topics
+from wire.bus import Bus, BusOptions, Delivery, HandOff
+from wire.messages import Failure, Job
+
+pytestmark = pytest.mark.anyio
+
+HISTORY, TOKENIZER = topics.history(0), topics.tokenizer(0, "m")
+GROUP = "history"
+
+
+async def read(bus: Bus, name: str = "one", *, stream: str = HISTORY, count: int = 10) -> list[Delivery]:
+    with anyio.fail_after(5):
+        return await bus.consumer(stream, group=GROUP, name=name).read(count)
+
+
+async def admit(bus: Bus, make_job: Any, *names: str) -> None:
+    for name in names:
+        await bus.admit(make_job(name), {}, to=HISTORY, ttl_s=60)
+
+
+def ids(deliveries: list[Delivery]) -> list[str]:
+    return [delivery.message.request_id for delivery in deliveries if isinstance(delivery.message, Job)]
+
+
+async def pending(bus: Bus, stream: str = HISTORY) -> int:
+    summary = await bus.route.call(stream, "XPENDING", stream, GROUP)
+    return int(summary[0])
+
+
+async def test_entries_of_a_dead_consumer_are_claimed_by_a_living_one(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1", "r2")
+    assert ids(await read(bus, "dead")) == ["r1", "r2"]
+    claimed = await read(bus, "living")
+    assert ids(claimed) == ["r1", "r2"]
+    assert {delivery.times_delivered for delivery in claimed} == {2}
+
+
+async def test_a_consumer_that_keeps_its_entries_alive_is_not_robbed(bus_url: str, make_job: Any) -> None:
+    options = BusOptions(block_s=0.02, claim_idle_s=0.15)
+    async with Bus.open(bus_url, options) as bus, anyio.create_task_group() as tasks:
+        await admit(bus, make_job, "r1")
+        slow = bus.consumer(HISTORY, group=GROUP, name="slow")
+        [held] = await slow.read(1)
+
+        async def rob() -> None:
+            raise AssertionError(f"robbed of {await bus.consumer(HISTORY, group=GROUP, name='thief').read(1)}")
+
+        tasks.start_soon(rob)
+        give_up = anyio.current_time() + 4 * options.claim_idle_s
+        while anyio.current_time() < give_up:
+            await slow.keep_alive()
+            await anyio.sleep(options.claim_idle_s / 5)
+        tasks.cancel_scope.cancel()
+        assert await bus.finish(held)
+
+
+async def test_keeping_alive_never_takes_an_entry_back_from_a_new_owner(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1")
+    woken = bus.consumer(HISTORY, group=GROUP, name="woken")
+    await woken.read(1)
+    await read(bus, "owner")
+    await woken.keep_alive()
+    [row] = await bus.route.call(HISTORY, "XPENDING", HISTORY, GROUP, "-", "+", 10)
+    assert row[1] == b"owner"
+
+
+async def test_a_consumer_started_again_under_its_name_finds_what_it_held(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1", "r2")
+    await read(bus, "one", count=1)
+    again = bus.consumer(HISTORY, group=GROUP, name="one")
+    with anyio.fail_after(5):
+        first, second = await again.read(10), await again.read(10)
+    assert (ids(first), ids(second)) == (["r1"], ["r2"])
+    assert first[0].times_delivered == 2
+
+
+async def test_after_three_deliveries_an_entry_becomes_a_dead_letter_and_a_failure(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "poison")
+    for attempt in range(1, 4):
+        [poison] = await read(bus, f"victim{attempt}", count=1)
+        assert ids([poison]) == ["poison"]
+        assert poison.times_delivered == attempt
+    survivor = bus.consumer(HISTORY, group=GROUP, name="survivor")
+    with anyio.move_on_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(survivor.read, 1)
+            failure = await anext(bus.inbox(topics.edge("e")))
+            await admit(bus, make_job, "fine")  # only this one comes out of the read
+    assert isinstance(failure, Failure)
+    assert (failure.request_id, failure.code) == ("poison", "dead_letter")
+    assert bus.counts.num_dead_letters == 1
+    assert len(survivor.open_ids) == 1
+    dead = topics.dead_letter(0)
+    [[_, fields]] = await bus.route.call(dead, "XRANGE", dead, "-", "+")
+    assert fields[fields.index(b"stream") + 1] == HISTORY.encode()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [("m", b"\xc1"), ("m", b""), ("m", b"\x81\xa4type\xa4Nope"), ("other", b"1"), ("m", b"\x80", "t", b"never")],
+)
+async def test_malformed_bytes_are_a_dead_letter_and_not_a_crash(bus: Bus, make_job: Any, fields: Any) -> None:
+    await bus.route.call(HISTORY, "XADD", HISTORY, "*", *fields)
+    await admit(bus, make_job, "r1")
+    assert ids(await read(bus)) == ["r1"]
+    assert bus.counts.num_malformed == 1
+    assert await bus.route.call(topics.dead_letter(0), "XLEN", topics.dead_letter(0)) == 1
+    assert await pending(bus) == 1
+
+
+async def test_dead_letters_are_bounded(bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wire.bus.endings.DEAD_LETTER_MAXLEN", 3)
+    for _ in range(5):
+        await bus.route.call(HISTORY, "XADD", HISTORY, "*", "m", b"\xc1")
+    await admit(bus, make_job, "r1")
+    assert ids(await read(bus)) == ["r1"]
+    assert await bus.route.call(topics.dead_letter(0), "XLEN", topics.dead_letter(0)) == 3
+
+
+async def test_pending_entries_without_payload_are_acknowledged_and_counted_as_lost(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1", "r2", "r3", "r4")
+    held = await read(bus, "one")
+    await bus.route.call(HISTORY, "XTRIM", HISTORY, "MAXLEN", 2)
+    await bus.route.call(HISTORY, "XDEL", HISTORY, held[2].entry_id)
+    again = await read(bus, "one")
+    assert ids(again) == ["r4"]
+    assert bus.counts.num_lost == 3
+    assert await pending(bus) == 1
+    await bus.finish(again[0])
+    assert await pending(bus) == 0
+
+
+async def test_entries_without_payload_of_a_dead_consumer_leave_the_group_too(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1", "r2", "r3")
+    await read(bus, "dead")
+    await bus.route.call(HISTORY, "XTRIM", HISTORY, "MAXLEN", 1)
+    assert ids(await read(bus, "living")) == ["r3"]
+    assert bus.counts.num_lost == 2
+    assert await pending(bus) == 1
+
+
+@pytest.mark.parametrize("what", ["group", "stream"])
+async def test_a_group_or_stream_deleted_under_a_running_consumer_is_made_again(
+    bus: Bus, make_job: Any, what: str
+) -> None:
+    consumer = bus.consumer(HISTORY, group=GROUP, name="one")
+    await admit(bus, make_job, "r1")
+    await consumer.read(1)
+    found: list[str] = []
+
+    async def wait(task_status: Any) -> None:
+        task_status.started()
+        while "r2" not in found:
+            found.extend(ids(await consumer.read(10)))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(wait)
+            if what == "group":
+                await bus.route.call(HISTORY, "XGROUP", "DESTROY", HISTORY, GROUP)
+            else:
+                await bus.route.call(HISTORY, "DEL", HISTORY)
+            await admit(bus, make_job, "r2")
+    # What lay unacknowledged in the stream is delivered again with a new group; with the stream it is gone.
+    assert found == (["r1", "r2"] if what == "group" else ["r2"])
+
+
+async def test_a_hand_off_while_the_group_is_gone_loses_nothing(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1")
+    [held] = await read(bus, "one")
+    await bus.route.call(HISTORY, "XGROUP", "DESTROY", HISTORY, GROUP)
+    assert await bus.hand_off(held, make_job("r1"), to=TOKENIZER) is HandOff.LOST
+    [again] = await read(bus, "two")
+    assert await bus.hand_off(again, make_job("r1"), to=TOKENIZER) is HandOff.DONE
+
+
+async def test_a_replica_s_stream_is_never_claimed(bus: Bus, make_job: Any) -> None:
+    stream = topics.replica(0, "m-a-1")
+    await bus.admit(make_job(), {}, to=stream, ttl_s=60)
+    await read(bus, "m-a-1", stream=stream)
+    with anyio.move_on_after(3 * bus.options.claim_idle_s) as scope:
+        await bus.consumer(stream, group=GROUP, name="m-b-2").read(1)
+    assert scope.cancelled_caught
+    [row] = await bus.route.call(stream, "XPENDING", stream, GROUP, "-", "+", 10)
+    assert row[1] == b"m-a-1"
+
+
+async def test_a_replica_finds_again_what_a_lost_reply_carried(bus: Bus, make_job: Any, make_relay: Any) -> None:
+    stream = topics.replica(0, "m-a-1")
+    relay = make_relay()
+    cut: list[bytes] = []
+
+    async def cut_after_first_read(command: list[bytes]) -> None:
+        if command[0] == b"XREADGROUP" and not cut and await bus.route.call(stream, "XLEN", stream):
+            cut.append(command[0])
+            await relay.cut()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, bus.options) as victim:
+            await bus.admit(make_job(), {}, to=stream, ttl_s=60)
+            relay.after = cut_after_first_read
+            assert ids(await read(victim, "m-a-1", stream=stream)) == ["r1"]
+            assert cut
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_consumer_that_leaves_gives_its_entries_back_at_once_and_uncounted(bus_url: str, make_job: Any) -> None:
+    async with Bus.open(bus_url, BusOptions(block_s=0.05, claim_idle_s=60)) as bus:
+        await admit(bus, make_job, "r1")
+        leaving = bus.consumer(HISTORY, group=GROUP, name="leaving")
+        await leaving.read(1)
+        await leaving.leave()
+        [again] = await read(bus, "staying")
+        assert again.times_delivered == 1
+
+
+async def test_a_consumer_that_holds_nothing_leaves_no_name_behind(bus: Bus, make_job: Any) -> None:
+    leaving = bus.consumer(HISTORY, group=GROUP, name="leaving")
+    await admit(bus, make_job, "r1")
+    [held] = await leaving.read(1)
+    await bus.finish(held)
+    await leaving.leave()
+    assert await bus.route.call(HISTORY, "XINFO", "CONSUMERS", HISTORY, GROUP) == []
+
+
+async def test_consumers_that_died_long_ago_are_struck_from_the_group(
+    bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admit(bus, make_job, "r1", "r2")
+    [first] = await read(bus, "idle", count=1)
+    await bus.finish(first)
+    await read(bus, "holding", count=1)
+    monkeypatch.setattr("wire.bus.consumer.SILENT_CONSUMER_TTL_S", -1.0)
+    await read(bus, "new")
+    rows = await bus.route.call(HISTORY, "XINFO", "CONSUMERS", HISTORY, GROUP)
+    assert {row[1] for row in rows} <= {b"holding", b"new"}
+    assert await pending(bus) == 1
+
+
+async def test_a_released_entry_is_delivered_again_after_its_delay(bus: Bus, make_job: Any) -> None:
+    await admit(bus, make_job, "r1")
+    consumer = bus.consumer(HISTORY, group=GROUP, name="one")
+    [held] = await consumer.read(1)
+    await consumer.release(held, delay_s=0.01)
+    assert consumer.open_ids == frozenset()
+    with anyio.fail_after(5):
+        [again] = await consumer.read(1)
+    assert again.times_delivered == 2
