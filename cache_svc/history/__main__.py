@@ -1,0 +1,11 @@
+"""Run the history desk: `python -m cache_svc.history`."""
+
+from __future__ import annotations
+
+from cache_svc.history.service import serve
+from cache_svc.history.settings import HistorySettings
+from wire.process import run
+from wire.settings import from_command_line
+
+if __name__ == "__main__":
+    run(serve, from_command_line(HistorySettings), name="history")

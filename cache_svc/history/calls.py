@@ -1,0 +1,150 @@
+"""The operations behind /v1/conversations and /v1/responses/{id}, by the name in a HistoryCall.
+
+A tenant sees its own objects only; another's is not found. A call that is repeated (claimed from a dead desk) has the
+same outcome, but for a deletion, which then finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from cache_svc.history import scripts
+from cache_svc.history.catalog import Catalog
+from cache_svc.history.items import input_items, named, title_of
+from cache_svc.history.reading import Reader, listing
+from cache_svc.history.records import Said
+from cache_svc.history.rewrite import Rewriter
+from cache_svc.history.store import find, missing, now_ms
+from wire import codec
+from wire.bus.route import Route
+from wire.errors import ConflictError, InvalidRequestError
+from wire.messages import ChatMessage, HistoryCall
+
+Operation = Callable[[HistoryCall, int], Awaitable[Any]]
+
+_MAX_LIMIT = 100
+
+
+class Calls:
+    """Answers HistoryCalls. `ttl_ms` is how long a conversation lives after the last write."""
+
+    def __init__(self, route: Route, catalog: Catalog, rewriter: Rewriter, *, ttl_ms: int) -> None:
+        self._route = route
+        self._catalog = catalog
+        self._rewriter = rewriter
+        self._reader = Reader(route)
+        self._ttl_ms = ttl_ms
+        self._operations: dict[str, Operation] = {
+            "create_conversation": self._create_conversation,
+            "get_conversation": self._get_conversation,
+            "update_conversation": self._update_conversation,
+            "delete_conversation": self._delete_conversation,
+            "list_conversations": self._list_conversations,
+            "list_items": self._list_items,
+            "get_response": self._get_response,
+            "delete_response": self._delete_response,
+            "list_input_items": self._list_input_items,
+        }
+
+    async def answer(self, call: HistoryCall, partition: int) -> Any:
+        """Return the result of a call that came on this partition's stream.
+
+        Raises NotFoundError, ConflictError or InvalidRequestError.
+        """
+        operation = self._operations.get(call.op)
+        if operation is None:
+            raise InvalidRequestError(f"the history desk knows no operation {call.op!r}", param="op")
+        return await operation(call, partition)
+
+    async def _create_conversation(self, call: HistoryCall, partition: int) -> Any:
+        conversation_id: str = call.args["id"]
+        keys = find(conversation_id, "id", "conversation")
+        messages = named(msgspec.convert(call.args.get("items") or [], tuple[ChatMessage, ...]), conversation_id)
+        said = Said(input=messages)
+        now = now_ms()
+        await self._route.run(
+            scripts.CREATE,
+            (keys.head, keys.turns, keys.order, keys.at),
+            *(call.tenant, conversation_id, now, self._ttl_ms, title_of(messages)),
+            msgspec.msgpack.encode(call.args.get("metadata") or {}),
+            codec.encode(said) if messages else b"",
+            *(item["id"] for item in input_items(said)),
+        )
+        await self._catalog.touch(call.tenant, partition, conversation_id, now)
+        return await self._get_conversation(call, partition)
+
+    async def _get_conversation(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        found = await self._catalog.read(call.tenant, call.args["id"])
+        if found is None:
+            raise missing(call.args["id"], "conversation")
+        return found
+
+    async def _update_conversation(self, call: HistoryCall, partition: int) -> Any:
+        conversation_id: str = call.args["id"]
+        keys = find(conversation_id, "conversation")
+        now = now_ms()
+        found = await self._route.run(
+            scripts.UPDATE,
+            (keys.head, keys.turns, keys.order, keys.at),
+            *(call.tenant, conversation_id, now, self._ttl_ms),
+            msgspec.msgpack.encode(call.args.get("metadata") or {}),
+        )
+        if not found:
+            raise missing(conversation_id, "conversation")
+        await self._catalog.touch(call.tenant, partition, conversation_id, now)
+        return await self._get_conversation(call, partition)
+
+    async def _delete_conversation(self, call: HistoryCall, partition: int) -> Any:
+        conversation_id: str = call.args["id"]
+        keys = find(conversation_id, "conversation")
+        found = await self._route.run(scripts.DELETE_CONVERSATION, keys, call.tenant, conversation_id)
+        if not found:
+            raise missing(conversation_id, "conversation")
+        await self._catalog.remove(call.tenant, partition, conversation_id)
+        self._rewriter.ask()
+        return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+    async def _list_conversations(self, call: HistoryCall, partition: int) -> Any:
+        page = _page_of(call)
+        data, has_more = await self._catalog.page(call.tenant, partition, limit=page["limit"], after=page["after"])
+        return listing(data, has_more=has_more)
+
+    async def _list_items(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        return await self._reader.items(call.tenant, call.args["id"], **_page_of(call))
+
+    async def _get_response(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        return await self._reader.response(call.tenant, call.args["id"])
+
+    async def _delete_response(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        response_id: str = call.args["id"]
+        keys = find(response_id, "response_id", "response")
+        outcome = await self._route.run(
+            scripts.DELETE_TURN, (keys.head, keys.turns, keys.pending), call.tenant, response_id
+        )
+        if outcome == 2:
+            raise ConflictError(f"response {response_id!r} is still being generated", param="response_id")
+        if not outcome:
+            raise missing(response_id, "response_id", "response")
+        self._rewriter.ask()
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    async def _list_input_items(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        return await self._reader.input_items(call.tenant, call.args["id"], **_page_of(call))
+
+
+def _page_of(call: HistoryCall) -> dict[str, Any]:
+    limit = call.args.get("limit") or 20
+    order = call.args.get("order") or "desc"
+    if not isinstance(limit, int) or not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidRequestError(f"limit must be a number from 1 to {_MAX_LIMIT}", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequestError("order must be 'asc' or 'desc'", param="order")
+    return {"limit": limit, "after": call.args.get("after"), "order": order}

@@ -1,0 +1,96 @@
+"""Messages as the items of OpenAI's Responses and Conversations APIs.
+
+A message of ours may be several items: reasoning, text and calls of the assistant are one message to the chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cache_svc.history.records import Said
+from wire.messages import ChatMessage
+
+TITLE_CHARACTERS = 60
+
+
+def named(messages: Iterable[ChatMessage], turn_id: str, *, start: int = 0) -> tuple[ChatMessage, ...]:
+    """Give every message that lacks one an item id, the same one at each call."""
+    return tuple(
+        message
+        if message.item_id
+        else msgspec.structs.replace(message, item_id=f"{_prefix(message)}_{_stem(turn_id)}{number:02x}")
+        for number, message in enumerate(messages, start)
+    )
+
+
+def input_items(said: Said) -> list[dict[str, Any]]:
+    """Return the items that went into a turn."""
+    return [item for message in said.input for item in items_of(message, "completed")]
+
+
+def output_items(said: Said) -> list[dict[str, Any]]:
+    """Return the items that came out of a turn."""
+    if said.items is not None:
+        return [dict(item) for item in said.items]
+    return [item for message in said.output for item in items_of(message, said.status)]
+
+
+def all_items(said: Said, turn_id: str) -> list[dict[str, Any]]:
+    """Return all items of a turn, oldest first, each with the id of its response if it belongs to one."""
+    items = input_items(said) + output_items(said)
+    return [item | {"response_id": turn_id} for item in items] if turn_id.startswith("resp_") else items
+
+
+def items_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
+    """Return a message as items."""
+    item_id, role = message.item_id or "", message.role
+    if role == "tool":
+        output = {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
+        return [{"id": item_id, **output, "status": "completed"}]
+    if role != "assistant":
+        content = [{"type": "input_text", "text": message.content}]
+        return [{"id": item_id, "type": "message", "status": "completed", "role": role, "content": content}]
+    status = status if status in ("completed", "incomplete") else "incomplete"
+    items: list[dict[str, Any]] = []
+    if message.reasoning:
+        content = [{"type": "reasoning_text", "text": message.reasoning}]
+        reasoning = {"type": "reasoning", "summary": [], "content": content, "status": status}
+        items.append({"id": f"rs_{_stem(item_id)}", **reasoning})
+    if message.content or not (message.reasoning or message.tool_calls):
+        text = [{"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}]
+        items.append({"id": item_id, "type": "message", "status": status, "role": role, "content": text})
+    return items + _calls(message, status)
+
+
+def title_of(messages: Iterable[ChatMessage]) -> str:
+    """Return a title for a conversation that begins with these messages: the first words of its user."""
+    text = next((message.content for message in messages if message.role == "user" and message.content.strip()), "")
+    return " ".join(text[: 4 * TITLE_CHARACTERS].split())[:TITLE_CHARACTERS].rstrip()
+
+
+def _calls(message: ChatMessage, status: str) -> list[dict[str, Any]]:
+    only = len(message.tool_calls) == 1 and (message.item_id or "").startswith("fc_")
+    return [
+        {
+            "id": message.item_id if only else f"fc_{_stem(message.item_id or '')}{number:02x}",
+            "type": "function_call",
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": status,
+        }
+        for number, call in enumerate(message.tool_calls)
+    ]
+
+
+def _prefix(message: ChatMessage) -> str:
+    if message.role == "tool":
+        return "fco"
+    return "fc" if message.tool_calls and not message.content and len(message.tool_calls) == 1 else "msg"
+
+
+def _stem(object_id: str) -> str:
+    return object_id.partition("_")[2]

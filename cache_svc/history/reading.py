@@ -1,0 +1,102 @@
+"""What the history shows to clients: conversations' items, responses, input items, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cache_svc.history import scripts
+from cache_svc.history.items import all_items, input_items, output_items
+from cache_svc.history.keys import Keys
+from cache_svc.history.records import Meta, Said
+from cache_svc.history.store import find, missing, now_ms, off_loop
+from cache_svc.history.waiting import may_come
+from wire import codec
+from wire.bus.route import Route
+from wire.errors import NotFoundError
+
+
+class Reader:
+    """Reads stored turns for clients."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+
+    async def items(
+        self, tenant: str, conversation_id: str, *, limit: int, after: str | None, order: str
+    ) -> dict[str, Any]:
+        """Return a page of a conversation's items. Raises NotFoundError for the conversation or for `after`."""
+        keys = find(conversation_id, "conversation")
+        state, *rest = await self._route.run(
+            scripts.PAGE_ITEMS,
+            (keys.head, keys.turns, keys.order, keys.at),
+            *(tenant, conversation_id, after or "", order, limit + 2),  # every turn has an item; one is skipped into
+        )
+        if state == b"unknown":
+            raise missing(after or "", "after", "item")
+        if state != b"ok":
+            raise missing(conversation_id, "conversation")
+        items = await off_loop(sum(map(len, rest)), lambda: _items(rest, newest_first=order == "desc"))
+        return _page(items, limit=limit, after=after)
+
+    async def response(self, tenant: str, response_id: str) -> dict[str, Any]:
+        """Return a response as the client got it; one that is under way as far as it is known."""
+        keys = find(response_id, "response_id", "response")
+        state, *rest = await self._turn(keys, tenant, response_id)
+        if state == b"pending" and await may_come(self._route, rest[0].decode()):
+            begun = {"id": response_id, "object": "response", "status": "in_progress", "model": rest[1].decode()}
+            return {**begun, "output": [], "error": None, "incomplete_details": None, "usage": None}
+        if state != b"ok":
+            raise missing(response_id, "response_id", "response")
+        said, meta = codec.decode(rest[0], Said), codec.decode(rest[1], Meta)
+        shown = meta.response or {
+            "id": response_id,
+            "object": "response",
+            "created_at": int(meta.created_at),
+            "model": meta.model,
+            "status": said.status,
+            "usage": meta.usage,
+        }
+        return {**shown, "output": output_items(said)}
+
+    async def input_items(
+        self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str
+    ) -> dict[str, Any]:
+        """Return a page of the items that went into a response."""
+        keys = find(response_id, "response_id", "response")
+        state, *rest = await self._turn(keys, tenant, response_id)
+        if state != b"ok":
+            raise missing(response_id, "response_id", "response")
+        items = input_items(codec.decode(rest[0], Said))
+        if order == "desc":
+            items.reverse()
+        return _page(items, limit=limit, after=after)
+
+    async def _turn(self, keys: Keys, tenant: str, turn_id: str) -> list[bytes]:
+        found: list[bytes] = await self._route.run(
+            scripts.READ_TURN, (keys.head, keys.turns, keys.pending), tenant, turn_id, now_ms()
+        )
+        return found
+
+
+def _items(parts: list[bytes], *, newest_first: bool) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for turn_id, raw in zip(parts[0::2], parts[1::2], strict=True):
+        items = all_items(codec.decode(raw, Said), turn_id.decode()) if raw else []
+        found += reversed(items) if newest_first else items
+    return found
+
+
+def _page(items: list[dict[str, Any]], *, limit: int, after: str | None) -> dict[str, Any]:
+    """Cut a page out of items that begin at or before the item `after`."""
+    if after is not None:
+        place = next((number for number, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise NotFoundError(f"item {after[:80]!r} was not found", param="after")
+        items = items[place + 1 :]
+    return listing(items[:limit], has_more=len(items) > limit)
+
+
+def listing(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """Return a list object."""
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}

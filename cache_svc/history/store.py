@@ -1,0 +1,233 @@
+"""Conversations and chains of responses in Redis: recalled for a request, extended by a turn.
+
+Every change is one script in one slot, so two writers to one conversation lose nothing and a repeat changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import anyio
+
+from cache_svc.history import scripts, token_ids
+from cache_svc.history.items import input_items, items_of, named, output_items, title_of
+from cache_svc.history.keys import Keys, keys_of, root_of
+from cache_svc.history.records import Meta, Said, TokenIds
+from wire import codec
+from wire.bus.route import Route
+from wire.errors import ConflictError, InternalError, NotFoundError
+from wire.messages import ChatMessage, ConversationRef, Job, Recalled, Turn
+
+T = TypeVar("T")
+
+_ON_THE_LOOP_BYTES = 128 * 1024  # decoding runs at about 200 MB/s; more than this leaves the event loop
+
+
+class Pending(NamedTuple):
+    """Turns that are admitted and not stored yet, by the requests ("partition/id") that will bring them."""
+
+    requests: tuple[str, ...]
+
+
+class Stored(enum.Enum):
+    """What became of a turn."""
+
+    GONE = 0
+    NEW = 1
+    KNOWN = 2
+
+
+def now_ms() -> int:
+    """Return Unix time in milliseconds."""
+    return int(time.time() * 1000)
+
+
+def find(object_id: str, param: str, what: str = "") -> Keys:
+    """Return the keys where an object of this id would be. Raises NotFoundError for what cannot be an id of ours."""
+    root = root_of(object_id)
+    if root is None:
+        raise missing(object_id, param, what)
+    return keys_of(root)
+
+
+def missing(object_id: str, param: str, what: str = "") -> NotFoundError:
+    """Return the error for an object that is not there, expired, or another tenant's."""
+    return NotFoundError(f"{what or param.replace('_', ' ')} {object_id[:80]!r} was not found", param=param)
+
+
+async def off_loop(num_bytes: int, work: Callable[[], T]) -> T:
+    """Run work whose time goes with `num_bytes`, in a thread if it would hold the event loop up."""
+    return work() if num_bytes < _ON_THE_LOOP_BYTES else await anyio.to_thread.run_sync(work)
+
+
+class Store:
+    """The history of all conversations. `ttl_s` counts from the last write to a conversation or chain."""
+
+    def __init__(self, route: Route, *, ttl_s: float) -> None:
+        self._route = route
+        self.ttl_ms = int(ttl_s * 1000)
+
+    async def admit(self, job: Job, tenant: str, ref: ConversationRef) -> None:
+        """Mark the turn that this job will bring, so that whoever continues it knows to wait.
+
+        Raises NotFoundError when what it continues is not there.
+        """
+        keys = find(*_continued(ref))
+        if ref.response_id and root_of(ref.response_id) != root_of(_continued(ref)[0]):
+            raise InternalError("the response's id does not begin with the root of what it continues")
+        parent = ref.previous_response_id or "-"
+        request = f"{job.partition}/{job.request_id}"
+        arguments = (parent, ref.response_id, int(job.deadline * 1000), now_ms(), request, job.model)
+        found = await self._route.run(
+            scripts.ADMIT, (keys.head, keys.pending), tenant, ref.conversation_id or "", *arguments
+        )
+        if not found:
+            raise missing(*_continued(ref))
+
+    async def recall(self, tenant: str, ref: ConversationRef, model: str, *, wait: bool) -> Recalled | Pending:
+        """Return what was said before, or Pending if it may be complete after a short while (only with `wait`).
+
+        Raises NotFoundError, or ConflictError when the response to continue is still being generated.
+        """
+        if ref.conversation_id is not None:
+            return await self._recall_conversation(tenant, ref, model, wait=wait)
+        parts = await self._chain(tenant, ref.previous_response_id or "", wait=wait)
+        if isinstance(parts, Pending):
+            return parts
+        return await off_loop(sum(map(len, parts)), lambda: _recalled_chain(parts, model))
+
+    async def _recall_conversation(
+        self, tenant: str, ref: ConversationRef, model: str, *, wait: bool
+    ) -> Recalled | Pending:
+        assert ref.conversation_id is not None
+        keys = find(ref.conversation_id, "conversation")
+        own = ref.response_id if ref.store else ""
+        state, *rest = await self._route.run(
+            scripts.RECALL_CONVERSATION,
+            (keys.head, keys.turns, keys.order, keys.pending),
+            *(tenant, ref.conversation_id, own, now_ms(), int(wait)),
+        )
+        if state == b"pending":
+            return Pending(tuple(request.decode() for request in rest))
+        if state != b"ok":
+            raise missing(ref.conversation_id, "conversation")
+        num_turns, ids, num_in_ids, *said = rest
+        found = await off_loop(sum(map(len, said)), lambda: _recalled_conversation(said, ids, num_in_ids, model))
+        return Recalled(
+            messages=found.messages,
+            prompt_ids=found.prompt_ids,
+            covers=found.covers,
+            conversation_id=ref.conversation_id,
+            version=num_turns,
+        )
+
+    async def _chain(
+        self, tenant: str, turn_id: str, *, wait: bool = False, only_ids: bool = False
+    ) -> list[bytes] | Pending:
+        keys = find(turn_id, "previous_response_id")
+        state, *parts = await self._route.run(
+            scripts.RECALL_CHAIN,
+            (keys.head, keys.turns, keys.order, keys.pending),
+            *(tenant, turn_id, now_ms(), int(wait), int(only_ids)),
+        )
+        if state == b"pending":
+            return Pending(tuple(request.decode() for request in parts))
+        if state == b"conflict":
+            raise ConflictError(f"response {turn_id!r} is still being generated", param="previous_response_id")
+        if state != b"ok":
+            raise missing(turn_id, "previous_response_id")
+        found: list[bytes] = parts
+        return found
+
+    async def store(self, turn: Turn) -> Stored:
+        """Store a turn, once: the first of the highest attempt counts."""
+        ref = turn.conversation
+        keys = find(*_continued(ref))
+        said = _said(turn)
+        in_order = turn.status != "failed" or any(_has_content(message) for message in turn.output)
+        item_ids: list[str] = []
+        if ref.conversation_id is not None and in_order:
+            item_ids = [item["id"] for item in input_items(said) + output_items(said)]
+        meta = Meta(
+            model=turn.model,
+            created_at=turn.created_at,
+            usage={} if turn.response else turn.usage,
+            response={name: value for name, value in turn.response.items() if name != "output"},
+        )
+        ids = await self._packed_ids(turn)
+        outcome = await self._route.run(
+            scripts.STORE,
+            keys,
+            *(turn.tenant, ref.conversation_id or "", ref.previous_response_id or "-", turn.response_id),
+            *(turn.attempt, now_ms(), self.ttl_ms, int(in_order), title_of(turn.input)),
+            *(codec.encode(said), codec.encode(meta), codec.encode(ids) if ids else b""),
+            *item_ids,
+        )
+        return Stored(outcome)
+
+    async def _packed_ids(self, turn: Turn) -> TokenIds | None:
+        if not turn.prompt_ids:
+            return None
+        parent_ids = b""
+        if turn.conversation.previous_response_id is not None:
+            try:
+                parts = await self._chain(turn.tenant, turn.conversation.previous_response_id, only_ids=True)
+            except (NotFoundError, ConflictError):  # deleted meanwhile
+                parts = []
+            assert not isinstance(parts, Pending)
+            parent_ids = token_ids.unpack([_ids(raw) for raw in parts[1::2]], turn.model)
+        dropped = (turn.usage.get("headrace") or {}).get("messages_dropped", 0)
+        return token_ids.pack(turn.prompt_ids, parent_ids, turn.model, whole=not dropped)
+
+
+def _continued(ref: ConversationRef) -> tuple[str, str]:
+    """Return the id that names the slot, and the field that names the id."""
+    if ref.conversation_id is not None:
+        return ref.conversation_id, "conversation"
+    if ref.previous_response_id is not None:
+        return ref.previous_response_id, "previous_response_id"
+    return ref.response_id, "response_id"
+
+
+def _said(turn: Turn) -> Said:
+    entered = named(turn.input, turn.response_id)
+    answered = named(turn.output, turn.response_id, start=len(entered))
+    derived = [item for message in answered for item in items_of(message, turn.status)]
+    given = turn.response.get("output")
+    # What the client got is kept as it was, but not twice.
+    items = tuple(given) if given is not None and given != derived else None
+    return Said(input=entered, output=answered, status=turn.status, items=items)
+
+
+def _has_content(message: ChatMessage) -> bool:
+    return bool(message.content or message.reasoning or message.tool_calls)
+
+
+def _messages(raw: bytes) -> tuple[ChatMessage, ...]:
+    if not raw:
+        return ()
+    said = codec.decode(raw, Said)
+    return said.input + said.output
+
+
+def _ids(raw: bytes) -> TokenIds | None:
+    return codec.decode(raw, TokenIds) if raw else None
+
+
+def _recalled_conversation(said: list[bytes], raw_ids: bytes, num_in_ids: int, model: str) -> Recalled:
+    turns = [_messages(raw) for raw in said]
+    ids = _ids(raw_ids)
+    packed = token_ids.unpack([ids], model)
+    covers = sum(map(len, turns[:num_in_ids])) if ids is not None and packed and ids.whole else 0
+    return Recalled(messages=tuple(m for turn in turns for m in turn), prompt_ids=packed, covers=covers)
+
+
+def _recalled_chain(parts: list[bytes], model: str) -> Recalled:
+    ids = [_ids(raw) for raw in parts[1::2]]
+    packed = token_ids.unpack(ids, model)
+    messages = tuple(m for raw in reversed(parts[0::2]) for m in _messages(raw))
+    covers = len(messages) if packed and ids[0] is not None and ids[0].whole else 0
+    return Recalled(messages=messages, prompt_ids=packed, covers=covers)

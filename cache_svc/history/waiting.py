@@ -1,0 +1,49 @@
+"""How long a request waits for the turn before it: that one was admitted, but is not stored yet.
+
+Most often it is a matter of milliseconds (the client had the whole answer; its turn is on the way). If that turn's
+request failed or was cancelled, it either comes at once or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from wire import topics
+from wire.bus.route import Route
+
+_FIRST_DELAY_S = 0.005
+_LAST_DELAY_S = 0.08
+_ENDED_PATIENCE_S = 0.3
+
+
+class Patience:
+    """One request's waiting, at most `limit_s` in all."""
+
+    def __init__(self, route: Route, limit_s: float) -> None:
+        self._route = route
+        self._until = anyio.current_time() + limit_s
+        self._delay_s = _FIRST_DELAY_S
+        self._hope = True
+
+    @property
+    def left(self) -> bool:
+        """Whether it makes sense to wait on."""
+        return anyio.current_time() < self._until
+
+    async def wait(self, requests: Sequence[str]) -> None:
+        """Wait a little for the turns of these requests; longer each time."""
+        if self._hope and not any([await may_come(self._route, request) for request in requests]):
+            self._hope = False
+            self._until = min(self._until, anyio.current_time() + _ENDED_PATIENCE_S)
+        await anyio.sleep(min(self._delay_s, max(self._until - anyio.current_time(), 0.0)))
+        self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
+
+
+async def may_come(route: Route, request: str) -> bool:
+    """Return whether a request ("partition/id") is alive or ended well, so that its turn will be stored."""
+    partition, _, request_id = request.partition("/")
+    key = topics.job_record(int(partition), request_id)
+    admitted, cancelled, ended = await route.call(key, "HMGET", key, "admitted", "cancelled", "ended")
+    return admitted is not None and cancelled is None and not ended
