@@ -1,4 +1,4 @@
-"""Command R7B and Aya 2: one layer norm for attention and feed-forward in parallel; only windowed layers know positions."""
+"""Command R7B: attention and feed-forward in parallel behind one layer norm; only windowed layers know positions."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class ModelConfig:
     def layer_type(self, index: int, pattern: int = 0) -> str:
         """Return the kind of a layer, `full_attention` or `sliding_attention`.
 
-        New configs list the kinds; old ones say that each `pattern`-th layer is full (a default of the architecture), or
-        that layers from `max_window_layers` on are windowed.
+        New configs list the kinds; old ones say that each `pattern`-th layer is full (a default of the architecture),
+        or that layers from `max_window_layers` on are windowed.
         """
         types = self.get("layer_types")
         if isinstance(types, list) and index < len(types):

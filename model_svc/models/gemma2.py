@@ -39,7 +39,7 @@ class Gemma2(Decoder):
 
     def query_scale(self) -> float:
         """Return what scores are multiplied with; not always that of the head size."""
-        return float(self.config.get("query_pre_attn_scalar", self.config.head_dim)) ** -0.5
+        return 1.0 / math.sqrt(self.config.get("query_pre_attn_scalar", self.config.head_dim))
 
     def cap(self, where: str) -> float | None:
         """Return the soft cap of attention (`attn`) or output (`final`) logits."""

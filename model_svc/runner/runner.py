@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOu
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
 from model_svc.runner.kv_cache import KvCache
-from model_svc.runner.sampler import Drawn, draw
+from model_svc.runner.sampler import Drawn, TopLogprobs, draw
 from model_svc.runner.slots import Slots
 
 
@@ -27,7 +28,6 @@ class Handle:
     items: tuple[SequenceStep, ...]
     bad_slots: frozenset[int]
     drawn: Drawn | None
-    num_top: dict[int, int]
     started: float
 
 
@@ -57,8 +57,7 @@ class TorchRunner:
         items = tuple(item for item in plan.sequences if item.sample)
         drawn = self._compute(plan, items) if plan.sequences else None
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
-        num_top = {item.slot: self._slots.logprobs[item.slot] for item in items if item.slot in self._slots.logprobs}
-        return Handle(plan.step, items, bad, drawn, num_top, started)
+        return Handle(plan.step, items, bad, drawn, started)
 
     @torch.inference_mode()
     def collect(self, handle: Handle) -> StepOutput:
@@ -88,8 +87,9 @@ class TorchRunner:
         hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
         if not items:
             return None
-        drawn = draw(self._model.logits(self._sampling_rows(hidden, step)), self._slots, items, step)
-        self._slots.record(step.sample_slots, host.sample_slots.tolist(), drawn.tokens)
+        logits = self._model.logits(self._sampling_rows(hidden, step))
+        drawn = draw(logits, self._slots, items, step.sample_slots, step.output_index)
+        self._slots.record(step.sample_slots, drawn.state, drawn.tokens)
         return drawn
 
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
@@ -105,19 +105,18 @@ class TorchRunner:
 
 def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken]:
     ids = drawn.tokens.tolist()
-    logprobs = drawn.logprobs.tolist() if drawn.logprobs is not None else [0.0] * len(ids)
-    top_ids = drawn.top_ids.tolist() if drawn.top_ids is not None else None
-    top_values = drawn.top_logprobs.tolist() if drawn.top_logprobs is not None else None
-    tokens = []
-    for n, item in enumerate(handle.items):
-        if item.slot in failed:
-            continue
-        k = handle.num_top.get(item.slot)
-        if k is None or top_ids is None or top_values is None:
-            tokens.append(SampledToken(slot=item.slot, token_id=ids[n]))
-            continue
-        top = (tuple(top_ids[n][:k]), tuple(top_values[n][:k]))
-        tokens.append(
-            SampledToken(slot=item.slot, token_id=ids[n], logprob=logprobs[n], top_ids=top[0], top_logprobs=top[1])
-        )
-    return tokens
+    tops = _tops(drawn.top) if drawn.top is not None else {}
+    return [
+        SampledToken(slot=item.slot, token_id=ids[n], **tops.get(n, {}))
+        for n, item in enumerate(handle.items)
+        if item.slot not in failed
+    ]
+
+
+def _tops(top: TopLogprobs) -> dict[int, dict[str, Any]]:
+    """Return the log-probability fields of the rows that asked."""
+    parts = (top.counts, top.chosen.tolist(), top.ids.tolist(), top.values.tolist())
+    return {
+        row: {"logprob": chosen, "top_ids": tuple(ids[:n]), "top_logprobs": tuple(values[:n])}
+        for row, n, chosen, ids, values in zip(top.rows, *parts, strict=True)
+    }

@@ -1,25 +1,125 @@
-"""placeholder"""
+"""From logits to tokens: penalties, biases and masks of the rows that ask for them, the draw, log-probabilities.
+
+Log-probabilities are those of the model, before penalties and masks, as clients compare them between requests.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.logprobs import top_logprobs
+from kernels.penalties import Penalties, apply_penalties
+from kernels.sample import sample
 from model_svc.engine.plan import SequenceStep
-from model_svc.runner.slots import Slots
+from model_svc.runner.slots import FREQUENCY, MIN_P, PRESENCE, REPETITION, TEMPERATURE, TOP_P, Extras, Slots
+
+MAX_TOP_LOGPROBS = 128  # of the kernel
+
+
+@dataclass(frozen=True)
+class TopLogprobs:
+    """Log-probabilities of the rows `rows`: of the chosen token, and of the `counts` best ones asked for."""
+
+    rows: list[int]
+    counts: list[int]
+    chosen: Tensor
+    ids: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True)
 class Drawn:
+    """The outcome of a step, still on the device: tokens [R], whether each row's logits were finite [R].
+
+    `state` [R] names the lines in which tokens are counted for penalties; None if nobody needs it.
+    """
+
     tokens: Tensor
     finite: Tensor
-    logprobs: Tensor | None = None
-    top_ids: Tensor | None = None
-    top_logprobs: Tensor | None = None
+    state: Tensor | None = None
+    top: TopLogprobs | None = None
 
 
-def draw(logits: Tensor, slots: Slots, items: tuple[SequenceStep, ...], step: object) -> Drawn:
+def draw(
+    logits: Tensor, slots: Slots, items: Sequence[SequenceStep], sample_slots: Tensor, output_index: Tensor
+) -> Drawn:
+    """Draw a token for each of the R rows of float32 `logits` [R, V]; `logits` is changed."""
     finite = torch.isfinite(logits).all(-1)
-    return Drawn(logits.argmax(-1).int(), finite)
+    extras = [slots.extras.get(item.slot) for item in items]
+    asking = [n for n, extra in enumerate(extras) if extra is not None and extra.num_top is not None]
+    raw = logits[torch.tensor(asking, device=logits.device)] if asking else None
+    params = slots.params[sample_slots]
+    penalties = _penalties(slots, items, extras, params)
+    if penalties is not None:
+        apply_penalties(logits, penalties)
+    columns = params.unbind(1)
+    tokens = sample(
+        logits,
+        columns[TEMPERATURE],
+        slots.top_k[sample_slots],
+        columns[TOP_P],
+        columns[MIN_P],
+        slots.seeds[sample_slots],
+        output_index.long(),
+    )
+    top = None if raw is None else _top_logprobs(raw, tokens, asking, extras)
+    return Drawn(tokens, finite, None if penalties is None else penalties.state, top)
+
+
+def _top_logprobs(raw: Tensor, tokens: Tensor, rows: list[int], extras: Sequence[Extras | None]) -> TopLogprobs:
+    counts = [extra.num_top or 0 for n in rows if (extra := extras[n]) is not None]
+    chosen = tokens[torch.tensor(rows, device=tokens.device)]
+    return TopLogprobs(rows, counts, *top_logprobs(raw, chosen, min(max(counts), MAX_TOP_LOGPROBS, raw.shape[1])))
+
+
+def _penalties(
+    slots: Slots, items: Sequence[SequenceStep], extras: Sequence[Extras | None], params: Tensor
+) -> Penalties | None:
+    """Collect what the step's rows ask for; None (the usual case) if they ask for nothing."""
+    fields: dict[str, Any] = {}
+    if any(extra is not None and extra.penalized for extra in extras):
+        mask, counts = slots.tables()
+        lines = [
+            item.slot if extra is not None and extra.penalized else -1
+            for item, extra in zip(items, extras, strict=True)
+        ]
+        fields |= {"state": _ints(lines, params), "prompt_mask": mask, "output_counts": counts}
+        names = {"presence": PRESENCE, "frequency": FREQUENCY, "repetition": REPETITION}
+        fields |= {name: params[:, column].contiguous() for name, column in names.items()}
+    if any(extra is not None and extra.bias for extra in extras):
+        biases = [extra.bias if extra is not None else {} for extra in extras]
+        fields["bias_ids"] = _ints(_padded([list(bias) for bias in biases], -1), params)
+        values = np.array(_padded([list(bias.values()) for bias in biases], 0.0), dtype=np.float32)
+        fields["bias"] = torch.from_numpy(values).to(params.device)
+    held = [
+        extra is not None and item.output_index < extra.min_tokens for item, extra in zip(items, extras, strict=True)
+    ]
+    if any(held):
+        fields["hold_stops"] = _ints(held, params)
+        stops = [
+            list(extra.stop_ids) if extra is not None and hold else [] for extra, hold in zip(extras, held, strict=True)
+        ]
+        fields["stop_ids"] = _ints(_padded(stops, -1), params)
+    masks = [np.frombuffer(item.allow_bitmask, dtype=np.int32) for item in items if item.allow_bitmask]
+    if masks:
+        present = np.array([bool(item.allow_bitmask) for item in items])
+        fields["grammar"] = _ints(np.where(present, present.cumsum() - 1, -1), params)
+        fields["allowed"] = torch.from_numpy(np.stack(masks)).to(params.device)
+    if any(item.forced_id >= 0 for item in items):
+        fields["forced"] = _ints([item.forced_id for item in items], params)
+    return Penalties(**fields) if fields else None
+
+
+def _ints(values: Any, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int32)).to(like.device)
+
+
+def _padded(rows: list[list[Any]], filler: Any) -> list[list[Any]]:
+    width = max(map(len, rows))
+    return [row + [filler] * (width - len(row)) for row in rows]

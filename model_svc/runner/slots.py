@@ -6,17 +6,30 @@ It stays on the device between steps, so that a step can be planned before the p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.penalties import count_tokens
 from model_svc.engine.plan import NewSequence, StepPlan
 from wire.messages import SamplingParams
 
 # Columns of `params`, float32.
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = range(6)
+_NO_PENALTIES = (0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What few sequences ask for, kept on the host: biases, ids barred until `min_tokens`, how many top log-probs."""
+
+    bias: dict[int, float]
+    stop_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    num_top: int | None = None
+    penalized: bool = False
 
 
 class Slots:
@@ -32,14 +45,9 @@ class Slots:
         self.top_k = torch.zeros(num_slots, dtype=torch.int32, device=device)
         self.seeds = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.num_blocks: dict[int, int] = {}
+        self.extras: dict[int, Extras] = {}
         self.bad: set[int] = set()
-        self.greedy: set[int] = set()
-        self.penalized: set[int] = set()
-        self.logprobs: dict[int, int] = {}
-        self.biases: dict[int, tuple[Tensor, Tensor]] = {}
-        self.floors: dict[int, tuple[int, Tensor]] = {}  # min_tokens and the stop ids barred until then
-        self._counts: Tensor | None = None
-        self._in_prompt: Tensor | None = None
+        self._tables: tuple[Tensor, Tensor] | None = None
 
     def begin(self, plan: StepPlan) -> None:
         """Forget the freed slots of a plan and set up the new sequences'."""
@@ -50,73 +58,65 @@ class Slots:
                 self._forget(item.slot)
                 self._set_up(item.slot, item.new)
 
-    def counts(self) -> tuple[Tensor, Tensor]:
-        """Return how often each id was generated in each slot [slots, V], and whether it is in its prompt.
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Return what penalties look at: prompt masks int32 [slots, V/32] and output counts int32 [slots, V].
 
         Made when the first sequence with a penalty comes: most deployments never pay for it.
         """
-        if self._counts is None or self._in_prompt is None:
-            self._counts = torch.zeros(self.num_slots, self.vocab_size, dtype=torch.int32, device=self.device)
-            self._in_prompt = torch.zeros(self.num_slots, self.vocab_size, dtype=torch.bool, device=self.device)
-        return self._counts, self._in_prompt
+        if self._tables is None:
+            words = -(-self.vocab_size // 32)
+            mask = torch.zeros(self.num_slots, words, dtype=torch.int32, device=self.device)
+            counts = torch.zeros(self.num_slots, self.vocab_size, dtype=torch.int32, device=self.device)
+            self._tables = mask, counts
+        return self._tables
 
-    def record(self, slots: Tensor, host_slots: Iterable[int], tokens: Tensor) -> None:
-        """Note the tokens [R] int32 drawn in `slots` [R]."""
-        self.last_token[slots] = tokens
-        if self._counts is not None and not self.penalized.isdisjoint(host_slots):
-            self._counts.index_put_((slots, tokens.long()), torch.ones_like(tokens), accumulate=True)
+    def record(self, slots: Tensor, state: Tensor | None, tokens: Tensor) -> None:
+        """Note the tokens [R] drawn in `slots` [R]; `state` [R] names the lines that count them, or -1."""
+        self.last_token[slots] = tokens.int()
+        if state is not None:
+            count_tokens(self.tables()[1], state, tokens[:, None])
 
     def _forget(self, slot: int) -> None:
         self.num_blocks.pop(slot, None)
+        self.extras.pop(slot, None)
         self.bad.discard(slot)
-        self.greedy.discard(slot)
-        self.penalized.discard(slot)
-        for held in (self.logprobs, self.biases, self.floors):
-            held.pop(slot, None)
 
     def _set_up(self, slot: int, new: NewSequence) -> None:
         sampling = new.sampling
-        fault = parameter_fault(sampling)
-        if fault or any(not 0 <= n < self.vocab_size for n in (*sampling.logit_bias, *new.stop_token_ids)):
+        stops = new.stop_token_ids
+        if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in (*sampling.logit_bias, *stops)):
             self.bad.add(slot)
-            sampling = SamplingParams(temperature=0.0)
-        row = (
-            sampling.temperature,
-            sampling.top_p,
-            sampling.min_p,
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            sampling.repetition_penalty,
-        )
+            sampling, stops = SamplingParams(temperature=0.0), ()
+        penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
+        row = (sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
         self.params[slot] = torch.tensor(row, dtype=torch.float32)
         self.top_k[slot] = min(max(sampling.top_k, 0), self.vocab_size)
         self.seeds[slot] = _signed(new.seed)
-        if sampling.temperature == 0:
-            self.greedy.add(slot)
-        if sampling.logprobs is not None:
-            self.logprobs[slot] = min(sampling.logprobs, self.vocab_size)
-        if sampling.logit_bias:
-            self.biases[slot] = (self._ids(sampling.logit_bias), self._floats(sampling.logit_bias.values()))
-        if sampling.min_tokens > 0 and new.stop_token_ids and slot not in self.bad:
-            self.floors[slot] = (sampling.min_tokens, self._ids(new.stop_token_ids))
-        if row[3:] != (0.0, 0.0, 1.0):
+        extras = Extras(
+            bias=sampling.logit_bias,
+            stop_ids=stops,
+            min_tokens=sampling.min_tokens if stops else 0,
+            num_top=sampling.logprobs,
+            penalized=penalties != _NO_PENALTIES,
+        )
+        if extras.bias or extras.min_tokens or extras.num_top is not None or extras.penalized:
+            self.extras[slot] = extras
+        if extras.penalized:
             self._count(slot, new)
 
     def _count(self, slot: int, new: NewSequence) -> None:
-        """Set up the counts of a sequence with penalties, which may start again with much generated already."""
-        counts, in_prompt = self.counts()
-        self.penalized.add(slot)
-        prompt, generated = (torch.from_numpy(np.frombuffer(raw, np.int32).astype(np.int64)) for raw in
-                             (new.prompt_ids, new.generated_ids))  # fmt: skip
-        in_prompt[slot] = False
-        in_prompt[slot, prompt.to(self.device)] = True
-        counts[slot] = torch.bincount(generated, minlength=self.vocab_size).to(self.device, torch.int32)
+        """Set up the lines of a sequence with penalties, which may start again with much generated already."""
+        mask, counts = self.tables()
+        prompt, generated = self._known_ids(new.prompt_ids), self._known_ids(new.generated_ids)
+        present = np.zeros(mask.shape[1] * 32, dtype=np.uint8)
+        present[prompt] = 1
+        packed = np.packbits(present, bitorder="little").view(np.int32)
+        mask[slot] = torch.from_numpy(packed).to(self.device)
+        counts[slot] = torch.from_numpy(np.bincount(generated, minlength=self.vocab_size)).to(self.device, torch.int32)
 
-    def _ids(self, ids: Iterable[int]) -> Tensor:
-        return torch.tensor(list(ids), dtype=torch.int64, device=self.device)
-
-    def _floats(self, values: Iterable[float]) -> Tensor:
-        return torch.tensor(list(values), dtype=torch.float32, device=self.device)
+    def _known_ids(self, packed: bytes) -> np.ndarray:
+        ids = np.frombuffer(packed, dtype=np.int32)
+        return ids[(ids >= 0) & (ids < self.vocab_size)]
 
 
 def parameter_fault(sampling: SamplingParams) -> str | None:
