@@ -59,7 +59,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "layer_types": SLIDING}),
-    "gemma3": ("Gemma3Text", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "layer_types": SLIDING}),
+    "gemma3": (
+        "Gemma3Text",
+        {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "layer_types": SLIDING},
+    ),
     "phi3": ("Phi3", {"sliding_window": 8}),
     "phi3_longrope": (
         "Phi3",

@@ -6,8 +6,8 @@ import pytest
 import torch
 from gguf.quants import dequantize as oracle
 
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.quant.ggml_types import BY_NAME
+from model_svc.quant.tensor import QuantizedTensor
 
 QUANTIZED = sorted(set(BY_NAME) - {"F32", "F16", "BF16"})
 

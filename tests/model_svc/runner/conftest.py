@@ -40,4 +40,6 @@ def tiny_model() -> Decoder:
     """A model whose greedy output is not constant."""
     source = RandomSource(tied=False, spread=0.3)
     cpu = torch.device("cpu")
-    return build_model(parse_config(Path("tiny/config.json"), TINY), source, Dequantized(torch.float32, cpu), device=cpu)
+    return build_model(
+        parse_config(Path("tiny/config.json"), TINY), source, Dequantized(torch.float32, cpu), device=cpu
+    )

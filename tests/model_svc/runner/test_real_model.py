@@ -65,9 +65,7 @@ def greedy(smollm2_path: Path, prompts: dict[str, list[int]]) -> dict[str, list[
 @torch.inference_mode()
 def continued(model: Any, ids: list[int]) -> list[int]:
     prompt = torch.tensor([ids])
-    output = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_TOKENS, do_sample=False
-    )
+    output = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_TOKENS, do_sample=False)
     found: list[int] = output[0, len(ids) :].tolist()
     assert len(found) == NUM_TOKENS
     return found
@@ -106,11 +104,12 @@ def test_a_batch_of_16_mixed_requests_gives_each_the_ids_it_gets_alone(
     ]
     names = [name for name in PROMPTS if name != "long"]
     sequences = [
-        Tracked(slot, list(prompts[names[slot % len(names)]]), sampling=kinds[slot % 4], seed=slot) for slot in range(16)
+        Tracked(slot, list(prompts[names[slot % len(names)]]), sampling=kinds[slot % 4], seed=slot)
+        for slot in range(16)
     ]
-    together = token_ids(RunnerDriver(runner).generate([*map(fresh, sequences)], 12, chunk=24))
+    together = token_ids(RunnerDriver(runner).generate([*map(fresh, sequences)], 8, chunk=24))
     for seq in sequences:
-        alone = token_ids(RunnerDriver(runner).generate([fresh(seq)], 12))
+        alone = token_ids(RunnerDriver(runner).generate([fresh(seq)], 8))
         assert alone[seq.slot] == together[seq.slot], f"slot {seq.slot}, {seq.sampling}"
     assert together[1] != together[5], "two seeds gave one text"
 
