@@ -97,7 +97,6 @@ async def _blocks(generation: Generation) -> AsyncGenerator[Block, None]:
     opening = reply.opening
     try:
         async for updates in generation.updates():
-            reply.absorb(updates)
             yield Block(opening() + reply.events(updates))
             opening = bytes
         bill = await generation.settle()

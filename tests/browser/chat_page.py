@@ -1,0 +1,91 @@
+"""The page as a user sees it: what can be done, and where to look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import ConsoleMessage, Locator, Page, expect
+
+
+class ChatPage:
+    """One tab. `faults` collects script errors and breaches of the security policy."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.faults: list[str] = []
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._note)
+        page.set_default_timeout(10_000)
+        page.goto(url)
+        expect(page.locator("#model-name")).not_to_have_text("…")
+
+    def _note(self, message: ConsoleMessage) -> None:
+        # Requests that fail are what some tests are about; the browser logs them itself.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.faults.append(message.text)
+
+    @property
+    def message(self) -> Locator:
+        """The box to write in."""
+        return self.page.get_by_label("Message", exact=True)
+
+    @property
+    def turns(self) -> Locator:
+        """The turns on screen, oldest first."""
+        return self.page.locator(".turn")
+
+    @property
+    def newest(self) -> Locator:
+        """The newest turn."""
+        return self.turns.last
+
+    @property
+    def answer(self) -> Locator:
+        """The text of the newest answer."""
+        return self.newest.locator(".answer-text")
+
+    @property
+    def bill(self) -> Locator:
+        """The bill of the newest answer."""
+        return self.newest.locator(".bill-line")
+
+    @property
+    def notices(self) -> Locator:
+        """What is said about the newest answer."""
+        return self.newest.locator(".notice")
+
+    @property
+    def banner(self) -> Locator:
+        """What is said about the connection."""
+        return self.page.locator("#banner")
+
+    @property
+    def conversations(self) -> Locator:
+        """The links of the side list."""
+        return self.page.get_by_role("navigation", name="Conversations").get_by_role("link")
+
+    def button(self, name: str, within: Locator | None = None) -> Locator:
+        """The button of this name."""
+        return (within or self.page).get_by_role("button", name=name, exact=True)
+
+    def send(self, text: str) -> None:
+        """Write a message and press Enter."""
+        self.message.fill(text)
+        self.message.press("Enter")
+
+    def ask(self, text: str) -> None:
+        """Send a message and wait for the whole answer."""
+        before = self.turns.count()
+        self.send(text)
+        expect(self.turns).to_have_count(before + 1)
+        self.until_done()
+
+    def until_done(self) -> None:
+        """Wait until the newest answer is complete and its bill is there."""
+        expect(self.newest).to_have_attribute("data-status", "completed")
+        expect(self.bill).to_be_visible()
+
+    def call(self, module: str, body: str, argument: Any = None) -> Any:
+        """Run the body of an async function of `(m, argument)`, where `m` is a module of the page."""
+        return self.page.evaluate(f"async (argument) => {{ const m = await import('/js/{module}.js'); {body} }}", argument)

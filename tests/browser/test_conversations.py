@@ -1,0 +1,142 @@
+"""Conversations are kept by the server: they survive reloads, reach the prompt, and are the same in every tab."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.conftest import OpenPage
+from tests.browser.live_ring import LiveRing, spoken
+
+
+def test_a_reload_keeps_the_conversation_and_its_bills(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Blue."))
+    chat.ask("Which colour?")
+    bill = chat.bill.inner_text()
+    chat.page.reload()
+    expect(chat.turns).to_have_count(1)
+    expect(chat.newest.locator(".said")).to_have_text("Which colour?")
+    expect(chat.answer).to_have_text("Blue.")
+    expect(chat.bill).to_have_text(bill, use_inner_text=True)
+    expect(chat.page).to_have_title("Which colour? · Headrace")
+
+
+def test_the_second_turn_remembers_the_first(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Nice to meet you."))
+    chat.ask("My name is Ada.")
+    chat.ask("What is my name?")
+    prompt = ring.prompt_text()
+    assert prompt.index("My name is Ada.") < prompt.index("Nice to meet you.") < prompt.index("What is my name?")
+
+
+def test_the_side_list_opens_conversations_and_a_new_chat_leaves_them(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("One."))
+    chat.ask("First question")
+    chat.button("New chat").first.click()
+    expect(chat.message).to_be_focused()
+    ring.play(*spoken("Two."))
+    chat.ask("Second question")
+    expect(chat.conversations).to_have_text(["Second question", "First question"])
+    chat.conversations.filter(has_text="First").click()
+    expect(chat.answer).to_have_text("One.")
+    chat.page.go_back()
+    expect(chat.answer).to_have_text("Two.")
+
+
+def test_a_conversation_is_renamed_in_place(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("A question")
+    item = chat.page.locator(".side-item").first
+    item.hover()
+    chat.button("Rename", item).click()
+    chat.page.get_by_label("Title").fill("Rivers")
+    chat.page.keyboard.press("Enter")
+    expect(chat.conversations).to_have_text(["Rivers"])
+    expect(chat.page.get_by_role("heading", level=1)).to_have_text("Rivers")
+    chat.page.reload()
+    expect(chat.conversations).to_have_text(["Rivers"])
+
+
+def test_escape_leaves_the_title_as_it_was(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("A question")
+    item = chat.page.locator(".side-item").first
+    item.hover()
+    chat.button("Rename", item).click()
+    chat.page.get_by_label("Title").fill("Nonsense")
+    chat.page.keyboard.press("Escape")
+    expect(chat.conversations).to_have_text(["A question"])
+
+
+def test_a_conversation_is_deleted_only_after_a_yes(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("A secret")
+    conversation = re.search(r"#/c/(.+)$", chat.page.url)
+    assert conversation is not None
+    item = chat.page.locator(".side-item").first
+    item.hover()
+    chat.button("Delete", item).click()
+    chat.button("Keep it").click()
+    expect(chat.conversations).to_have_count(1)
+    item.hover()
+    chat.button("Delete", item).click()
+    chat.button("Delete", chat.page.get_by_role("dialog")).click()
+    expect(chat.conversations).to_have_count(0)
+    expect(chat.turns).to_have_count(0)
+    chat.page.goto(f"{chat.url}/#/c/{conversation[1]}")
+    expect(chat.banner).to_have_text("This conversation no longer exists.")
+
+
+def test_answering_again_replaces_the_newest_answer(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("A poor answer."))
+    chat.ask("Think hard")
+    ring.play(*spoken("A better one."))
+    chat.button("Answer again").click()
+    expect(chat.answer).to_have_text("A better one.")
+    chat.until_done()
+    assert "A poor answer." not in ring.prompt_text()
+    chat.page.reload()
+    expect(chat.turns).to_have_count(1)
+    expect(chat.answer).to_have_text("A better one.")
+
+
+def test_two_tabs_show_the_same(ring: LiveRing, chat: ChatPage, open_page: OpenPage) -> None:
+    ring.play(*spoken("One."))
+    chat.ask("First")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.turns).to_have_count(1)
+    ring.play(*spoken("Two."))
+    other.ask("Second")
+    expect(chat.turns).to_have_count(2)
+    expect(chat.answer).to_have_text("Two.")
+    chat.button("New chat").first.click()
+    chat.ask("Third")
+    expect(other.conversations).to_have_count(2)
+
+
+def test_a_long_conversation_loads_its_earlier_turns_on_demand(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("a"))
+    items = [
+        {"role": role, "content": f"{role} {number}"} for number in range(60) for role in ("user", "assistant")
+    ]
+    response = ring.portal.call(_create, ring, items[:20])
+    for at in range(20, 120, 20):
+        ring.portal.call(_extend, ring, response["id"], items[at : at + 20])
+    chat.page.goto(f"{chat.url}/#/c/{response['id']}")
+    expect(chat.newest.locator(".said")).to_be_visible()
+    shown = chat.turns.count()
+    earlier = chat.button("Earlier messages")
+    if earlier.is_visible():
+        earlier.click()
+        expect(chat.turns).not_to_have_count(shown)
+    expect(chat.turns.first.locator(".said")).to_have_text("user 0")
+
+
+async def _create(ring: LiveRing, items: list[dict[str, str]]) -> dict[str, str]:
+    response = await ring.ring.http.post("/v1/conversations", json={"items": items})
+    created: dict[str, str] = response.raise_for_status().json()
+    return created
+
+
+async def _extend(ring: LiveRing, conversation: str, items: list[dict[str, str]]) -> None:
+    body = {"model": "tiny", "input": items, "conversation": conversation, "max_output_tokens": 1}
+    (await ring.ring.http.post("/v1/responses", json=body)).raise_for_status()

@@ -1,0 +1,111 @@
+"""Sending a message and seeing the answer come."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.live_ring import LiveRing, spoken, thought
+
+
+def test_an_answer_appears_under_its_question_with_a_bill(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("It is **blue**."))
+    chat.ask("Which colour has the sky?")
+    expect(chat.newest.locator(".said")).to_have_text("Which colour has the sky?")
+    expect(chat.answer.locator("strong")).to_have_text("blue")
+    parts = chat.bill.locator("span").all_inner_texts()
+    assert re.fullmatch(r"\d+ in", parts[0])
+    assert parts[1:3] == ["0 cached", "16 out"]
+    assert re.fullmatch(r"TTFT [\d.]+ (ms|s)", parts[3])
+
+
+def test_the_bill_opens_to_show_where_the_time_went(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Yes."))
+    chat.ask("Well?")
+    chat.bill.click()
+    expect(chat.newest.locator(".race-legend dt")).to_have_text(["Queue", "Tokenize", "Match", "Prefill", "Decode"])
+
+
+def test_text_is_on_screen_before_the_answer_has_ended(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*spoken("First half, "), *spoken("second half.", after=gate))
+    chat.send("Go on")
+    expect(chat.answer).to_have_text("First half,")
+    expect(chat.newest.locator(".answer")).to_have_attribute("aria-busy", "true")
+    ring.open(gate)
+    expect(chat.answer).to_have_text("First half, second half.")
+    chat.until_done()
+
+
+def test_shift_enter_breaks_the_line_and_an_empty_message_is_not_sent(ring: LiveRing, chat: ChatPage) -> None:
+    chat.message.press("Enter")
+    chat.message.fill("   ")
+    chat.message.press("Enter")
+    expect(chat.turns).to_have_count(0)
+    chat.message.fill("one")
+    low = chat.message.bounding_box()
+    chat.message.press("Shift+Enter")
+    chat.message.press_sequentially("two")
+    high = chat.message.bounding_box()
+    assert low is not None and high is not None and high["height"] > low["height"], "the box grows with its text"
+    chat.message.press("Enter")
+    expect(chat.newest.locator(".said")).to_have_text("one\ntwo", use_inner_text=True)
+    chat.until_done()
+    assert "one\ntwo" in ring.prompt_text()
+
+
+def test_settings_go_out_with_the_next_message_and_survive_a_reload(ring: LiveRing, chat: ChatPage) -> None:
+    chat.button("Settings").click()
+    chat.page.get_by_label("Thinking").select_option("low")
+    chat.page.get_by_label("Temperature").fill("1.3")
+    chat.page.get_by_label("Longest answer").fill("5")
+    chat.page.get_by_label("System prompt").fill("Answer like a miller.")
+    chat.button("Done").click()
+    chat.page.reload()
+    ring.play(*spoken("A very long answer"))
+    chat.send("Hello")
+    expect(chat.notices).to_have_text("The answer reached its token limit and ends here.")
+    expect(chat.answer).to_have_text("A ver")
+    request = ring.requests[-1].request
+    assert (request.model, request.effort) == ("tiny", "low")
+    assert (request.sampling.temperature, request.sampling.max_tokens) == (1.3, 5)
+    assert request.instructions == "Answer like a miller."
+
+
+def test_settings_that_are_not_chosen_are_not_sent(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("Hello")
+    request = ring.requests[-1].request
+    assert (request.effort, request.sampling.max_tokens, request.instructions) == (None, None, None)
+
+
+def test_thinking_is_folded_away_and_counted(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*thought("Let me see."), *spoken("Forty-two.", after=gate))
+    chat.send("What is it?")
+    block = chat.newest.locator("details.reasoning")
+    expect(block.locator("summary")).to_have_text("Thinking…")
+    expect(block.locator(".reasoning-body")).to_be_hidden()
+    block.locator("summary").click()
+    expect(block.locator(".reasoning-body")).to_have_text("Let me see.")
+    ring.open(gate)
+    chat.until_done()
+    expect(block.locator("summary")).to_have_text("Thought for 11 tokens")
+    expect(chat.answer).to_have_text("Forty-two.")
+
+
+def test_an_answer_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:
+    chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ring.play(*spoken("Take *this*."))
+    chat.ask("Give")
+    chat.button("Copy answer").click()
+    expect(chat.button("Copied")).to_be_visible()
+    assert chat.page.evaluate("() => navigator.clipboard.readText()") == "Take *this*."
+
+
+def test_a_suggestion_fills_the_message_box(chat: ChatPage) -> None:
+    expect(chat.page.locator(".greeting-model")).to_contain_text("tiny")
+    chat.page.locator(".suggestion").first.click()
+    expect(chat.message).to_be_focused()
+    expect(chat.message).to_have_value(re.compile(r"sky"))
