@@ -24,7 +24,6 @@ class KvCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        # Zeros, not empty: what lies behind a sequence's end is masked, but must be finite.
         self.layers: list[LayerKv] = [
             (
                 torch.zeros(num_blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device),
@@ -38,12 +37,6 @@ class KvCache:
         for keys, values in self.layers:
             keys[target] = keys[source]
             values[target] = values[source]
-
-    def clear_blocks(self, blocks: Tensor) -> None:
-        """Set blocks to zero: what a failed sequence left in them must not reach the next owner."""
-        for keys, values in self.layers:
-            keys[blocks] = 0
-            values[blocks] = 0
 
 
 def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:

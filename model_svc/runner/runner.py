@@ -68,8 +68,6 @@ class TorchRunner:
             finite = handle.drawn.finite.tolist()
             failed |= {item.slot for item, good in zip(handle.items, finite, strict=True) if not good}
             tokens = _tokens(handle, handle.drawn, failed)
-        if failed:
-            self._clear(failed)
         elapsed = (time.perf_counter() - handle.started) * 1000
         return StepOutput(
             step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed
@@ -95,12 +93,6 @@ class TorchRunner:
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
         """Pick the rows that sample: the head is the widest product of all, prompts need it once."""
         return hidden if len(step.sample_rows) == len(hidden) else hidden[step.sample_rows]
-
-    def _clear(self, failed: set[int]) -> None:
-        """Wipe the blocks of failed slots: NaN behind the end of the next owner is masked by 0, and 0 * NaN is NaN."""
-        for slot in failed:
-            count = self._slots.num_blocks.get(slot, 0)
-            self._cache.clear_blocks(self._slots.block_tables[slot, :count].long())
 
 
 def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken]:

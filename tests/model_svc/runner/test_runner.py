@@ -1,4 +1,4 @@
-"""What a step plan asks for is what happens: draws, masks, feedback, copies, and faults that stay with their sequence."""
+"""What a plan asks for is what happens: draws, masks, feedback, copies, and faults that stay with their sequence."""
 
 from __future__ import annotations
 
@@ -213,8 +213,8 @@ def test_logits_that_are_not_finite_fail_their_sequence_and_leave_no_trace_in_re
     first = driver.run(*steps)
     assert first.failed_slots == ()
     for keys, values in runner._cache.layers:  # what a broken kernel would leave there
-        keys[steps[1].new_blocks[0]] = float("nan")
-        values[steps[1].new_blocks[0]] = float("inf")
+        keys[steps[1].new_blocks[1]] = float("nan")
+        values[steps[1].new_blocks[1]] = float("inf")
     seqs = {0: healthy, 1: sick}
     for token in first.tokens:
         seqs[token.slot].ids.append(token.token_id)
