@@ -107,9 +107,7 @@ class Running:
 class ScriptedReplica:
     """Plays a replica of one model on a bus."""
 
-    def __init__(
-        self, bus: Bus, model: str, model_path: Path, *, partitions: int = 1, interval_s: float = 0.1
-    ) -> None:
+    def __init__(self, bus: Bus, model: str, model_path: Path, *, partitions: int = 1, interval_s: float = 0.1) -> None:
         self.bus = bus
         self.model = model
         self.replica_id = f"{model}-scripted-{secrets.token_hex(4)}"
@@ -118,7 +116,7 @@ class ScriptedReplica:
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
         self.requests: list[Running] = []
         self.control: list[AnyMessage] = []
-        self.drop: Callable[[TokenChunk], bool] = lambda chunk: False
+        self.drop: Callable[[TokenChunk], bool] = lambda _: False
         self.transform: Callable[[TokenChunk], list[TokenChunk]] = lambda chunk: [chunk]
         self._partitions = partitions
         self._interval_s = interval_s
@@ -133,6 +131,11 @@ class ScriptedReplica:
         """Return the requests that have not ended."""
         return [running for running in self.requests if not running.ended.is_set()]
 
+    @property
+    def cancels(self) -> list[Cancel]:
+        """Return the Cancels so far."""
+        return [message for message in self.control if isinstance(message, Cancel)]
+
     def play(self, *pieces: Piece, **options: object) -> None:
         """Say these pieces to every request from now on."""
         self.script = Script(pieces, **options)  # type: ignore[arg-type]
@@ -145,8 +148,8 @@ class ScriptedReplica:
 
     async def cancelled(self, count: int = 1) -> list[Cancel]:
         """Wait for so many Cancels and return them."""
-        await self.until(lambda: sum(isinstance(message, Cancel) for message in self.control) >= count)
-        return [message for message in self.control if isinstance(message, Cancel)]
+        await self.until(lambda: len(self.cancels) >= count)
+        return self.cancels
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Beat, read jobs and obey until cancelled."""

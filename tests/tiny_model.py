@@ -17,15 +17,16 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_TOKEN = "<|im_end|>"
 
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{{ message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 PIECES: tuple[bytes, ...] = (
     *(bytes.fromhex(text) for text in ("F09F", "9880", "E4", "BDA0", "C2", "85")),
     *(text.encode() for text in ("EN", "D-", "OF", "joy", "ok ", " end", "plan: Q: x", "yes Q: no", " world", "hello")),
-    *(text.encode() for text in ("hidden ", "thought", "the answer", "zorg", "blat", " fine", "one ", "two ", "three ")),
-    *(text.encode() for text in ("\u2028", "\u2029", "\u0085", "\ufeff", "\r\n", "<think>", "</think>", "answer", "</")),
+    *(text.encode() for text in ("hidden ", "thought", "the answer", "zorg", "blat", " fine", "one ", "two ")),
+    *(text.encode() for text in ("three ", "\u2028", "\r\n", "<think>", "</think>", "answer", "</")),
 )
 
 

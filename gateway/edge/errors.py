@@ -6,6 +6,7 @@ import logging
 import math
 from typing import Any
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +17,8 @@ from wire.messages import Failure, HistoryReply
 
 logger = logging.getLogger(__name__)
 
+_LINGER_BYTES = 32 * 1024 * 1024
+_LINGER_S = 2.0
 INTERNAL = "The server failed on this request; the log of the edge says why."
 
 
@@ -27,9 +30,30 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
 def error_response(error: HeadraceError) -> Response:
     """Return the HTTP answer for an error that is known before the first byte was sent."""
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.retry_after_s is not None else {}
-    if error.status == 413:
-        headers["Connection"] = "close"  # the rest of the body is not read
-    return Response(to_json(error_object(error)), error.status, headers, "application/json")
+    kind = _LingeringResponse if error.status == 413 else Response
+    return kind(to_json(error_object(error)), error.status, headers, "application/json")
+
+
+class _LingeringResponse(Response):
+    """An answer sent before the request was read: what still comes is thrown away for a moment, then we close.
+
+    Closing at once would reset the connection, and the client would lose the answer that lies in its buffer.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, then linger."""
+        del scope
+        self.headers["Connection"] = "close"
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        left = _LINGER_BYTES
+        with anyio.move_on_after(_LINGER_S):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def from_failure(failure: Failure) -> HeadraceError:

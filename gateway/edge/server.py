@@ -6,6 +6,7 @@ acknowledged or a window stays shut, keep-alive probes when nothing is being sen
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp
 from gateway.edge.settings import EdgeSettings
 
 _KEEP_ALIVE_PROBES = 3
+_CLOSE_S = 2.0
 
 
 class _Server(uvicorn.Server):
@@ -30,6 +32,19 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close at once: what should finish has finished before. A cut answer sees its client leave and cleans up."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_CLOSE_S)
+        for task in self.server_state.tasks:
+            task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,7 +89,6 @@ async def serve_http(
         log_config=None,
         server_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=0,
     )
     server = _Server(config)
     async with anyio.create_task_group() as tasks:

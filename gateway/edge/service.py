@@ -22,6 +22,8 @@ from wire.bus import Bus
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
+_LAST_S = 2.0
+
 
 async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Run the edge until cancelled, then drain."""
@@ -37,10 +39,14 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
                 tasks.start_soon(edge.read_inbox)
                 for name in models:
                     tasks.start_soon(edge.watch_replicas, name)
-                await tasks.start(serve_http, build_app(edge), settings)
-                task_status.started()
-                await stop.wait()
-                with anyio.move_on_after(settings.drain_s):
+                async with anyio.create_task_group() as http:
+                    await http.start(serve_http, build_app(edge), settings)
+                    task_status.started()
+                    await stop.wait()
+                    with anyio.move_on_after(settings.drain_s):
+                        await edge.drain()
+                    http.cancel_scope.cancel()
+                with anyio.move_on_after(_LAST_S):  # what was cut off is cancelled and kept
                     await edge.drain()
                 tasks.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""A strict reader of event streams: splits on LF, CRLF and CR only, as the WHATWG rules say, and keeps comments apart."""
+"""A strict reader of event streams: lines end at LF, CRLF and CR only (WHATWG rules); comments are kept apart."""
 
 from __future__ import annotations
 

@@ -1,0 +1,158 @@
+"""Hostile and odd request bodies: 400 or 413 in OpenAI's shape, never 5xx, and the next request works."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import psutil
+import pytest
+
+from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, still_serves
+from tests.gateway.edge.sse import read
+from tests.ring import MakeRing, Ring
+from tests.scripted_replica import Piece, Script
+from wire.messages import Request
+
+pytestmark = pytest.mark.anyio
+
+HEAD = '{"model":"tiny","messages":[{"role":"user","content":"x"}],"input":"x"'
+
+
+NO_REQUESTS = [
+    b"",
+    b"   ",
+    b'{"a":',
+    b"\xff\xfe{",
+    b"[]",
+    b'"x"',
+    b"null",
+    b"{}",
+    HEAD.encode() + b',"u":NaN}',
+    HEAD.encode() + b'} {"again":1}',
+    HEAD.encode() + b',"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"model":"tiny","input":"x\xff","messages":[{"role":"user","content":"x\xff"}]}',
+]
+SURROGATES = [
+    '{"model":"tiny","messages":[{"role":"user","content":"cut \\ud83c"}]}',
+    '{"model":"tiny","messages":[{"role":"user","content":"\\udf55 z"}]}',
+    HEAD + ',"tools":[{"type":"function","function":{"name":"\\ud83c"}}]}',
+    HEAD + ',"stop":"\\ud83c"}',
+    '{"model":"\\ud83c","messages":[{"role":"user","content":"x"}]}',
+    HEAD + ',"ignored":"\\ud83c"}',
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+async def test_a_body_that_is_no_request_is_400_in_openais_shape(ring: Ring, path: str) -> None:
+    for body in NO_REQUESTS:
+        response = await ring.http.post(path, content=body)
+        assert response.status_code == 400, body[:100]
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    await still_serves(ring)
+
+
+async def test_an_unpaired_surrogate_is_refused_wherever_it_stands(ring: Ring) -> None:
+    for body in SURROGATES:
+        response = await ring.http.post(CHAT, content=body)
+        assert response.status_code == 400, body
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_proper_surrogate_pair_is_one_character(ring: Ring) -> None:
+    body = '{"model":"tiny","messages":[{"role":"user","content":"\\ud83c\\udf55"}]}'
+    assert (await ring.http.post(CHAT, content=body)).status_code == 200
+    assert ring.replica.requests[-1].request.messages[0].content == "🍕"
+
+
+async def test_a_byte_order_mark_before_valid_json_is_skipped(ring: Ring) -> None:
+    assert (await ring.http.post(CHAT, content=b"\xef\xbb\xbf" + HEAD.encode() + b"}")).status_code == 200
+
+
+async def _pieces(count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield b"x" * 65_536
+
+
+async def test_a_chunked_body_beyond_the_limit_is_413_at_once_and_memory_stays_flat(make_ring: MakeRing) -> None:
+    async with make_ring(max_body_bytes=200_000) as ring:
+        before = psutil.Process().memory_info().rss
+        response = await ring.http.post(CHAT, content=_pieces(160))
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "body_too_large"
+        assert psutil.Process().memory_info().rss - before < 8 * 1024 * 1024
+        await still_serves(ring)
+
+
+async def test_a_body_without_end_is_answered_as_soon_as_it_passes_the_limit(make_ring: MakeRing) -> None:
+    async with make_ring(max_body_bytes=1000) as ring:
+        port = int(ring.url.rsplit(":", 1)[1])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            await stream.send(b"800\r\n" + b"x" * 2048 + b"\r\n")
+            assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_content_length_beyond_the_limit_is_413_before_the_body_is_sent(make_ring: MakeRing) -> None:
+    async with make_ring(max_body_bytes=1000) as ring:
+        port = int(ring.url.rsplit(":", 1)[1])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n".encode())
+            assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_body_longer_than_its_content_length_harms_nobody(ring: Ring) -> None:
+    port = int(ring.url.rsplit(":", 1)[1])
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}xxxxx".encode())
+        assert b" 400 " in (await stream.receive()).split(b"\r\n")[0]
+    await still_serves(ring)
+
+
+async def test_a_prompt_over_the_context_is_refused_before_it_reaches_a_replica(ring: Ring) -> None:
+    body = {**ASK, "messages": [{"role": "user", "content": "word " * 100_000}]}
+    response = await ring.http.post(CHAT, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert ring.replica.requests == []
+
+
+async def test_two_requests_with_the_same_client_id_keep_their_own_text(ring: Ring) -> None:
+    go = anyio.Event()
+
+    def script(request: Request) -> Script:
+        return Script([Piece(b"one " if request.messages[0].content == "1" else b"two "), Piece(b"!", after=go)])
+
+    ring.replica.script = script
+    texts: dict[str, str] = {}
+
+    async def ask(content: str) -> None:
+        body = {**ASK, "stream": True, "messages": [{"role": "user", "content": content}]}
+        response = await ring.http.post(CHAT, json=body, headers={"X-Request-Id": "same"})
+        assert response.headers["x-request-id"] == "same"
+        assert "same" not in response.text
+        texts[content] = read(response.text).text()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, "1")
+        tasks.start_soon(ask, "2")
+        async with opened(ring, messages=[{"role": "user", "content": "3"}]) as third:
+            await anext(third.aiter_bytes())
+        await ring.replica.cancelled()
+        await ring.replica.until(lambda: len(ring.replica.requests) == 3)
+        go.set()
+    assert texts == {"1": "one !", "2": "two !"}
+    ids = {running.job.request_id for running in ring.replica.requests}
+    assert len(ids) == 3 and "same" not in ids
+
+
+async def test_a_long_client_id_is_cut_and_one_is_made_when_there_is_none(ring: Ring) -> None:
+    long = await ring.http.get("/health/live", headers={"X-Request-Id": "a" * 5000})
+    assert long.headers["x-request-id"] == "a" * 128
+    assert len((await ring.http.get("/health/live")).headers["x-request-id"]) == 32
+
+
+async def test_an_unknown_path_and_a_wrong_method_have_openais_error_shape(ring: Ring) -> None:
+    for response in (await ring.http.post("/v1/nope"), await ring.http.get(CHAT), await ring.http.get("/nope.html")):
+        assert response.status_code in (404, 405)
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}

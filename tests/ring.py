@@ -1,0 +1,134 @@
+"""The ring as users meet it but for the model: real desks, a real edge, the embedded server, a scripted replica.
+
+`ring` is the usual one; `make_ring` takes settings of the edge, several partitions, or another tiny model.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from cache_svc.history.service import serve as serve_history
+from cache_svc.history.settings import HistorySettings
+from cache_svc.prefix.service import serve as serve_prefix
+from cache_svc.prefix.settings import PrefixSettings
+from gateway.balancer.service import serve as serve_balancer
+from gateway.balancer.settings import BalancerSettings
+from gateway.edge.service import serve as serve_edge
+from gateway.edge.settings import EdgeSettings
+from tests.scripted_replica import ScriptedReplica
+from tests.tiny_model import write_tiny_model
+from tokenizer_svc.service import serve as serve_tokenizer
+from tokenizer_svc.settings import TokenizerSettings
+from wire.bus import Bus, BusOptions
+
+MODEL = "tiny"
+
+
+class Ring:
+    """A running ring."""
+
+    def __init__(self, url: str, bus: Bus, replica: ScriptedReplica, http: httpx.AsyncClient) -> None:
+        self.url = url
+        self.bus = bus
+        self.replica = replica
+        self.http = http
+
+    def openai(self) -> AsyncOpenAI:
+        """Return OpenAI's own client for this ring."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    async def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        text = (await self.http.get("/metrics")).text
+        lines = (line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def until_idle(self, timeout_s: float = 5.0) -> None:
+        """Wait until no request is in flight, neither at the edge nor at the replica."""
+        with anyio.fail_after(timeout_s):
+            while self.replica.running or await self.metric("headrace_inflight"):
+                await anyio.sleep(0.005)
+
+
+class MakeRing(Protocol):
+    """Starts a ring for the time of a block."""
+
+    def __call__(
+        self, *, model_path: Path | None = None, partitions: int = 1, **edge: Any
+    ) -> AbstractAsyncContextManager[Ring]:
+        """Start it; `edge` are fields of EdgeSettings."""
+
+
+def free_port() -> int:
+    """Return a port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level model directory without weights."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / MODEL)
+
+
+@pytest.fixture
+def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRing:
+    """A function that starts a ring."""
+
+    @asynccontextmanager
+    async def make(*, model_path: Path | None = None, partitions: int = 1, **edge: Any) -> AsyncIterator[Ring]:
+        path = model_path or tiny_model
+        common: dict[str, Any] = {
+            "redis_url": bus_url,
+            "models": (path.name,),
+            "model_dir": str(path.parent),
+            "partitions": partitions,
+        }
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        settings = EdgeSettings(**{**common, "port": port, "drain_s": 0.0, **edge})
+        async with Bus.open(bus_url, bus_options) as bus, anyio.create_task_group() as tasks:
+            for serve, service_settings in _desks(common):
+                await tasks.start(serve, service_settings)
+            replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
+            await tasks.start(serve_edge, settings)
+            await tasks.start(replica.serve)
+            async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False, verify=False) as http:
+                await _until_ready(http)
+                yield Ring(url, bus, replica, http)
+            tasks.cancel_scope.cancel()
+
+    return make
+
+
+@pytest.fixture
+async def ring(make_ring: MakeRing) -> AsyncIterator[Ring]:
+    """A ring with default settings."""
+    async with make_ring() as running:
+        yield running
+
+
+def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
+    return [
+        (serve_history, HistorySettings(**common)),
+        (serve_tokenizer, TokenizerSettings(**common)),
+        (serve_prefix, PrefixSettings(**common)),
+        (serve_balancer, BalancerSettings(**common)),
+    ]
+
+
+async def _until_ready(http: httpx.AsyncClient) -> None:
+    with anyio.fail_after(10):
+        while (await http.get("/health/ready")).status_code != 200:
+            await anyio.sleep(0.01)
