@@ -22,12 +22,16 @@ class Piece(NamedTuple):
 
 
 def segments(raw: bytes, phase: int, marks: Iterable[PhaseMark]) -> list[tuple[int, bytes]]:
-    """Cut one token's bytes at its marks; `phase` holds before the first mark."""
+    """Cut one token's bytes at its marks; `phase` holds before the first mark.
+
+    Offsets may lie past the bytes: the engine counts the text of a special token, which has no bytes here.
+    """
     found: list[tuple[int, bytes]] = []
     start = 0
     for mark in marks:
-        found.append((phase, raw[start : mark.offset]))
-        start, phase = max(start, mark.offset), mark.phase
+        if mark.offset:
+            found.append((phase, raw[start : mark.offset]))
+        start, phase = mark.offset, mark.phase
     found.append((phase, raw[start:]))
     return found
 

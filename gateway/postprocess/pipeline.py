@@ -65,6 +65,7 @@ class Pipeline:
         self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger)
         self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
         self._deltas: list[TextDelta] = []
+        self._closed = False
         self.finish_reason: str | None = None
         self.token_ids: list[int] = []
         self.num_reasoning_tokens = 0
@@ -90,13 +91,16 @@ class Pipeline:
             hidden = chunk.stop_token and index == last
             raw = b"" if hidden else self._vocabulary.token_bytes(token_id)
             self.token_ids.append(token_id)
-            self.num_reasoning_tokens += phase == REASONING
+            parts = segments(raw, phase, marks)
+            self.num_reasoning_tokens += not hidden and any(part_phase == REASONING for part_phase, _ in parts)
             logprob = chunk.logprobs[index] if chunk.logprobs else None
-            for part_phase, part in segments(raw, phase, marks):
+            for part_phase, part in parts:
                 piece = self._splitter.feed(part_phase, part)
                 if piece:
                     self._show(piece, logprob)
             phase = marks[-1].phase if marks else phase
+        if self.finish_reason == "stop" and not self._closed:
+            self._close_lanes()  # the reasoning may still hold the beginning of a match
         return self._collect()
 
     def close(self, finish_reason: str) -> list[TextDelta]:
@@ -105,10 +109,16 @@ class Pipeline:
             piece = self._splitter.close()
             if piece:
                 self._show(piece, None)
-            for lane in self._lanes():
-                self._add(lane, *lane.close())
+            self._close_lanes()
         self.finish_reason = self.finish_reason or finish_reason
         return self._collect()
+
+    def _close_lanes(self) -> None:
+        """Let go what the lanes hold, up to a block: nothing comes out after one."""
+        self._closed = True
+        for lane in self._lanes():
+            if self.finish_reason != "content_filter":
+                self._add(lane, *lane.close())
 
     def _lanes(self) -> list[Lane]:
         return [self._answer] if self._reasoning is None else [self._reasoning, self._answer]
@@ -117,13 +127,13 @@ class Pipeline:
         if piece.starts:
             for lane in self._lanes():
                 self._add(lane, *lane.break_text())
-        lane_of = {ANSWER: self._answer, REASONING: self._reasoning}
-        lane_now = lane_of[piece.phase]
+        lane_now = self._answer if piece.phase == ANSWER else self._reasoning
         if lane_now is not None and self.finish_reason is None:
             self._add(lane_now, *lane_now.feed(piece.raw, logprob))
 
     def _add(self, lane: Lane, text: str, logprobs: tuple[LogprobEntry, ...]) -> None:
-        self.finish_reason = self.finish_reason or lane.finish_reason
+        if lane.finish_reason == "content_filter" or self.finish_reason is None:
+            self.finish_reason = lane.finish_reason
         if not text and not logprobs:
             return
         if self._deltas and self._deltas[-1].kind == lane.kind:

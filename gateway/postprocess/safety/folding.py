@@ -49,10 +49,10 @@ def composes(tail: str, following: str) -> bool:
 
 
 def clusters(folded: str) -> list[str]:
-    """Cut folded text into base characters with their marks."""
+    """Cut folded text into base characters with what composes with them: marks, the later parts of Hangul syllables."""
     found: list[str] = []
     for char in folded:
-        if found and is_mark(char):
+        if found and (is_mark(char) or "\u1160" <= char <= "\u11ff"):
             found[-1] += char
         else:
             found.append(char)
@@ -60,13 +60,16 @@ def clusters(folded: str) -> list[str]:
 
 
 def spellings(folded: str, *, limit: int) -> list[str] | None:
-    """Return `folded` with the marks of each character in every order, or None when there are more than `limit`."""
-    choices = []
+    """Return `folded` with every run of marks in every order, or None when there are more than `limit`."""
+    choices: list[list[str]] = []
     total = 1
-    for cluster in clusters(folded):
-        orders = sorted({cluster[0] + "".join(marks) for marks in itertools.permutations(cluster[1:8])})
+    for marks, chars in itertools.groupby(folded, is_mark):
+        run = "".join(chars)
+        if marks and len(run) > 6:
+            return None
+        orders = sorted({"".join(order) for order in itertools.permutations(run)}) if marks else [run]
         total *= len(orders)
-        if total > limit or len(cluster) > 8:
+        if total > limit:
             return None
         choices.append(orders)
     return ["".join(parts) for parts in itertools.product(*choices)]

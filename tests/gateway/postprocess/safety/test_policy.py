@@ -1,0 +1,51 @@
+"""A policy is checked when it is loaded, and every message names the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.postprocess.safety.policy import SafetyPolicy, SafetyPolicyError
+
+RULE = '[[rule]]\nid = "r1"\nkind = "terms"\nterms = ["x"]\naction = "redact"\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("[[rule]", "not TOML"),
+        ("rules = 1", "unknown key 'rules'"),
+        ('[[rule]]\nkind = "terms"\n', "rule number 1.*`id`"),
+        (RULE + RULE, "rule 'r1'.*twice"),
+        (RULE + 'color = "red"\n', "rule 'r1'.*color"),
+        (RULE.replace("redact", "delete"), "rule 'r1'.*action"),
+        (RULE.replace('terms"', 'words"'), "rule 'r1'.*kind"),
+        (RULE.replace('["x"]', "[]"), "rule 'r1'.*needs a non-empty `terms`"),
+        (RULE + 'pattern = "a"\n', "rule 'r1'.*no `pattern`"),
+        (RULE + 'directions = ["up"]\n', "rule 'r1'.*directions"),
+        (RULE.replace('"terms"', '"pattern"'), "rule 'r1'.*needs a `pattern`"),
+        ('[[rule]]\nid = "p"\nkind = "pattern"\npattern = "a*"\naction = "block"\n', "rule 'p'.*no finite maximum"),
+    ],
+)
+def test_a_faulty_policy_is_refused_with_the_rule_named(source: str, says: str) -> None:
+    with pytest.raises(SafetyPolicyError, match=says):
+        SafetyPolicy.parse(source)
+
+
+def test_the_file_is_named_too(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    with pytest.raises(SafetyPolicyError, match=r"policy\.toml: No such file"):
+        SafetyPolicy.load(file)
+    file.write_text(RULE + RULE)
+    with pytest.raises(SafetyPolicyError, match=r"policy\.toml: rule 'r1'"):
+        SafetyPolicy.load(file)
+
+
+def test_a_rule_applies_to_its_directions_only() -> None:
+    policy = SafetyPolicy.parse(RULE + 'directions = ["reasoning"]\n')
+    assert [policy.has_rules(direction) for direction in ("answer", "reasoning", "prompt")] == [False, True, False]
+
+
+def test_an_empty_policy_has_no_rules() -> None:
+    assert not SafetyPolicy.parse("").has_rules("answer")
