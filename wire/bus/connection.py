@@ -105,7 +105,7 @@ class Server:
 
 async def _reply(line: AbstractConnection) -> Any:
     try:
-        return await line.read_response()
+        return await line.read_response(disconnect_on_error=False)  # `_exchange` drops it
     except ResponseError as error:
         return error  # an error reply is a reply: the line stays in step
 

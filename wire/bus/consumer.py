@@ -210,7 +210,7 @@ class Consumer:
 
     async def _back_off(self, error: Exception) -> None:
         self._delay_s = min(max(self._delay_s * 2, 0.02), 1.0)
-        log.warning("bus lost while reading %s, again in %.2f s: %r", self.stream, self._delay_s, error)
+        log.warning("bus lost while reading %s, again in %.2f s: %s", self.stream, self._delay_s, error)
         await anyio.sleep(self._delay_s)
         await self._bus.route.learn_again()
 

@@ -64,7 +64,7 @@ async def _read(bus: Core, stream: str, last: str) -> list[Any]:
             command = ("XREAD", "COUNT", _COUNT, "BLOCK", block_ms, "STREAMS", stream, last)
             reply = await bus.route.once(stream, *command, blocking=True)
         except PASSING as error:
-            log.warning("bus lost while reading %s, again in %.2f s: %r", stream, delay, error)
+            log.warning("bus lost while reading %s, again in %.2f s: %s", stream, delay, error)
             await anyio.sleep(delay)
             delay = min(delay * 2, 1.0)
             await bus.route.learn_again()
