@@ -7,6 +7,7 @@ starts with `{`, unique names, and data that the tensors cover completely, in or
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,8 +70,8 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            twice = counts.most_common(1)[0][0]
             raise CheckpointError(path, f"{twice!r} stands twice in the header")
         return found
 

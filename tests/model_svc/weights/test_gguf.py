@@ -1,0 +1,208 @@
+"""GGUF: what llama.cpp's converter did is undone exactly; hostile headers cost no time, no memory and no process."""
+
+from __future__ import annotations
+
+import struct
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.errors import CheckpointError
+from model_svc.weights.gguf import GgufSource
+from model_svc.weights.gguf_header import read_header
+from model_svc.weights.gguf_names import rename
+from tests.model_svc.weights.gguf_files import permuted, tiny_llama, write_llama
+
+U8, U32, F32, STRING, ARRAY, U64 = 0, 4, 6, 8, 9, 10
+
+
+def text(value: str | bytes) -> bytes:
+    raw = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def head(num_tensors: int = 0, num_keys: int = 0, version: int = 3, magic: bytes = b"GGUF") -> bytes:
+    return magic + struct.pack("<IQQ", version, num_tensors, num_keys)
+
+
+def key(name: str, kind: int, payload: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + payload
+
+
+def array(kind: int, count: int, payload: bytes = b"") -> bytes:
+    return struct.pack("<IQ", kind, count) + payload
+
+
+def tensor(name: str, dims: tuple[int, ...], kind: int = 0, offset: int = 0, num_dims: int | None = None) -> bytes:
+    count = len(dims) if num_dims is None else num_dims
+    return (
+        text(name) + struct.pack("<I", count) + struct.pack(f"<{len(dims)}Q", *dims) + struct.pack("<IQ", kind, offset)
+    )
+
+
+DATA = b"\0" * 4096
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "empty"),
+    "short": (b"GG", "not a GGUF file"),
+    "other_magic": (head(magic=b"GGML"), "not a GGUF file"),
+    "version_0": (head(version=0), "version 0"),
+    "version_99": (head(version=99), "version 99"),
+    "big_endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "keys_2_60": (head(num_keys=1 << 60) + DATA, "cannot be in a file"),
+    "tensors_2_60": (head(num_tensors=1 << 60) + DATA, "cannot be in a file"),
+    "tensors_more_than_fit": (head(num_tensors=1 << 17) + DATA, "cannot be in a file"),
+    "key_length_2_48": (head(num_keys=1) + struct.pack("<Q", 1 << 48) + DATA, "cannot be in a file"),
+    "key_twice": (head(num_keys=2) + key("a", U8, b"\1") * 2 + DATA, "stands twice"),
+    "key_not_utf8": (head(num_keys=1) + text(b"\xff\xff") + struct.pack("<I", U8) + DATA, "not UTF-8"),
+    "value_type_77": (head(num_keys=1) + key("a", 77, DATA), "unknown value type 77"),
+    "string_2_50": (head(num_keys=1) + key("a", STRING, struct.pack("<Q", 1 << 50)) + DATA, "cannot be in a file"),
+    "array_2_40": (head(num_keys=1) + key("a", ARRAY, array(U32, 1 << 40)) + DATA, "cannot be in a file"),
+    "bytes_array_2_62": (head(num_keys=1) + key("a", ARRAY, array(U8, 1 << 62)) + DATA, "cannot be in a file"),
+    "strings_2_40": (head(num_keys=1) + key("a", ARRAY, array(STRING, 1 << 40)) + DATA, "cannot be in a file"),
+    "string_in_array_2_40": (
+        head(num_keys=1) + key("a", ARRAY, array(STRING, 2, text("ok") + struct.pack("<Q", 1 << 40))) + DATA,
+        "longer than the file",
+    ),
+    "nested_array": (head(num_keys=1) + key("a", ARRAY, array(ARRAY, 3)) + DATA, "nested type"),
+    "no_dims": (head(num_tensors=1) + tensor("t", ()) + DATA, "0 dimensions"),
+    "five_dims": (head(num_tensors=1) + tensor("t", (1,) * 5) + DATA, "5 dimensions"),
+    "dims_2_31": (head(num_tensors=1) + tensor("t", (1,), num_dims=1 << 31) + DATA, "dimensions"),
+    "dim_zero": (head(num_tensors=1) + tensor("t", (0, 4)) + DATA, "cannot be in this file"),
+    "dim_overflow": (head(num_tensors=1) + tensor("t", (1 << 40, 1 << 40)) + DATA, "cannot be in this file"),
+    "unknown_tensor_type": (head(num_tensors=1) + tensor("t", (32,), kind=99) + DATA, "type 99"),
+    "half_a_block": (head(num_tensors=1) + tensor("t", (33,), kind=2) + DATA, "no whole Q4_0 blocks"),
+    "outside": (head(num_tensors=1) + tensor("t", (64,), offset=1 << 40) + DATA, "cut off"),
+    "overflowing_offset": (head(num_tensors=1) + tensor("t", (64,), offset=(1 << 64) - 32) + DATA, "cut off"),
+    "unaligned": (head(num_tensors=1) + tensor("t", (4,), offset=8) + DATA, "not aligned"),
+    "overlap": (head(num_tensors=2) + tensor("t", (64,)) + tensor("u", (4,), offset=32) + DATA, "overlaps 't'"),
+    "tensor_twice": (head(num_tensors=2) + tensor("t", (8,)) + tensor("t", (8,), offset=32) + DATA, "stands twice"),
+    "alignment_zero": (head(0, 1) + key("general.alignment", U32, struct.pack("<I", 0)) + DATA, "power of two"),
+    "alignment_text": (head(0, 1) + key("general.alignment", STRING, text("32")) + DATA, "power of two"),
+}
+
+
+@pytest.fixture
+def bounded() -> Iterator[None]:
+    """Fails a test that takes a second or 4 MB."""
+    tracemalloc.start()
+    began = time.perf_counter()
+    yield
+    assert time.perf_counter() - began < 1
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_header_is_refused_at_once_with_file_and_fault_named(tmp_path: Path, name: str) -> None:
+    content, fault = HOSTILE[name]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=fault) as caught:
+        read_header(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_header(tmp_path / "absent.gguf")
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "whole.gguf"
+    write_llama(path, tiny_llama(), "Q8_0", **{"tokenizer.ggml.tokens": ["a", "b"], "general.name": "tiny"})
+    content = path.read_bytes()
+    read_header(path)
+    cut = tmp_path / "cut.gguf"
+    began = time.perf_counter()
+    for length in (*range(0, 4096, 64), len(content) - 1):
+        cut.write_bytes(content[:length])
+        with pytest.raises(CheckpointError):
+            read_header(cut)
+    assert time.perf_counter() - began < 2
+
+
+def test_a_vocabulary_of_300_000_tokens_is_read_quickly(tmp_path: Path) -> None:
+    count = 300_000
+    tokens = b"".join(text(f"token{n}") for n in range(count))
+    merges = b"".join(text(f"tok en{n}") for n in range(count))
+    path = tmp_path / "wide.gguf"
+    path.write_bytes(
+        head(num_keys=2)
+        + key("tokenizer.ggml.tokens", ARRAY, array(STRING, count, tokens))
+        + key("tokenizer.ggml.merges", ARRAY, array(STRING, count, merges))
+    )
+    began = time.perf_counter()
+    header = read_header(path)
+    assert time.perf_counter() - began < 2
+    assert header.metadata["tokenizer.ggml.tokens"][299_999] == "token299999"
+
+
+def test_the_header_says_what_the_gguf_package_says(smollm2_path: Path) -> None:
+    path = smollm2_path / "model.gguf"
+    ours = read_header(path)
+    theirs = gguf.GGUFReader(path)
+    assert {name: (item.offset, item.num_bytes, item.shape) for name, item in ours.tensors.items()} == {
+        item.name: (item.data_offset, item.n_bytes, tuple(int(dim) for dim in reversed(item.shape)))
+        for item in theirs.tensors
+    }
+    for name in ("llama.rope.freq_base", "general.name", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.token_type"):
+        assert ours.metadata[name] == theirs.fields[name].contents()
+    assert ours.metadata["tokenizer.ggml.tokens"][4093] == "user"
+
+
+@pytest.mark.parametrize("quant", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_tensors_come_back_under_hugging_face_names_and_in_their_row_order(tmp_path: Path, quant: str) -> None:
+    model = tiny_llama()
+    write_llama(tmp_path / "model.gguf", model, quant)
+    source = GgufSource(tmp_path / "model.gguf")
+    kind = gguf.GGMLQuantizationType[quant]
+    for name, wanted in model.state_dict().items():
+        data = wanted.float().numpy()
+        if data.ndim == 2:
+            data = gguf.quants.dequantize(gguf.quants.quantize(data, kind), kind)
+        np.testing.assert_array_equal(source.get(name, tuple(wanted.shape)).float().numpy(), data, err_msg=name)
+    assert source.unused() == frozenset()
+
+
+def test_blocks_stay_blocks_and_permuted_rows_are_put_back_as_blocks(tmp_path: Path) -> None:
+    model = tiny_llama()
+    write_llama(tmp_path / "model.gguf", model, "Q4_1")
+    stored = GgufSource(tmp_path / "model.gguf").get_shard("model.layers.1.self_attn.k_proj.weight", (32, 64))
+    assert isinstance(stored, QuantizedTensor)
+    assert stored.type.name == "Q4_1"
+    assert stored.blocks.shape == (32, 2 * 20)
+    weight = model.state_dict()["model.layers.1.self_attn.k_proj.weight"].numpy()
+    assert not np.array_equal(permuted(weight, 2), weight)
+    packed = gguf.quants.quantize(weight, gguf.GGMLQuantizationType.Q4_1)
+    assert torch.equal(stored.blocks, torch.from_numpy(packed))
+
+
+def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
+    assert rename("blk.3.ssm_a.weight", "llama", 4, 2).name == "blk.3.ssm_a.weight"  # type: ignore[union-attr]
+    assert rename("rope_freqs.weight", "llama", 4, 2) is None
+
+
+def test_gemma_norms_are_stored_plus_one_and_have_names_of_their_own() -> None:
+    for theirs, ours in {
+        "output_norm.weight": "model.norm.weight",
+        "blk.2.attn_norm.weight": "model.layers.2.input_layernorm.weight",
+        "blk.2.attn_q_norm.weight": "model.layers.2.self_attn.q_norm.weight",
+        "blk.2.post_attention_norm.weight": "model.layers.2.post_attention_layernorm.weight",
+        "blk.2.ffn_norm.weight": "model.layers.2.pre_feedforward_layernorm.weight",
+        "blk.2.post_ffw_norm.weight": "model.layers.2.post_feedforward_layernorm.weight",
+    }.items():
+        renamed = rename(theirs, "gemma3", 4, 1)
+        assert renamed is not None
+        assert renamed.name == ours
+        assert renamed.change.minus_one
+    plain = rename("blk.2.attn_q.weight", "gemma3", 4, 1)
+    assert plain is not None
+    assert plain.change == (0, False)
