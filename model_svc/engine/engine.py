@@ -122,6 +122,10 @@ class Engine:
         """Return what entered and left the prefix cache since the last call."""
         return self.scheduler.pool.events.drain()
 
+    def report_blocks(self) -> None:
+        """Log all cached blocks anew, for a listener that missed some."""
+        self.scheduler.pool.report()
+
     def load(self) -> EngineLoad:
         """Return how busy the engine is now."""
         scheduler = self.scheduler

@@ -1,12 +1,13 @@
 """A runner without a model, and a strict reader of plans: a verified fake.
 
 Its KV cache holds, per cell, a hash of all tokens up to there, so it notices a block that was reused too early, a
-position left out or computed with the wrong token, a hit on something that was never written. What it draws is a function
-of the whole context as read from that cache: a wrong schedule cannot give the right answer.
+position left out or computed with the wrong token, a hit on something that was never written. What it draws is a
+function of the whole context as read from that cache: a wrong schedule cannot give the right answer.
 """
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -170,36 +171,45 @@ def _extend(chain: int, token_id: int) -> int:
 class Script(msgspec.Struct, kw_only=True):
     """`script.json` in a model directory: what a scripted replica says and how big it is.
 
-    `pieces`: ids by output index; empty for a hash of the context. `crash_at_step`: the process dies there.
+    `pieces`: ids by output index; empty for a hash of the context. At `crash_at_step` the runner raises, at
+    `hang_at_step` it never returns.
     """
 
-    pieces: list[int] = []
+    pieces: list[int | None] = []
     num_blocks: int = 64
     max_model_len: int = 256
     vocab_size: int = 300
     depth: int = 0
-    step_file: str = ""
     crash_at_step: int = -1
+    hang_at_step: int = -1
 
 
-class _ScriptedProcessRunner(ScriptedRunner):
-    """Waits at each step until `step_file` allows it (holds a number above the step's), so that tests set the pace."""
+class _ProcessRunner(ScriptedRunner):
+    """The scripted runner of a replica in a process of its own."""
 
-    def __init__(self, script: Script, reply: Reply, max_num_seqs: int, block_size: int) -> None:
-        super().__init__(
-            reply, num_blocks=script.num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_model_len=script.max_model_len, vocab_size=script.vocab_size, depth=script.depth,
-        )  # fmt: skip
+    def __init__(self, script: Script, reply: Reply, **sizes: int) -> None:
+        super().__init__(reply, **sizes)
         self._script = script
 
     def submit(self, plan: StepPlan) -> int:
         if plan.step == self._script.crash_at_step:
             raise RuntimeError("the script says crash")
+        while plan.step == self._script.hang_at_step:
+            time.sleep(60)
         return super().submit(plan)
 
 
-def load_runner(model_path: Path, *, max_num_seqs: int = 8, block_size: int = 4, **_: object) -> ScriptedRunner:
+def load_runner(model_path: Path, *, max_num_seqs: int, block_size: int, **_: object) -> ScriptedRunner:
     """Build a runner from `script.json`, as `model_svc.runner.load.load_runner` builds a real one."""
     script = msgspec.json.decode((Path(model_path) / "script.json").read_bytes(), type=Script)
     reply = scripted_reply(*script.pieces) if script.pieces else hashed_reply(script.vocab_size)
-    return _ScriptedProcessRunner(script, reply, max_num_seqs, block_size)
+    return _ProcessRunner(
+        script,
+        reply,
+        num_blocks=script.num_blocks,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_model_len=script.max_model_len,
+        vocab_size=script.vocab_size,
+        depth=script.depth,
+    )

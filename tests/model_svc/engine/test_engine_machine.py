@@ -1,4 +1,4 @@
-"""Whatever arrives, is cancelled, moved, preempted or chunked, in pools of any size, at any depth: each answer is right.
+"""Whatever arrives, is cancelled, moved, preempted or chunked, in pools of any size, at any depth: answers are right.
 
 A hypothesis state machine drives the engine over the strict scripted runner and compares every choice with an oracle.
 """

@@ -1,0 +1,111 @@
+"""The service's hold on the engine process: starts it, speaks with it, and notices at once when it dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.abc import Process
+
+from model_svc.pipe import Broken, EngineConfig, Progress, Ready, Refused, ServiceEnd, ToEngine
+from model_svc.settings import ModelSettings
+
+_STOP_S = 5.0
+
+
+class EngineDiedError(RuntimeError):
+    """The engine process is gone; the message says why, as far as it said so itself."""
+
+
+def engine_config(settings: ModelSettings) -> EngineConfig:
+    """Return what the engine process must know of the settings."""
+    return EngineConfig(
+        model_path=str(settings.model_path(settings.served_model)),
+        runner=settings.runner,
+        runner_options={
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "num_blocks": settings.num_blocks,
+            "kv_memory_bytes": settings.kv_memory_bytes,
+            "block_size": settings.block_size,
+            "max_num_seqs": settings.max_num_seqs,
+            "max_num_batched_tokens": settings.max_num_batched_tokens,
+            "max_model_len": settings.max_model_len,
+            "threads": settings.threads,
+        },
+        policy=settings.scheduling_policy,
+        inter_token_ms=settings.inter_token_ms,
+    )
+
+
+class EngineLink:
+    """A running engine process."""
+
+    def __init__(self, process: Process, pipe: ServiceEnd) -> None:
+        self._process = process
+        self._pipe = pipe
+        self._reason = ""
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        return self._process.pid
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: ModelSettings) -> AsyncIterator[EngineLink]:
+        """Start the engine process; on leaving it is stopped.
+
+        Call it from the main thread: the engine is killed when the thread that started it ends.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "model_svc.engine_process", str(theirs.fileno()), str(os.getpid())]
+            process = await anyio.open_process(
+                [*command, settings.log_level],
+                stdin=subprocess.DEVNULL,
+                stdout=None,
+                stderr=None,
+                pass_fds=(theirs.fileno(),),
+            )
+        pipe = ServiceEnd(ours)
+        try:
+            await pipe.send(engine_config(settings))
+            yield cls(process, pipe)
+        finally:
+            pipe.close()
+            with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(_STOP_S):
+                    await process.wait()
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    async def receive(self) -> list[Ready | Refused | Progress]:
+        """Return the engine's next messages. Raises EngineDiedError."""
+        found: list[Ready | Refused | Progress] = []
+        messages = await self._pipe.receive()
+        for message in messages:
+            if isinstance(message, Broken):
+                self._reason = message.message
+            else:
+                found.append(message)
+        if found:
+            return found
+        if messages:
+            return await self.receive()  # the end of the stream follows the reason
+        with anyio.move_on_after(_STOP_S):
+            await self._process.wait()
+        raise EngineDiedError(self._reason or f"the engine process ended with exit code {self._process.returncode}")
+
+    async def send(self, message: ToEngine) -> None:
+        """Send a command; if the engine is gone, `receive` says so."""
+        try:
+            await self._pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return

@@ -1,0 +1,155 @@
+"""The engine's process: loads the model, then steps while there is work and sleeps while there is none.
+
+Commands are looked at between two steps, so a cancel takes effect at the next one. The process ends when the service
+does: the pipe's end says so, and on Linux the kernel kills us even in the middle of a long step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from model_svc.engine.engine import Engine
+from model_svc.engine.plan import Runner
+from model_svc.engine.reasoning import tag_bytes
+from model_svc.engine.request import EngineRequest
+from model_svc.pipe import (
+    Broken,
+    CancelSequences,
+    CloseThinking,
+    EngineConfig,
+    EngineEnd,
+    Progress,
+    Ready,
+    Refused,
+    ReportNames,
+    ToEngine,
+)
+from wire.errors import HeadraceError
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+LOAD_EVERY_S = 0.1
+
+
+def load_runner(config: EngineConfig) -> Runner:
+    """Call the runner factory that the settings name."""
+    module, function = config.runner.split(":")
+    factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
+    return factory(Path(config.model_path), **config.runner_options)
+
+
+class EngineLoop:
+    """Between pipe and engine."""
+
+    def __init__(self, pipe: EngineEnd, engine: Engine) -> None:
+        self._pipe = pipe
+        self._engine = engine
+        self._step = 0
+        self._load_sent_at = 0.0
+
+    def run(self) -> None:
+        """Work until the service is gone."""
+        while True:
+            for command in self._pipe.receive(wait=not self._engine.has_work):
+                self._obey(command)
+            if self._engine.has_work:
+                self._advance()
+
+    def _advance(self) -> None:
+        chunks = self._engine.step()
+        events = self._engine.events()
+        self._step += 1
+        now = time.monotonic()
+        load = None
+        if now - self._load_sent_at >= LOAD_EVERY_S or not self._engine.has_work:
+            load = self._engine.load()
+            self._load_sent_at = now
+        if chunks or events or load is not None:
+            self._pipe.send(Progress(step=self._step, chunks=tuple(chunks), events=tuple(events), load=load))
+
+    def _obey(self, command: ToEngine) -> None:
+        match command:
+            case EngineRequest():
+                self._add(command)
+            case CancelSequences():
+                self._engine.cancel(command.request_id, command.choice)
+            case CloseThinking():
+                self._engine.end_reasoning(command.request_id)
+            case ReportNames():
+                self._engine.report_blocks()
+            case EngineConfig():
+                raise ValueError("the engine is configured already")
+
+    def _add(self, request: EngineRequest) -> None:
+        try:
+            self._engine.add(request)
+        except HeadraceError as error:
+            refused = Refused(
+                request_id=request.request_id,
+                attempt=request.attempt,
+                code=error.code,
+                message=error.message,
+                param=error.param,
+            )
+            self._pipe.send(refused)
+
+
+def serve(pipe: EngineEnd) -> None:
+    """Load what the first message names, then run the loop. An exception ends the process; its reason goes ahead."""
+    try:
+        config = pipe.receive(wait=True)[0]
+        assert isinstance(config, EngineConfig), "the first message configures the engine"
+        path = Path(config.model_path)
+        runner = load_runner(config)
+        engine = Engine(
+            runner,
+            token_bytes=tag_bytes(Vocabulary.load(path)),
+            eos_token_ids=ModelCard.load(path).eos_token_ids,
+            policy=config.policy,
+            inter_token_ms=config.inter_token_ms,
+        )
+        pipe.send(Ready(info=runner.info))
+        try:
+            EngineLoop(pipe, engine).run()
+        finally:
+            runner.close()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the service is gone
+    except Exception as error:
+        log.exception("the engine stops")
+        pipe.send(Broken(message=f"{type(error).__name__}: {error}"))
+        raise SystemExit(1) from error
+
+
+def die_with_service(service_pid: int) -> None:
+    """Ask the kernel to kill us when the service dies (Linux); signals for the whole group are the service's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != service_pid:
+        raise SystemExit(1)
+
+
+def main(argv: list[str]) -> None:
+    """Arguments: the pipe's file descriptor, the service's process id, the log level."""
+    descriptor, service_pid, level = argv
+    logging.basicConfig(level=level.upper(), format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
+    die_with_service(int(service_pid))
+    serve(EngineEnd(socket.socket(fileno=int(descriptor))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

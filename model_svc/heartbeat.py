@@ -1,0 +1,84 @@
+"""Says how the replica is: twice a second, and at once when its state changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import anyio
+
+from model_svc.engine.engine import EngineLoad
+from model_svc.engine.plan import RunnerInfo
+from wire import topics
+from wire.bus import Bus
+from wire.errors import HeadraceError
+from wire.messages import ReplicaStatus
+
+log = logging.getLogger(__name__)
+
+STATUS_MAXLEN = 1_000  # the oldest is dropped: only the newest of a replica counts
+
+
+class Heartbeat:
+    """The replica's state and load as the balancer sees them."""
+
+    def __init__(self, bus: Bus, *, replica_id: str, model: str, interval_s: float) -> None:
+        self._bus = bus
+        self._replica_id = replica_id
+        self._model = model
+        self._interval_s = interval_s
+        self._changed = anyio.Event()
+        self.state = "loading"
+        self.info: RunnerInfo | None = None
+        self.load: EngineLoad | None = None
+
+    def become(self, state: str) -> None:
+        """Change the state and say so at once."""
+        self.state = state
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self._changed = anyio.Event()
+            await self.beat()
+            with anyio.move_on_after(self._interval_s):
+                await self._changed.wait()
+
+    async def beat(self) -> None:
+        """Publish one status; while the bus is away nobody could hear it anyway."""
+        try:
+            await self._bus.publish(topics.status(self._model), self._status(), maxlen=STATUS_MAXLEN)
+        except HeadraceError as error:
+            log.warning("no heartbeat: %r", error)
+
+    def _status(self) -> ReplicaStatus:
+        status = ReplicaStatus(
+            replica_id=self._replica_id,
+            model=self._model,
+            state=self.state,
+            sent_at=time.time(),
+            interval_s=self._interval_s,
+        )
+        if self.info is None:
+            return status
+        info = self.info
+        load = self.load or EngineLoad(
+            num_free_blocks=info.num_blocks, num_running=0, num_waiting=0, num_waiting_tokens=0
+        )
+        return ReplicaStatus(
+            replica_id=self._replica_id,
+            model=self._model,
+            state=self.state,
+            sent_at=status.sent_at,
+            block_size=info.block_size,
+            num_blocks=info.num_blocks,
+            num_free_blocks=load.num_free_blocks,
+            num_running=load.num_running,
+            num_waiting=load.num_waiting,
+            num_waiting_tokens=load.num_waiting_tokens,
+            max_model_len=info.max_model_len,
+            max_num_seqs=info.max_num_seqs,
+            interval_s=self._interval_s,
+            device=info.device,
+        )

@@ -1,0 +1,102 @@
+"""The requests that this replica works on, and for a short time those it has ended: a client may come back for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import anyio
+import msgspec
+
+from model_svc.token_log import TokenLog
+from wire.errors import HeadraceError, RequestCancelledError
+from wire.messages import Job, TokenChunk
+
+KEPT_S = 60.0
+KEPT_MAX = 1024  # ended requests; beyond, the oldest is forgotten and its client gets what the edge has kept
+
+
+class OpenRequest:
+    """One request: its job, what it said so far, and where that goes."""
+
+    def __init__(self, job: Job, wait_ms: float = 0.0) -> None:
+        self.job = job
+        self.edge = job.edge
+        self.num_choices = 1
+        self.logs: dict[int, TokenLog] = {}
+        self.error: HeadraceError | None = None
+        self.cancelled = False
+        self.submitted = False
+        self.wait_ms = wait_ms
+        self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
+        self.settled = anyio.Event()  # and the edge has all of it
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has a finish reason."""
+        return len(self.logs) == self.num_choices and all(log.finished for log in self.logs.values())
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Take what the engine produced; the first and last chunk also carry the times of the desks before."""
+        if chunk.timings_ms:
+            timings = {**self.job.timings_ms, "model.wait": self.wait_ms, **chunk.timings_ms}
+            chunk = msgspec.structs.replace(chunk, timings_ms=timings)
+        log = self.logs.get(chunk.choice)
+        if log is None:
+            log = self.logs[chunk.choice] = TokenLog()
+        log.add(chunk)
+        if chunk.finish_reason is not None and self.finished:
+            self.ended.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the request with an error."""
+        if not self.ended.is_set():
+            self.error = error
+            self.ended.set()
+
+
+class OpenRequests:
+    """All of them by id. An older attempt of the same request is replaced."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, OpenRequest] = {}
+        self._kept: deque[tuple[float, OpenRequest]] = deque()
+        self.num_open = 0
+        self.idle = anyio.Event()
+        self.idle.set()
+
+    def __iter__(self) -> Iterator[OpenRequest]:
+        return iter(self._by_id.values())
+
+    @property
+    def engine_has_work(self) -> bool:
+        """Whether the engine owes anybody something."""
+        return any(request.submitted and not request.ended.is_set() for request in self)
+
+    def get(self, request_id: str) -> OpenRequest | None:
+        """Return a request that is open or kept."""
+        return self._by_id.get(request_id)
+
+    def open(self, request: OpenRequest) -> bool:
+        """Enter a request; False if this attempt, or a later one, is here already."""
+        known = self._by_id.get(request.job.request_id)
+        if known is not None and known.job.attempt >= request.job.attempt:
+            return False
+        if known is not None:
+            known.fail(RequestCancelledError("a later attempt of this request took over"))
+        self._by_id[request.job.request_id] = request
+        if self.num_open == 0:
+            self.idle = anyio.Event()
+        self.num_open += 1
+        return True
+
+    def close(self, request: OpenRequest, now: float) -> None:
+        """Count a request as ended; what it said is kept for a while."""
+        self._kept.append((now, request))
+        self.num_open -= 1
+        if self.num_open == 0:
+            self.idle.set()
+        while self._kept and (len(self._kept) > KEPT_MAX or self._kept[0][0] < now - KEPT_S):
+            _, old = self._kept.popleft()
+            if self._by_id.get(old.job.request_id) is old:
+                del self._by_id[old.job.request_id]

@@ -1,0 +1,116 @@
+"""Sends tokens to the edges: one batch per edge and step, or, when the bus is slow or an edge full, all that came since.
+
+What waits here is bounded by what the open requests can generate; it lies in their token logs, nothing is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from model_svc.engine.kv_events import KvEvent
+from model_svc.open_requests import OpenRequest, OpenRequests
+from wire import topics
+from wire.bus import Bus
+from wire.errors import HeadraceError
+from wire.messages import AnyMessage, BlocksEvicted, BlocksStored, TokenBatch, TokenChunk
+
+log = logging.getLogger(__name__)
+
+EDGE_MAXLEN = 10_000  # batches that an edge has not read; full: they are sent later, joined
+KV_EVENTS_MAXLEN = 10_000  # the oldest is dropped; readers see the gap by the numbers and ask for a report
+_PAUSE_S = 0.1
+
+
+class Outbox:
+    """The one sender of token batches and KV events, so that each stream keeps its order."""
+
+    def __init__(self, bus: Bus, requests: OpenRequests, *, replica_id: str, model: str) -> None:
+        self._bus = bus
+        self._requests = requests
+        self._replica_id = replica_id
+        self._kv_stream = topics.kv_events(model)
+        self._dirty: dict[str, OpenRequest] = {}
+        self._events: list[KvEvent] = []
+        self._step = 0
+        self._wake = anyio.Event()
+        self._resting: dict[str, float] = {}  # edges that were full, and until when they are left alone
+
+    def put(self, step: int, request: OpenRequest) -> None:
+        """Note that a request has tokens to send."""
+        self._step = step
+        self._dirty[request.job.request_id] = request
+        self._wake.set()
+
+    def put_events(self, events: tuple[KvEvent, ...]) -> None:
+        """Queue KV events."""
+        self._events += events
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            with anyio.move_on_after(_PAUSE_S if self._dirty else None):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            await self._send_tokens()
+            await self._send_events()
+
+    async def _send_tokens(self) -> None:
+        now = anyio.current_time()
+        self._resting = {edge: until for edge, until in self._resting.items() if until > now}
+        resting = {key: request for key, request in self._dirty.items() if request.edge in self._resting}
+        dirty, self._dirty = self._dirty, resting
+        taken: dict[str, list[tuple[OpenRequest, list[TokenChunk]]]] = {}
+        for key, request in dirty.items():
+            if key in resting:
+                continue
+            chunks = [item.take() for item in request.logs.values() if item.has_unsent]
+            if chunks:
+                taken.setdefault(request.edge, []).append((request, chunks))
+        if not taken:
+            return
+        batches = [
+            (edge, TokenBatch(replica_id=self._replica_id, step=self._step, chunks=_all_chunks(requests)))
+            for edge, requests in taken.items()
+        ]
+        for edge in await self._send_batches(batches):
+            log.warning("%s does not take tokens; they are sent again later", edge)
+            for request, chunks in taken.pop(edge):
+                for chunk in chunks:
+                    request.logs[chunk.choice].rewind(chunk.index)
+                self._dirty[request.job.request_id] = request
+            self._resting[edge] = now + _PAUSE_S
+        for requests in taken.values():
+            for request, _ in requests:
+                if request.finished and not any(item.has_unsent for item in request.logs.values()):
+                    request.settled.set()
+
+    async def _send_batches(self, batches: list[tuple[str, TokenBatch]]) -> list[str]:
+        """Send; returns the edges that did not take theirs: full, or the bus is away."""
+        messages: list[tuple[str, AnyMessage]] = [*batches]
+        try:
+            return await self._bus.send_many(messages, maxlen=EDGE_MAXLEN)
+        except HeadraceError as error:
+            log.warning("tokens could not be sent: %r", error)
+            return [edge for edge, _ in batches]
+
+    async def _send_events(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            message: BlocksStored | BlocksEvicted
+            if event.stored:
+                message = BlocksStored(
+                    replica_id=self._replica_id, sequence=event.sequence, hashes=event.hashes, reset=event.reset
+                )
+            else:
+                message = BlocksEvicted(replica_id=self._replica_id, sequence=event.sequence, hashes=event.hashes)
+            try:
+                await self._bus.publish(self._kv_stream, message, maxlen=KV_EVENTS_MAXLEN)
+            except HeadraceError as error:  # readers see the gap by the number
+                log.warning("KV events could not be published: %r", error)
+
+
+def _all_chunks(requests: list[tuple[OpenRequest, list[TokenChunk]]]) -> tuple[TokenChunk, ...]:
+    return tuple(chunk for _, chunks in requests for chunk in chunks)

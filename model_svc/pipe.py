@@ -1,0 +1,185 @@
+"""The pipe between service and engine: a socket pair of msgpack messages, each behind its length.
+
+The service's end waits in its event loop, the engine's end in the kernel. When one process dies the other reads the end
+of the stream at once. The kernel's buffer is the bound: when it is full, the engine waits; the service queues, bounded
+by the requests that it took.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from typing import Generic, TypeVar
+
+import anyio
+import msgspec
+
+from model_svc.engine.engine import EngineLoad
+from model_svc.engine.kv_events import KvEvent
+from model_svc.engine.plan import RunnerInfo
+from model_svc.engine.request import EngineRequest
+from wire.messages import TokenChunk
+
+_LENGTH = struct.Struct("<I")
+_READ_BYTES = 1 << 18
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine, first: what to load, with which arguments for the runner's factory, and how to schedule."""
+
+    model_path: str
+    runner: str
+    runner_options: dict[str, int | str | None]
+    policy: str = "fcfs"
+    inter_token_ms: float = 0.0
+
+
+class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine: end a request, or one choice of it."""
+
+    request_id: str
+    choice: int | None = None
+
+
+class CloseThinking(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine: close the open think block."""
+
+    request_id: str
+
+
+class ReportNames(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine: log the names of all cached blocks anew."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Engine -> service: the model is loaded."""
+
+    info: RunnerInfo
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Engine -> service, last: why the engine cannot go on, in one sentence."""
+
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Engine -> service: a request that can never work; the error's code, message and field."""
+
+    request_id: str
+    attempt: int
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Engine -> service: what a step produced. `load` comes now and then, and always when the engine falls idle."""
+
+    step: int
+    chunks: tuple[TokenChunk, ...] = ()
+    events: tuple[KvEvent, ...] = ()
+    load: EngineLoad | None = None
+
+
+ToEngine = EngineConfig | EngineRequest | CancelSequences | CloseThinking | ReportNames
+ToService = Ready | Broken | Refused | Progress
+
+M = TypeVar("M")
+
+
+class _Frames(Generic[M]):
+    """Cuts a byte stream into messages."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[M]) -> None:
+        self._decoder = decoder
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[M]:
+        buffer = self._buffer
+        buffer += data
+        messages: list[M] = []
+        at = 0
+        while len(buffer) - at >= _LENGTH.size:
+            end = at + _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
+            if end > len(buffer):
+                break
+            messages.append(self._decoder.decode(bytes(buffer[at + _LENGTH.size : end])))
+            at = end
+        del buffer[:at]
+        return messages
+
+
+def _frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
+    body = encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class ServiceEnd:
+    """The service's end; any number of senders, one receiver."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+        self._unsent = bytearray()
+        self._sending = anyio.Lock()
+
+    async def send(self, message: ToEngine) -> None:
+        """Send a message; messages arrive in the order of the calls. Raises BrokenPipeError when the engine is gone."""
+        self._unsent += _frame(self._encoder, message)
+        async with self._sending:
+            while self._unsent:
+                try:
+                    sent = self._socket.send(self._unsent[:_READ_BYTES])
+                except BlockingIOError:
+                    await anyio.wait_writable(self._socket)
+                else:
+                    del self._unsent[:sent]
+
+    async def receive(self) -> list[ToService]:
+        """Return the next messages, at least one; an empty list at the end of the stream."""
+        while True:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                await anyio.wait_readable(self._socket)
+                continue
+            except ConnectionResetError:
+                return []
+            if not data:
+                return []
+            if messages := self._frames.feed(data):
+                return messages
+
+    def close(self) -> None:
+        """Close the end; the engine reads the end of the stream and stops."""
+        self._socket.close()
+
+
+class EngineEnd:
+    """The engine's end, without an event loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._socket = sock
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frames: _Frames[ToEngine] = _Frames(msgspec.msgpack.Decoder(ToEngine))
+
+    def send(self, message: ToService) -> None:
+        """Send a message, waiting while the service is behind. Raises OSError when it is gone."""
+        self._socket.sendall(_frame(self._encoder, message))
+
+    def receive(self, *, wait: bool) -> list[ToEngine]:
+        """Return what has arrived; with `wait` at least one message. Raises EOFError when the service is gone."""
+        while True:
+            if not wait and not select.select([self._socket], [], [], 0)[0]:
+                return []
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise EOFError
+            messages = self._frames.feed(data)
+            if messages or not wait:
+                return messages

@@ -1,0 +1,216 @@
+"""One replica: takes the jobs placed on it to the engine, what the engine says to the edges, and commands to both."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+from opentelemetry.trace import Span
+
+from model_svc.engine.request import EngineRequest
+from model_svc.engine_link import EngineLink
+from model_svc.heartbeat import Heartbeat
+from model_svc.open_requests import OpenRequest, OpenRequests
+from model_svc.outbox import Outbox
+from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
+from wire import errors, telemetry, topics
+from wire.bus import Bus, Delivery
+from wire.errors import DeadlineExceededError, HeadraceError, InternalError, RequestCancelledError, UnavailableError
+from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
+
+log = logging.getLogger(__name__)
+
+GROUP = "replica"
+_FIELDS = ("request", "prompt", "checkpoint")
+_RETRY_S = 1.0
+
+
+class Replica:
+    """The shell around the engine. All its methods run in the service's event loop."""
+
+    def __init__(self, bus: Bus, link: EngineLink, heartbeat: Heartbeat, *, replica_id: str, model: str) -> None:
+        self.requests = OpenRequests()
+        self.ready = anyio.Event()
+        self.heard_at = anyio.current_time()
+        self._bus = bus
+        self._link = link
+        self._heartbeat = heartbeat
+        self._outbox = Outbox(bus, self.requests, replica_id=replica_id, model=model)
+        self._replica_id = replica_id
+        self._model = model
+
+    async def follow_engine(self) -> None:
+        """Take what the engine says until it dies. Raises EngineDiedError."""
+        while True:
+            for message in await self._link.receive():
+                self.heard_at = anyio.current_time()
+                match message:
+                    case Progress():
+                        self._progress(message)
+                    case Refused():
+                        self._refused(message)
+                    case Ready():
+                        self._heartbeat.info = message.info
+                        self.ready.set()
+
+    async def send_tokens(self) -> None:
+        """Send tokens and KV events to where they belong, until cancelled."""
+        await self._outbox.run()
+
+    async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
+        """Read the jobs placed on this replica in one partition; each is served by a task of its own."""
+        reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
+        while True:
+            for delivery in await reader.read(64):
+                tasks.start_soon(self._serve, delivery)
+
+    async def obey(self) -> None:
+        """Follow the control stream until cancelled."""
+        async for message in self._bus.inbox(topics.control(self._replica_id)):
+            match message:
+                case Cancel():
+                    await self._cancel(message)
+                case EndReasoning():
+                    await self._link.send(CloseThinking(request_id=message.request_id))
+                case Resubscribe():
+                    self._resubscribe(message)
+                case ReportBlocks():
+                    await self._link.send(ReportNames())
+                case _:
+                    log.warning("a %s on the control stream", type(message).__name__)
+
+    def _progress(self, progress: Progress) -> None:
+        for chunk in progress.chunks:
+            request = self.requests.get(chunk.request_id)
+            if request is not None and request.job.attempt == chunk.attempt and request.error is None:
+                request.add(chunk)
+                self._outbox.put(progress.step, request)
+        if progress.events:
+            self._outbox.put_events(progress.events)
+        if progress.load is not None:
+            self._heartbeat.load = progress.load
+
+    def _refused(self, refused: Refused) -> None:
+        request = self.requests.get(refused.request_id)
+        if request is not None and request.job.attempt == refused.attempt:
+            request.fail(errors.by_code(refused.code)(refused.message, param=refused.param))
+
+    async def _cancel(self, cancel: Cancel) -> None:
+        # Whatever the attempt: the client's wish holds for all of them, and an edge may not know the newest yet.
+        request = self.requests.get(cancel.request_id)
+        if request is None or request.ended.is_set():
+            return
+        if not request.submitted:
+            request.cancelled = request.cancelled or cancel.choice is None
+        await self._link.send(CancelSequences(request_id=cancel.request_id, choice=cancel.choice))
+
+    def _resubscribe(self, message: Resubscribe) -> None:
+        request = self.requests.get(message.request_id)
+        if request is None:
+            log.info("nothing is kept of request %s", message.request_id)
+            return
+        request.edge = message.edge
+        choice = request.logs.get(message.choice)
+        if choice is not None:
+            choice.rewind(message.from_index)
+            self._outbox.put(0, request)
+
+    async def _serve(self, delivery: Delivery) -> None:
+        """See one job through: to the engine, and at its end off the stream."""
+        job = delivery.message
+        if not isinstance(job, Job):
+            await self._until_done(lambda: self._bus.dead_letter(delivery, reason="not a job"))
+            return
+        request = OpenRequest(job, wait_ms=max(0.0, (time.time() - delivery.published_at) * 1e3))
+        if not self.requests.open(request):
+            return  # delivered again after a lost reply: a task of ours is on it
+        attributes: dict[str, telemetry.AttributeValue] = {
+            telemetry.OPERATION_NAME: "chat",
+            telemetry.REQUEST_MODEL: job.model,
+            telemetry.REQUEST_ID: job.request_id,
+            telemetry.ATTEMPT: job.attempt,
+        }
+        try:
+            with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
+                await self._run(request)
+                _describe(span, request)
+            if request.error is None:
+                await self._until_done(lambda: self._bus.finish(delivery))
+            else:
+                error = request.error
+                await self._until_done(lambda: self._bus.fail(delivery, error, desk="model"))
+        finally:
+            self.requests.close(request, anyio.current_time())
+
+    async def _run(self, request: OpenRequest) -> None:
+        """Generate until the request ended; its error, if any, is left in it."""
+        job = request.job
+        with anyio.move_on_after(job.deadline - time.time()):
+            try:
+                await self._submit(request)
+            except HeadraceError as error:
+                request.fail(error)
+            except Exception:
+                log.exception("request %s could not be taken", job.request_id)
+                request.fail(InternalError("the replica could not take the request"))
+            await request.ended.wait()
+            if request.error is None:
+                await request.settled.wait()
+        if not request.settled.is_set() and request.error is None:
+            request.error = DeadlineExceededError("the deadline passed while the answer was generated")
+            request.ended.set()
+            await self._link.send(CancelSequences(request_id=job.request_id))
+
+    async def _submit(self, request: OpenRequest) -> None:
+        job = request.job
+        record = await self._bus.open_record(job, *_FIELDS)
+        if record is None or request.cancelled:
+            raise RequestCancelledError("the request was cancelled, or its record expired")
+        wanted, prompt, checkpoint = (record.get(name) for name in _FIELDS)
+        if wanted is None or prompt is None:
+            raise InternalError("the job came without a request or a prompt")
+        request.num_choices = wanted.sampling.n
+        request.submitted = True
+        engine_request = EngineRequest(
+            request_id=job.request_id,
+            prompt=prompt,
+            sampling=wanted.sampling,
+            attempt=job.attempt,
+            checkpoint=checkpoint.token_ids if checkpoint is not None else {},
+        )
+        await self._link.send(engine_request)
+
+    async def _until_done(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a call that must not be lost until the bus is back."""
+        while True:
+            try:
+                await call()
+                return
+            except UnavailableError as error:
+                log.warning("the bus is away: %r", error)
+                await anyio.sleep(_RETRY_S)
+
+
+def _describe(span: Span, request: OpenRequest) -> None:
+    """Put tokens and times of a request into its span."""
+    logs = [item for item in request.logs.values() if item.first is not None and item.last is not None]
+    if request.error is not None:
+        telemetry.mark_error(span, request.error)
+    if not span.is_recording() or not logs:
+        return
+    first, last = logs[0].first, logs[0].last
+    assert first is not None and last is not None
+    span.set_attribute(telemetry.USAGE_INPUT_TOKENS, first.num_prompt_tokens)
+    span.set_attribute(telemetry.USAGE_CACHE_READ_INPUT_TOKENS, first.num_cached_tokens)
+    span.set_attribute(telemetry.USAGE_OUTPUT_TOKENS, sum(item.num_tokens for item in logs))
+    reasoning = sum(item.last.num_reasoning_tokens for item in logs if item.last is not None)
+    span.set_attribute(telemetry.USAGE_REASONING_OUTPUT_TOKENS, reasoning)
+    reasons = tuple(item.last.finish_reason or "" for item in logs if item.last is not None)
+    span.set_attribute(telemetry.RESPONSE_FINISH_REASONS, reasons)
+    span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
+    for phase, milliseconds in last.timings_ms.items():
+        if "." not in phase:
+            span.set_attribute(f"headrace.{phase}_ms", milliseconds)

@@ -1,0 +1,94 @@
+"""The model desk: a replica on the bus, with its engine in a process of its own.
+
+loading -> ready -> draining -> gone. When the engine dies the service ends too: its work is placed elsewhere, and
+whoever supervises it starts a new replica with an empty cache and a new name.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+import anyio
+from anyio.abc import TaskStatus
+
+from model_svc.engine_link import EngineDiedError, EngineLink
+from model_svc.heartbeat import Heartbeat
+from model_svc.replica import Replica
+from model_svc.settings import ModelSettings
+from wire.bus import Bus
+
+log = logging.getLogger(__name__)
+
+
+async def serve(settings: ModelSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Serve one replica until cancelled, then finish what runs (at most `drain_s`). Raises EngineDiedError.
+
+    It counts as started when the model is loaded.
+    """
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_serve_shielded, settings, stop, task_status)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()
+
+
+async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_status: TaskStatus[None]) -> None:
+    """Run the replica out of reach of the outer cancellation, which only asks it to drain."""
+    model = settings.served_model
+    replica_id = "-".join(part for part in (model, settings.replica_name, secrets.token_hex(4)) if part)
+    with anyio.CancelScope(shield=True):
+        async with Bus.open(settings.redis_url) as bus:
+            heartbeat = Heartbeat(bus, replica_id=replica_id, model=model, interval_s=settings.heartbeat_s)
+            try:
+                async with EngineLink.open(settings) as link:
+                    replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
+                    await _run(replica, heartbeat, settings, stop, task_status)
+            finally:
+                heartbeat.state = "gone"
+                with anyio.move_on_after(2.0, shield=True):
+                    await heartbeat.beat()
+
+
+async def _run(
+    replica: Replica, heartbeat: Heartbeat, settings: ModelSettings, stop: anyio.Event, task_status: TaskStatus[None]
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heartbeat.run)
+        tasks.start_soon(replica.follow_engine)
+        tasks.start_soon(replica.send_tokens)
+        tasks.start_soon(_drain, replica, heartbeat, settings.drain_s, stop, tasks.cancel_scope)
+        await replica.ready.wait()
+        tasks.start_soon(replica.obey)
+        tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
+        for partition in range(settings.partitions):
+            tasks.start_soon(replica.take_jobs, partition, tasks)
+        if not stop.is_set():
+            heartbeat.become("ready")
+            log.info("replica is ready: %s", heartbeat.info)
+            task_status.started()
+
+
+async def _drain(
+    replica: Replica, heartbeat: Heartbeat, drain_s: float, stop: anyio.Event, scope: anyio.CancelScope
+) -> None:
+    """When asked to stop: ask for no new work, finish what is here, leave the rest to be placed elsewhere."""
+    await stop.wait()
+    heartbeat.become("draining")
+    with anyio.move_on_after(drain_s):
+        await replica.requests.idle.wait()
+    if replica.requests.num_open:
+        log.warning("%d requests did not end in %.0f s; others take them over", replica.requests.num_open, drain_s)
+    scope.cancel()
+
+
+async def _watch_for_stall(replica: Replica, stall_s: float) -> None:
+    """End a replica whose engine hangs: it looks alive to everybody else."""
+    while True:
+        await anyio.sleep(stall_s / 10)
+        if not replica.requests.engine_has_work:
+            replica.heard_at = anyio.current_time()
+        elif anyio.current_time() - replica.heard_at > stall_s:
+            raise EngineDiedError(f"the engine has said nothing for {stall_s:.0f} s although it has work")

@@ -1,0 +1,58 @@
+"""Settings of a model replica."""
+
+from __future__ import annotations
+
+from model_svc.engine.policy import POLICIES
+from wire.settings import Settings, SettingsError
+
+
+class ModelSettings(Settings, frozen=True, kw_only=True):
+    """What a replica serves, on what, and how it schedules.
+
+    `model` is one of `models` (the first if empty); `replica_name` tells replicas of a model apart in logs. `runner` is
+    the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
+    hold, or what fits. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. A replica whose
+    engine says nothing for `stall_s` while it has work ends itself, so that others take over.
+    """
+
+    model: str = ""
+    replica_name: str = ""
+    device: str = "cpu"
+    dtype: str = "float32"
+    runner: str = "model_svc.runner.load:load_runner"
+    num_blocks: int | None = None
+    kv_memory_bytes: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_model_len: int | None = None
+    threads: int | None = None
+    scheduling_policy: str = "fcfs"
+    inter_token_ms: float = 50.0
+    heartbeat_s: float = 0.5
+    stall_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model and self.model not in self.models:
+            raise SettingsError(f"model must be one of models ({', '.join(self.models)}), not {self.model!r}")
+        if self.scheduling_policy not in POLICIES:
+            raise SettingsError(
+                f"scheduling_policy must be one of {', '.join(POLICIES)}, not {self.scheduling_policy!r}"
+            )
+        if self.runner.count(":") != 1:
+            raise SettingsError(f"runner must read module:function, not {self.runner!r}")
+        for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{name} must be at least 1, not {value}")
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("heartbeat_s", "stall_s"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} must be above 0, not {getattr(self, name)}")
+
+    @property
+    def served_model(self) -> str:
+        """The name of the model this replica serves."""
+        return self.model or self.models[0]

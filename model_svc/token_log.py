@@ -1,0 +1,105 @@
+"""What a choice has said so far, so that it can be sent in one piece if the bus was slow, and again when asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import itemgetter
+
+from wire.messages import ANSWER, PhaseMark, TokenChunk, TokenLogprob
+
+
+class TokenLog:
+    """All tokens of one choice of one attempt; `take` returns what was not sent yet as one chunk."""
+
+    __slots__ = (
+        "_ended_by", "_first_index", "_logprobs", "_marks", "_phase", "_token_ids", "first", "last", "next_index",
+        "sent_all",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._marks: list[tuple[int, int, int]] = []  # (token number, offset, phase), the phase's first byte
+        self._phase = ANSWER
+        self._first_index = 0
+        self._ended_by: str | None = None
+        self.first: TokenChunk | None = None
+        self.last: TokenChunk | None = None
+        self.next_index = 0  # the first one that was not sent
+        self.sent_all = False  # the finish reason too
+
+    @property
+    def finished(self) -> bool:
+        """Whether the choice has ended."""
+        return self.last is not None and self.last.finish_reason is not None
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `take` would return anything."""
+        return self.next_index < self._end or (self.finished and not self.sent_all)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens this attempt has generated."""
+        return len(self._token_ids)
+
+    @property
+    def _end(self) -> int:
+        return self._first_index + len(self._token_ids)
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Append what the engine produced."""
+        if self.first is None:
+            self.first = chunk
+            self._first_index = self.next_index = chunk.index
+        base = len(self._token_ids)
+        if chunk.token_ids and chunk.phase != self._phase:
+            self._marks.append((base, 0, chunk.phase))
+            self._phase = chunk.phase
+        for mark in chunk.marks:
+            self._marks.append((base + mark.index, mark.offset, mark.phase))
+            self._phase = mark.phase
+        self._token_ids += chunk.token_ids
+        self._logprobs += chunk.logprobs
+        self._ended_by = chunk.reasoning_ended_by or self._ended_by
+        self.last = chunk
+
+    def rewind(self, index: int) -> None:
+        """Send again from `index` on (what an earlier attempt generated is not here)."""
+        self.next_index = min(max(index, self._first_index), self._end)
+        self.sent_all = False
+
+    def take(self) -> TokenChunk:
+        """Return all that was not sent as one chunk, and count it as sent."""
+        first, last = self.first, self.last
+        assert first is not None and last is not None, "nothing was added"
+        begin = self.next_index - self._first_index
+        at_start = begin == 0
+        phase, marks = self._phases(begin)
+        self.next_index = self._end
+        self.sent_all = self.finished
+        return TokenChunk(
+            request_id=first.request_id,
+            attempt=first.attempt,
+            index=self._first_index + begin,
+            choice=first.choice,
+            token_ids=tuple(self._token_ids[begin:]),
+            phase=phase,
+            marks=marks,
+            logprobs=tuple(self._logprobs[begin:]),
+            finish_reason=last.finish_reason,
+            stop_token=last.stop_token,
+            num_cached_tokens=first.num_cached_tokens if at_start else 0,
+            num_prompt_tokens=first.num_prompt_tokens if at_start else 0,
+            num_reasoning_tokens=last.num_reasoning_tokens,
+            reasoning_ended_by=self._ended_by if marks or self.finished else None,
+            timings_ms={**(first.timings_ms if at_start else {}), **last.timings_ms},
+        )
+
+    def _phases(self, begin: int) -> tuple[int, tuple[PhaseMark, ...]]:
+        """Return the phase where token number `begin` starts and the marks behind that point."""
+        if not self._marks:
+            return ANSWER, ()
+        at = bisect_right(self._marks, (begin, 0), key=itemgetter(0, 1))
+        phase = self._marks[at - 1][2] if at else ANSWER
+        return phase, tuple(PhaseMark(number - begin, offset, to) for number, offset, to in self._marks[at:])
