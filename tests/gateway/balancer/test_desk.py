@@ -190,10 +190,9 @@ async def test_work_placed_on_a_replica_after_its_loss_is_found_as_well(bus: Bus
 
 
 async def test_a_balancer_that_starts_finds_the_work_of_replicas_that_died_before(bus: Bus) -> None:
-    async with replicas(bus, "a") as (a,):
-        async with balancers(bus):
-            await submit(bus, "q")
-            await until(lambda: _has(a, 1))
+    async with replicas(bus, "a") as (a,), balancers(bus):
+        await submit(bus, "q")
+        await until(lambda: _has(a, 1))
     async with replicas(bus, "b") as (b,), balancers(bus, 2):
         await until(lambda: _has(b, 1))
         assert (await b.work())[0].attempt == 1
