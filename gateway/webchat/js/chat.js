@@ -1,7 +1,7 @@
 // The conversation on screen: opening it, sending to it, stopping, answering again, and keeping it true to the server.
 
 import { forgetPending, notePending, pendingIn } from "./pending.js";
-import { replacePlace } from "./place.js";
+import { setPlace } from "./place.js";
 import { recover } from "./recovery.js";
 import { Run } from "./run.js";
 import { StoredTurns } from "./stored_turns.js";
@@ -42,6 +42,13 @@ export class Chat extends EventTarget {
     if (this.run) this.thread.place(this.run.view);
     else if (id) await this.#resume(id);
     this.thread.stick.toBottom();
+  }
+
+  /** Begin a new conversation; at once, so that what is typed next goes there. */
+  openNew() {
+    if (!this.current) return;
+    setPlace(null);
+    void this.open(null);
   }
 
   /** Read the shown conversation again; nothing moves where nothing changed. */
@@ -109,7 +116,7 @@ export class Chat extends EventTarget {
     if (this.current === null) {
       this.current = run.conversation;
       this.#stored = new StoredTurns(this.api, run.conversation);
-      replacePlace(run.conversation);
+      setPlace(run.conversation, { replace: true });
     }
     void this.conversations.refresh();
     this.#changed();
@@ -171,7 +178,7 @@ export class Chat extends EventTarget {
 
   #gone(problem) {
     this.connection.tell(problem.status === 404 ? "This conversation no longer exists." : problem);
-    if (problem.status === 404) location.hash = "#/";
+    if (problem.status === 404) this.openNew();
   }
 
   #changed() {

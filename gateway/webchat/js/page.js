@@ -43,7 +43,7 @@ function showState() {
 
 function newChat() {
   drawer.close();
-  if (chat.current) location.hash = "#/";
+  chat.openNew();
   composer.focus();
 }
 
@@ -69,8 +69,14 @@ connection.addEventListener("back", () => {
   void chat.refresh();
   readModels().catch((problem) => connection.tell(problem));
 });
-window.addEventListener("hashchange", () => {
-  if (currentPlace() !== chat.current) void chat.open(currentPlace());
+for (const name of ["hashchange", "popstate"]) {
+  window.addEventListener(name, () => {
+    if (currentPlace() !== chat.current) void chat.open(currentPlace());
+  });
+}
+byId("brand").addEventListener("click", (event) => {
+  event.preventDefault();
+  newChat();
 });
 byId("new-chat").addEventListener("click", newChat);
 byId("new-chat-bar").addEventListener("click", newChat);

@@ -10,7 +10,9 @@ export function currentPlace() {
   }
 }
 
-/** Put a conversation into the address without a new history entry and without events. */
-export function replacePlace(id) {
-  history.replaceState(null, "", id ? `#/c/${encodeURIComponent(id)}` : "#/");
+/** Put a conversation, or none, into the address; `replace` makes no new entry in the history. No event is fired. */
+export function setPlace(id, { replace = false } = {}) {
+  const address = id ? `#/c/${encodeURIComponent(id)}` : "#/";
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
 }

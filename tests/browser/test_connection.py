@@ -1,0 +1,196 @@
+"""What the page says and does when the server is gone, full, not ready, or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from playwright.sync_api import expect
+
+from gateway.edge.service import serve as serve_edge
+from gateway.edge.settings import EdgeSettings
+from tests.browser.chat_page import ChatPage
+from tests.browser.conftest import OpenPage
+from tests.browser.live_ring import LiveRing, spoken
+from tests.ring import free_port
+from wire.errors import InternalError
+
+StartRing = Callable[..., LiveRing]
+
+
+class SecondEdge:
+    """Another edge of the same ring, which can be killed and started again at the same address."""
+
+    def __init__(self, ring: LiveRing, settings: EdgeSettings) -> None:
+        self.url = f"http://127.0.0.1:{settings.port}"
+        self._ring = ring
+        self._settings = settings
+        self._scope = anyio.CancelScope()
+        self._gone = anyio.Event()
+        self.start()
+
+    def start(self) -> None:
+        """Start serving."""
+        self._scope, self._gone = anyio.CancelScope(), anyio.Event()
+        self._ring.portal.start_task(self._serve)
+
+    def kill(self) -> None:
+        """Cut all connections and stop listening."""
+        self._ring.portal.call(self._scope.cancel)
+        self._ring.portal.call(self._gone.wait)
+
+    async def _serve(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with self._scope:
+            await serve_edge(self._settings, task_status=task_status)
+        self._gone.set()
+
+
+@pytest.fixture
+def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> SecondEdge:
+    """An edge that can go away."""
+    model_dir = str(tiny_model.parent)
+    settings = EdgeSettings(
+        redis_url=bus_url, models=(tiny_model.name,), model_dir=model_dir, port=free_port(), drain_s=0.0
+    )
+    return SecondEdge(ring, settings)
+
+
+def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
+    ring: LiveRing, edge: SecondEdge, open_page: OpenPage
+) -> None:
+    chat = open_page(edge.url)
+    ring.play(*spoken("The first half"), finish=None)
+    chat.send("Tell me everything")
+    expect(chat.answer).to_have_text("The first half")
+    edge.kill()
+    expect(chat.notices).to_have_text("The connection broke. What came before is kept.")
+    expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
+    expect(chat.answer).to_have_text("The first half")
+    edge.start()
+    expect(chat.banner).to_have_text("Reconnected.", timeout=15_000)
+    ring.play(*spoken("All of it."))
+    chat.ask("Go on")
+    chat.page.reload()
+    expect(chat.newest.locator(".said")).to_have_text("Go on")
+    chat.page.close()
+    edge.kill()
+
+
+def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: SecondEdge, open_page: OpenPage) -> None:
+    chat = open_page(edge.url)
+    ring.play(*spoken("Yes."))
+    chat.ask("Are you there?")
+    edge.kill()
+    other = open_page(ring.url)  # the same ring through its other edge: another origin, so no tab tells the first one
+    other.ask("Meanwhile")
+    chat.button("New chat").click()
+    chat.send("Into the void")
+    expect(chat.notices).to_have_text("The connection broke before an answer came.")
+    edge.start()
+    expect(chat.banner).to_have_text("Reconnected.", timeout=15_000)
+    expect(chat.conversations).to_have_text(["Meanwhile", "Are you there?"])
+    expect(chat.newest.locator(".said")).to_have_text("Into the void")
+    chat.button("Try again").click()
+    chat.until_done()
+    expect(chat.turns).to_have_count(1)
+    chat.page.close()
+    edge.kill()
+
+
+def test_a_reload_in_mid_answer_shows_what_the_server_kept(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Half an answer"), finish=None)
+    chat.send("A question")
+    expect(chat.answer).to_have_text("Half an answer")
+    chat.page.reload()
+    expect(chat.turns).to_have_count(1)
+    expect(chat.newest.locator(".said")).to_have_text("A question")
+    expect(chat.answer).to_have_text("Half an answer")
+    expect(chat.button("Send")).to_be_visible()
+
+
+def test_a_full_server_is_named_as_such_and_the_message_can_be_sent_again(
+    live: StartRing, open_page: OpenPage
+) -> None:
+    ring = live(max_inflight=1)
+    gate = ring.gate()
+    ring.play(*spoken("Done."), before_end=gate)
+    first, second = open_page(ring.url), open_page(ring.url)
+    first.send("I was first")
+    expect(first.answer).to_have_text("Done.")
+    second.send("Me too")
+    expect(second.notices).to_contain_text("The server has all the work it can take. Try again in")
+    ring.open(gate)
+    first.until_done()
+    second.button("Try again").click()
+    second.until_done()
+
+
+def test_a_prompt_that_is_too_long_is_explained(chat: ChatPage) -> None:
+    chat.send("word " * 1000)
+    expect(chat.notices).to_contain_text("longer than the model can read at once")
+
+
+def test_a_failure_in_mid_answer_is_shown_and_the_text_kept(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("So far so good"), error=InternalError("The replica broke."))
+    chat.send("Try")
+    expect(chat.newest).to_have_attribute("data-status", "failed")
+    expect(chat.answer).to_have_text("So far so good")
+    expect(chat.notices).to_have_count(1)
+    expect(chat.button("Try again")).to_be_visible()
+
+
+POLICY = """
+[[rule]]
+id = "secret"
+kind = "terms"
+terms = ["plutonium"]
+action = "block"
+[[rule]]
+id = "name"
+kind = "terms"
+terms = ["Ada"]
+action = "redact"
+directions = ["answer"]
+"""
+
+
+def test_what_the_content_policy_took_is_shown_plainly(live: StartRing, open_page: OpenPage, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY)
+    ring = live(safety_policy=str(policy))
+    chat = open_page(ring.url)
+    ring.play(*spoken("Ask Ada about it."))
+    chat.ask("Who knows?")
+    expect(chat.answer.locator("mark")).to_have_text("redacted")
+    ring.play(*spoken("You need plutonium for that."))
+    chat.send("What else?")
+    expect(chat.notices).to_have_text("The rest was held back by this server’s content policy.")
+    expect(chat.answer).to_have_text("You need")
+    chat.send("plutonium")
+    expect(chat.notices).to_have_text("This server’s content policy refused the message. It was not answered.")
+
+
+def test_a_server_with_keys_is_asked_with_the_users_key(ring: LiveRing, open_page: OpenPage) -> None:
+    """The answers come through the browser's own request filter, which plays a proxy that demands a key."""
+    chat = open_page(ring.url)
+
+    def demand(route: object) -> None:
+        if route.request.headers.get("authorization") == "Bearer sesame":  # type: ignore[attr-defined]
+            route.continue_()  # type: ignore[attr-defined]
+        else:
+            route.fulfill(status=401, json={"error": {"code": "unauthorized"}})  # type: ignore[attr-defined]
+
+    chat.page.route("**/v1/**", demand)
+    chat.page.reload()
+    dialog = chat.page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("Key", exact=True).fill("wrong")
+    chat.button("Continue").click()
+    expect(dialog).to_contain_text("did not accept this key")
+    dialog.get_by_label("Key", exact=True).fill("sesame")
+    chat.page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    chat.ask("Open")
+    chat.page.reload()
+    expect(chat.turns).to_have_count(1)

@@ -1,0 +1,122 @@
+"""Look and feel: phone width, dark mode, nothing jumps, scrolling belongs to the reader."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.conftest import OpenPage
+from tests.browser.live_ring import LiveRing, spoken
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+WIDE = f"""{"x" * 300}
+
+```
+{"y" * 300}
+```
+
+| {" | ".join(f"column {number}" for number in range(12))} |
+|{"---|" * 12}
+| {" | ".join("value" for _ in range(12))} |
+
+https://example.com/{"z" * 300}
+"""
+OVERFLOW = """() => {
+    const width = document.documentElement.clientWidth;
+    const inside = (node) => node.closest("pre, .table-frame, .side, .visually-hidden, .sprite");
+    return [...document.querySelectorAll("body *")]
+        .filter((node) => !inside(node) && node.getBoundingClientRect().right > width + 0.5 && node.checkVisibility())
+        .map((node) => node.tagName + "." + node.className);
+}"""
+
+
+def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, **PHONE)
+    assert chat.page.evaluate(OVERFLOW) == []
+    ring.play(*spoken(WIDE), per_chunk=64)
+    chat.ask(WIDE)
+    assert chat.page.evaluate(OVERFLOW) == []
+    assert chat.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    assert chat.page.evaluate("() => { const s = document.querySelector('#scroller'); return s.scrollWidth <= s.clientWidth }")
+
+
+def test_the_side_list_is_a_drawer_on_a_phone(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, **PHONE)
+    chat.ask("A question")
+    link = chat.page.locator(".side-item a")
+    expect(link).not_to_be_in_viewport()
+    chat.button("Conversations").tap()
+    expect(link).to_be_in_viewport()
+    expect(chat.page.locator("main")).to_have_attribute("inert", "")
+    chat.page.keyboard.press("Escape")
+    expect(link).not_to_be_in_viewport()
+    chat.button("Conversations").tap()
+    link.tap()
+    expect(link).not_to_be_in_viewport()
+
+
+def test_dark_follows_the_system_until_switched_and_the_switch_is_kept(ring: LiveRing, open_page: OpenPage) -> None:
+    dark = open_page(ring.url, color_scheme="dark")
+    assert _brightness(dark) < 60
+    dark.button("Switch between light and dark").click()
+    assert _brightness(dark) > 200
+    dark.page.reload()
+    assert _brightness(dark) > 200
+    dark.button("Switch between light and dark").click()
+    assert _brightness(dark) < 60
+    light = open_page(ring.url, color_scheme="light")
+    assert _brightness(light) > 200
+    light.page.emulate_media(color_scheme="dark")
+    assert _brightness(light) < 60
+
+
+def test_nothing_jumps_while_an_answer_comes_and_ends(ring: LiveRing, chat: ChatPage) -> None:
+    chat.page.evaluate("""() => {
+        window.shifts = [];
+        new PerformanceObserver((list) => window.shifts.push(...list.getEntries())).observe({ type: "layout-shift" });
+    }""")
+    gate = ring.gate()
+    ring.play(*spoken("One line.\n\n"), *spoken("```\ncode\n```\n\nAnd more.", after=gate))
+    chat.send("Write")
+    expect(chat.answer).to_have_text("One line.")
+    before = chat.newest.locator(".said").bounding_box()
+    ring.open(gate)
+    chat.until_done()
+    assert chat.newest.locator(".said").bounding_box() == before
+    shift = chat.page.evaluate(
+        "() => window.shifts.filter((entry) => !entry.hadRecentInput).reduce((sum, entry) => sum + entry.value, 0)"
+    )
+    assert shift < 0.01
+
+
+def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveRing, chat: ChatPage) -> None:
+    gate, second = ring.gate(), ring.gate()
+    lines = "".join(f"Line {number}.\n\n" for number in range(30))
+    ring.play(*spoken(lines), *spoken(lines, after=gate), *spoken("The end.", after=second))
+    chat.send("Write a lot")
+    expect(chat.answer).to_contain_text("Line 29.")
+    _until_at_bottom(chat)
+    chat.page.locator("#scroller").hover()
+    chat.page.mouse.wheel(0, -600)
+    expect(chat.button("Latest")).to_be_visible()
+    place = chat.page.evaluate("() => document.querySelector('#scroller').scrollTop")
+    ring.open(gate)
+    expect(chat.answer.locator("p")).to_have_count(60)
+    assert chat.page.evaluate("() => document.querySelector('#scroller').scrollTop") == place
+    chat.button("Latest").click()
+    _until_at_bottom(chat)
+    ring.open(second)
+    chat.until_done()
+    _until_at_bottom(chat)
+
+
+def _until_at_bottom(chat: ChatPage) -> None:
+    expect(chat.button("Latest")).to_be_hidden()
+    expect(chat.newest.locator(".answer-foot")).to_be_in_viewport()
+
+
+def _brightness(chat: ChatPage) -> float:
+    """Return how bright the page's ground is, 0 to 255, as painted."""
+    colour: str = chat.page.evaluate("() => getComputedStyle(document.documentElement).backgroundColor")
+    red, green, blue = (int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+    return (red + green + blue) / 3

@@ -1,0 +1,157 @@
+"""Markdown of the model: rendered, harmless, and cheap to grow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import Page, expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.live_ring import LiveRing, spoken
+
+ATTACKS = """\
+<script>window.hacked = 1</script>
+<img src=x onerror="window.hacked = 2">
+<svg><script>window.hacked = 3</script></svg>
+<iframe srcdoc="<script>parent.hacked = 4</script>"></iframe>
+
+Inline <b onmouseover="window.hacked = 5">bold</b> and <style>body { display: none }</style>
+
+[click](javascript:window.hacked=6) [data](data:text/html,<script>window.hacked=7</script>)
+[break"onclick="window.hacked=8](https://example.com/"onmouseover="window.hacked=9)
+![image](https://example.com/pixel.png) ![x](x"onerror="window.hacked=10)
+
+```"><script>window.hacked=11</script>
+</code></pre><script>window.hacked = 12</script>
+```
+
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.hacked=13&gt;">
+<form action="/v1/conversations"><input name=attributes></form><a id=byId href=#>x</a>
+"""
+
+
+def test_html_from_the_model_is_shown_as_text_and_never_runs(ring: LiveRing, chat: ChatPage) -> None:
+    requested: list[str] = []
+    chat.page.on("request", lambda request: requested.append(request.url))
+    ring.play(*spoken(ATTACKS))
+    chat.ask("Attack")
+    for link in chat.answer.get_by_role("link").all():
+        assert (link.get_attribute("href") or "").startswith("https://")
+        link.hover()
+    chat.page.reload()
+    expect(chat.answer).to_contain_text("<script>window.hacked = 1</script>")
+    assert chat.page.evaluate("() => window.hacked") is None
+    foreign = "script, img, iframe, style, form, input, math, table, [onclick], [onerror], [onmouseover], [id], [style]"
+    expect(chat.answer.locator(foreign)).to_have_count(0)
+    assert [url for url in requested if not url.startswith(ring.url)] == []
+
+
+def test_the_policy_alone_would_stop_a_script_that_came_through(chat: ChatPage) -> None:
+    refused = """() => {
+        const script = document.createElement("script");
+        try { script.text = "window.hacked = 1"; document.body.append(script); } catch (error) { return error.name; }
+        return window.hacked === undefined ? "silent" : "ran";
+    }"""
+    assert chat.page.evaluate(refused) == "TypeError"
+    chat.faults.clear()  # the browser reports what it refused
+
+
+def test_nesting_beyond_the_parsers_stack_is_shown_as_text(ring: LiveRing, chat: ChatPage) -> None:
+    text = "> " * 20_000 + "deep"
+    shown = chat.call("growing_text", _GROW, [text, 1])
+    assert "deep" in shown
+
+
+def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:
+    chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    code = "def f(x):\n    return x < 2 and `x`\n\n# end"
+    ring.play(*spoken(f"Here:\n\n```python\n{code}\n```\n\nDone."))
+    chat.ask("Code")
+    expect(chat.answer.locator("figcaption")).to_contain_text("python")
+    chat.button("Copy code").click()
+    expect(chat.button("Copied")).to_be_visible()
+    assert chat.page.evaluate("() => navigator.clipboard.readText()") == code
+
+
+def test_earlier_blocks_keep_their_nodes_while_the_answer_grows(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    early, late = "# Title\n\nFirst.\n\n- a\n- b\n\nSecond.\n\n", "Third.\n\n```\ncode\n```\n\nFourth."
+    ring.play(*spoken(early), *spoken(late, after=gate))
+    chat.send("Write")
+    expect(chat.answer).to_contain_text("Second.")
+    chat.answer.locator("h1").evaluate("node => { node.marked = true; window.parsed = 0; }")
+    ring.open(gate)
+    chat.until_done()
+    expect(chat.answer).to_contain_text("Fourth.")
+    assert chat.answer.locator("h1").evaluate("node => node.marked")
+
+
+def test_a_long_answer_costs_no_more_per_token_at_its_end(chat: ChatPage) -> None:
+    """Counts the characters that are parsed again, not the time: 200 paragraphs must not be read 200 times."""
+    parsed = chat.call(
+        "growing_text",
+        """
+        const marked = await import('/vendor/marked.esm.js');
+        const text = new m.GrowingText(document.createElement('div'));
+        let parsed = 0;
+        const lex = marked.Lexer.prototype.lex;
+        marked.Lexer.prototype.lex = function (source) { parsed += source.length; return lex.call(this, source); };
+        try {
+          for (let i = 0; i < 200; i += 1) {
+            text.append(`Paragraph ${i} says something.\\n\\n`);
+            await new Promise(requestAnimationFrame);
+          }
+        } finally { marked.Lexer.prototype.lex = lex; }
+        return parsed / text.source.length;
+        """,
+    )
+    assert parsed < 4
+
+
+_GROW = """
+    const [text, size] = argument;
+    const root = document.createElement('div');
+    const growing = new m.GrowingText(root);
+    for (let at = 0; at < text.length; at += size * Math.ceil(text.length / 40 / size)) {
+      growing.append(text.slice(at, at + size * Math.ceil(text.length / 40 / size)));
+      await new Promise(requestAnimationFrame);
+    }
+    growing.finish();
+    return root.innerHTML;
+"""
+_WHOLE = "const text = new m.GrowingText(document.createElement('div')); text.replace(argument); return text.root.innerHTML;"
+
+PIECES = st.sampled_from(
+    [
+        *("word ", "\n", "\n\n", "# head\n", "- item\n", "  - nested\n", "1. one\n", "2", ". two\n", "> quote\n"),
+        *("```js\n", "```\n", "~~~\n", "`x` ", "**b** ", "| a | b |\n|---|--:|\n", "| 1 | 2 |\n", "---\n", "===\n"),
+        *("<b>x</b>", "[l](http://x.y) ", "[r]\n", "\n[r]: http://r.y\n", "    indented\n", "- [x] done\n", "\r\n", "*"),
+    ]
+)
+
+
+@pytest.fixture
+def blank(chat: ChatPage) -> ChatPage:
+    """The page, used for its modules."""
+    return chat
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PIECES, max_size=25).map("".join), st.integers(1, 7))
+def test_text_that_grew_reads_like_text_that_came_whole(blank: ChatPage, text: str, size: int) -> None:
+    grown = blank.call("growing_text", _GROW, [text, size])
+    whole = blank.call("growing_text", _WHOLE, text)
+    assert _visible(blank.page, grown) == _visible(blank.page, whole)
+
+
+def _visible(page: Page, html: str) -> str:
+    """Return the structure with white space folded: the last line end of a code block may come or not."""
+    read: str = page.evaluate(
+        """html => {
+            const root = new DOMParser().parseFromString(trust.createHTML(html), 'text/html').body;
+            return root.innerHTML.replace(/<!---->/g, '').replace(/\\s+/g, ' ').replace(/ </g, '<');
+        }""".replace("trust.createHTML(html)", "html"),
+        html,
+    )
+    return read
