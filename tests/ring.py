@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import anyio
 import httpx
 import pytest
+from anyio.abc import TaskStatus
 from openai import AsyncOpenAI
 
 from cache_svc.history.service import serve as serve_history
@@ -36,11 +37,27 @@ MODEL = "tiny"
 class Ring:
     """A running ring."""
 
-    def __init__(self, url: str, bus: Bus, replica: ScriptedReplica, http: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, bus: Bus, replica: ScriptedReplica, http: httpx.AsyncClient, model_path: Path) -> None:
+        self.model_path = model_path
+        self.edge_scope = anyio.CancelScope()
+        self.edge_stopped = anyio.Event()
         self.url = url
         self.bus = bus
         self.replica = replica
         self.http = http
+
+    async def run_edge(
+        self, settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the edge until `stop_edge`."""
+        with self.edge_scope:
+            await serve_edge(settings, task_status=task_status)
+        self.edge_stopped.set()
+
+    async def stop_edge(self) -> None:
+        """Stop the edge as a signal would, and wait until it is gone."""
+        self.edge_scope.cancel()
+        await self.edge_stopped.wait()
 
     def openai(self) -> AsyncOpenAI:
         """Return OpenAI's own client for this ring."""
@@ -102,11 +119,12 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
             replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
-            await tasks.start(serve_edge, settings)
-            await tasks.start(replica.serve)
             async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False, verify=False) as http:
+                running = Ring(url, bus, replica, http, path)
+                await tasks.start(running.run_edge, settings)
+                await tasks.start(replica.serve)
                 await _until_ready(http)
-                yield Ring(url, bus, replica, http)
+                yield running
             tasks.cancel_scope.cancel()
 
     return make

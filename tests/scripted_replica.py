@@ -121,7 +121,7 @@ class ScriptedReplica:
         self._partitions = partitions
         self._interval_s = interval_s
         self._ids = {self.vocabulary.token_bytes(token_id): token_id for token_id in range(self.vocabulary.size)}
-        self._eos = self.vocabulary.special[EOS_TOKEN]
+        self.end_token = self.vocabulary.special[EOS_TOKEN]
         self._cached: set[bytes] = set()
         self._changed = anyio.Event()
         self._step = 0
@@ -257,8 +257,8 @@ class ScriptedReplica:
                 attempt=running.job.attempt,
                 choice=choice,
                 index=at,
-                token_ids=(self._eos,) if stops else (),
-                logprobs=self._logprobs(running, (self._eos,)) if stops else (),
+                token_ids=(self.end_token,) if stops else (),
+                logprobs=self._logprobs(running, (self.end_token,)) if stops else (),
                 stop_token=stops,
                 finish_reason=reason,
                 reasoning_ended_by=running.script.reasoning_ended_by,

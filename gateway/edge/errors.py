@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _LINGER_BYTES = 32 * 1024 * 1024
 _LINGER_S = 2.0
+_RETRY_AFTER_S = 1.0
 INTERNAL = "The server failed on this request; the log of the edge says why."
 
 
@@ -58,7 +59,8 @@ class _LingeringResponse(Response):
 
 def from_failure(failure: Failure) -> HeadraceError:
     """Return the error that a desk reported for a request."""
-    return by_code(failure.code)(failure.message, param=failure.param)
+    kind = by_code(failure.code)
+    return kind(failure.message, param=failure.param, retry_after_s=_RETRY_AFTER_S if kind.retryable else None)
 
 
 def from_reply(reply: HistoryReply) -> HeadraceError:

@@ -76,7 +76,8 @@ async def _ask(request: Request, op: str, **args: Any) -> Response:
 
 
 def _merged(pages: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    data = sorted((item for page in pages for item in page["data"]), key=lambda item: -item["updated_at"])
+    data = [item for page in pages for item in page["data"]]
+    data.sort(key=lambda item: (item["updated_at"], item["id"]), reverse=True)
     kept = data[:limit]
     return {
         "object": "list",

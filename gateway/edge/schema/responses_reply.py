@@ -35,6 +35,8 @@ class ResponsesReply:
         self._items: list[OutputItem] = []
         self._finish_reason: str | None = None
         self._sequence_number = 0
+        self._last_events = b""
+        self._whole: dict[str, Any] | None = None
 
     def opening(self) -> bytes:
         """Return response.created and response.in_progress."""
@@ -59,10 +61,8 @@ class ResponsesReply:
 
     def closing(self, bill: Bill) -> bytes:
         """Close what is open and return the last event with the whole response."""
-        events = self._end_items()
-        response = self._final(bill)
-        events.append(self._event(f"response.{response['status']}", response=response))
-        return b"".join(events)
+        response = self.whole(bill)
+        return self._last_events + self._event(f"response.{response['status']}", response=response)
 
     def failure(self, error: HeadraceError) -> bytes:
         """Return response.failed, with what came before the fault."""
@@ -70,14 +70,19 @@ class ResponsesReply:
         return self._event("response.failed", response=self._response("failed", error=error))
 
     def whole(self, bill: Bill) -> dict[str, Any]:
-        """Return the response object."""
-        self._end_items()
-        return self._final(bill)
+        """Return the response object; it is the same at each call."""
+        if self._whole is None:
+            self._end_items()
+            reason = self._finish_reason or ""
+            self._whole = self._response("incomplete" if reason in _INCOMPLETE else "completed", bill)
+        return self._whole
 
     def stored(self, bill: Bill, status: str, error: HeadraceError | None = None) -> dict[str, Any]:
         """Return the response as a later GET shows it; status "" means that it ended by itself."""
-        self._end_items(complete=not status)
-        return self._response(status, bill, error) if status else self._final(bill)
+        if not status:
+            return self.whole(bill)
+        self._end_items(complete=False)
+        return self._response(status, bill, error)
 
     def messages(self) -> tuple[ChatMessage, ...]:
         """Return the answer as one message of the conversation."""
@@ -115,17 +120,17 @@ class ResponsesReply:
             self._event("response.output_item.done", output_index=item.index, item=item.whole()),
         ]
 
-    def _end_items(self, *, complete: bool = True) -> list[bytes]:
-        """Close the last item; an answer that ended by itself has a message, if only an empty one."""
+    def _end_items(self, *, complete: bool = True) -> None:
+        """Close the last item; an answer that ended by itself has a message, if only an empty one.
+
+        Its events are kept: the response may be stored before they are sent.
+        """
         complete = complete and self._finish_reason not in _INCOMPLETE
         events: list[bytes] = []
         if complete and self._finish_reason and not any(item.kind == "answer" for item in self._items):
             events = self._close_last()
             events += self._open("answer")
-        return events + self._close_last("completed" if complete else "incomplete")
-
-    def _final(self, bill: Bill) -> dict[str, Any]:
-        return self._response("incomplete" if self._finish_reason in _INCOMPLETE else "completed", bill)
+        self._last_events += b"".join(events + self._close_last("completed" if complete else "incomplete"))
 
     def _response(self, status: str, bill: Bill | None = None, error: HeadraceError | None = None) -> dict[str, Any]:
         reason = _INCOMPLETE.get(self._finish_reason or "")

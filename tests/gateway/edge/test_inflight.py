@@ -1,0 +1,163 @@
+"""The in-flight table: repeats, gaps, old attempts, full buffers."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from gateway.edge.inflight import Flight, InFlight, without_first
+from tests.gateway.edge.asks import streamed, whole
+from tests.ring import Ring
+from tests.scripted_replica import say
+from wire.errors import DeadlineExceededError, InternalError, OverloadedError
+from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenBatch, TokenChunk, TokenLogprob
+
+pytestmark = pytest.mark.anyio
+
+
+def flight(*, max_pending_tokens: int = 100, deadline_s: float = 10.0) -> Flight:
+    return Flight("r", deadline=time.time() + deadline_s, max_pending_tokens=max_pending_tokens)
+
+
+def chunk(index: int, *token_ids: int, attempt: int = 0, finish: str | None = None, choice: int = 0) -> TokenChunk:
+    return TokenChunk(
+        request_id="r", attempt=attempt, index=index, token_ids=token_ids, finish_reason=finish, choice=choice
+    )
+
+
+async def taken(opened: Flight) -> list[int]:
+    return [token for piece in await opened.take() for token in piece.token_ids]
+
+
+async def test_repeats_are_dropped_and_overlaps_cut() -> None:
+    opened = flight()
+    for piece in (chunk(0, 1, 2), chunk(0, 1, 2), chunk(1, 2, 3), chunk(0, 1), chunk(2, 3, 4, finish="stop")):
+        assert opened.offer(piece, "replica") is None
+    assert await taken(opened) == [1, 2, 3, 4]
+
+
+async def test_a_gap_is_asked_for_once_from_where_it_begins() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1), "replica")
+    gap = opened.offer(chunk(3, 4), "replica")
+    assert gap is not None
+    assert (gap.from_index, gap.choice, gap.replica_id) == (1, 0, "replica")
+    assert opened.offer(chunk(4, 5), "replica") is None, "the answer to the first question is under way"
+    opened.offer(chunk(1, 2, 3, 4, 5), "replica")
+    assert await taken(opened) == [1, 2, 3, 4, 5]
+
+
+async def test_tokens_of_an_old_attempt_are_fenced_off() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1, attempt=0), "old")
+    opened.offer(chunk(1, 2, attempt=1), "new")
+    opened.offer(chunk(2, 99, attempt=0), "old")
+    opened.offer(chunk(2, 3, attempt=1, finish="stop"), "new")
+    assert await taken(opened) == [1, 2, 3]
+    assert opened.replica_id == "new"
+
+
+async def test_a_failure_of_an_old_attempt_does_not_end_the_new_one() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1, attempt=2), "new")
+    opened.fail(InternalError("late"), attempt=1)
+    opened.offer(chunk(1, 2, attempt=2), "new")
+    assert await taken(opened) == [1, 2]
+    opened.fail(InternalError("now"), attempt=2)
+    with pytest.raises(InternalError, match="now"):
+        await opened.take()
+
+
+async def test_tokens_before_a_failure_are_still_taken() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1), "replica")
+    opened.fail(InternalError("broken"))
+    assert await taken(opened) == [1]
+    with pytest.raises(InternalError):
+        await opened.take()
+
+
+async def test_the_deadline_ends_the_wait() -> None:
+    with pytest.raises(DeadlineExceededError):
+        await flight(deadline_s=0.01).take()
+
+
+async def test_a_full_buffer_ends_the_request_after_what_it_holds() -> None:
+    opened = flight(max_pending_tokens=3)
+    for index in range(10):
+        opened.offer(chunk(index, index), "replica")
+    assert opened.num_pending_tokens <= 4
+    assert await taken(opened) == [0, 1, 2, 3]
+    with pytest.raises(OverloadedError):
+        await opened.take()
+
+
+async def test_choices_are_counted_apart() -> None:
+    opened = flight()
+    assert opened.offer(chunk(0, 1, choice=1), "replica") is None
+    assert opened.offer(chunk(0, 2, choice=0), "replica") is None
+    assert [piece.choice for piece in await opened.take()] == [1, 0]
+
+
+async def test_nothing_is_taken_after_the_finish_reason() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1, finish="length"), "replica")
+    opened.offer(chunk(1, 2), "replica")
+    opened.offer(chunk(0, 1, finish="length"), "replica")
+    assert await taken(opened) == [1]
+
+
+def test_late_tokens_for_an_unknown_request_are_dropped() -> None:
+    table = InFlight(max_pending_tokens=10)
+    assert table.deliver(TokenBatch(replica_id="replica", step=1, chunks=(chunk(0, 1),))) == []
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_the_rest_of_a_cut_chunk_keeps_its_phases_and_log_probabilities(count: int) -> None:
+    marks = (PhaseMark(0, 2, MARKUP), PhaseMark(1, 0, REASONING), PhaseMark(2, 3, ANSWER), PhaseMark(3, 0, REASONING))
+    logprobs = tuple(TokenLogprob(-float(at)) for at in range(4))
+    whole_chunk = msgspec.structs.replace(chunk(7, 10, 11, 12, 13), phase=ANSWER, marks=marks, logprobs=logprobs)
+    rest = without_first(whole_chunk, count)
+    assert rest.index == 7 + count
+    assert rest.token_ids == whole_chunk.token_ids[count:]
+    assert rest.logprobs == logprobs[count:]
+    assert [phase_at(rest, at, 9) for at in range(4 - count)] == [
+        phase_at(whole_chunk, at, 9) for at in range(count, 4)
+    ]
+    assert [phase_at(rest, at, 0) for at in range(4 - count)] == [
+        phase_at(whole_chunk, at, 0) for at in range(count, 4)
+    ]
+
+
+def phase_at(piece: TokenChunk, index: int, offset: int) -> int:
+    """The plain meaning of phase and marks."""
+    phase = piece.phase
+    for mark in piece.marks:
+        if (mark.index, mark.offset) <= (index, offset):
+            phase = mark.phase
+    return phase
+
+
+async def test_lost_repeated_and_stale_tokens_do_not_show_at_the_client(ring: Ring) -> None:
+    lost = {3}
+    texts = ("one ", "two ", "three ", "EN", "joy", "!")
+
+    def drop(piece: TokenChunk) -> bool:
+        if piece.index in lost:
+            lost.remove(piece.index)
+            return True
+        return False
+
+    ring.replica.drop = drop
+    ring.replica.transform = lambda piece: [
+        msgspec.structs.replace(piece, attempt=-1, token_ids=(65,)),
+        piece,
+        piece,
+    ]
+    ring.replica.play(*say(*texts))
+    assert (await streamed(ring)).text() == "".join(texts)
+    assert await ring.metric("headrace_resubscribes_total") == 1
+    assert (await whole(ring))["choices"][0]["message"]["content"] == "".join(texts)
