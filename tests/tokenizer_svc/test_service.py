@@ -1,0 +1,125 @@
+"""The desk on a real bus: a job in, its prompt on the job record, the job at the prefix desk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.tokenizer_svc.model_directories import THINKING, write_chatml
+from tokenizer_svc.service import serve
+from tokenizer_svc.settings import TokenizerSettings
+from wire import block_hash, topics
+from wire.bus import Bus, Delivery
+from wire.errors import HeadraceError
+from wire.messages import ChatMessage, Failure, Job, Prompt, Recalled, Request, unpack_ids
+from wire.settings import SettingsError
+
+pytestmark = pytest.mark.anyio
+
+SLOW = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def job(request_id: str, model: str = "fast") -> Job:
+    return Job(request_id=request_id, partition=0, model=model, edge=topics.edge("e"), deadline=time.time() + 30)
+
+
+def ask(text: str, model: str = "fast") -> Request:
+    return Request(model=model, messages=(ChatMessage(role="user", content=text),))
+
+
+@asynccontextmanager
+async def desk(bus_url: str, tmp_path: Path) -> AsyncIterator[None]:
+    write_chatml(tmp_path / "fast")
+    write_chatml(tmp_path / "thinking", template=THINKING)
+    write_chatml(tmp_path / "slow", template=SLOW)
+    settings = TokenizerSettings(redis_url=bus_url, model_dir=str(tmp_path), models=("fast", "thinking", "slow"))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(serve, settings)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def next_delivery(bus: Bus, model: str = "fast") -> Delivery:
+    with anyio.fail_after(10):
+        async for delivery in bus.consume(topics.prefix(0, model), group="prefix", consumer="test"):
+            return delivery
+    raise AssertionError("the stream ended")
+
+
+async def admit(bus: Bus, request_id: str, model: str = "fast", **fields: Any) -> None:
+    await bus.admit(job(request_id, model), fields, to=topics.tokenizer(0, model), ttl_s=60)
+
+
+async def prompt_of(bus: Bus, delivery: Delivery) -> Prompt:
+    assert isinstance(delivery.message, Job)
+    prompt = (await bus.record(0, delivery.message.request_id, "prompt"))["prompt"]
+    assert isinstance(prompt, Prompt)
+    return prompt
+
+
+async def test_a_job_gets_its_prompt_and_goes_to_the_prefix_desk(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    async with desk(bus_url, tmp_path):
+        await admit(bus, "a", request=ask("hello there, how are you today?"))
+        delivery = await next_delivery(bus)
+        prompt = await prompt_of(bus, delivery)
+    root = block_hash.root(await bus.secret("block-hash"), model="fast", block_size=16)
+    names = b"".join(block_hash.chain(root, unpack_ids(prompt.token_ids), 16))
+    assert (prompt.block_root, prompt.block_hashes) == (root, names)
+    assert isinstance(delivery.message, Job)
+    assert {"tokenizer.wait", "tokenizer.work"} <= delivery.message.timings_ms.keys()
+
+
+async def test_what_the_history_desk_recalled_is_part_of_the_prompt(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    earlier = (ChatMessage(role="user", content="one"), ChatMessage(role="assistant", content="two"))
+    async with desk(bus_url, tmp_path):
+        await admit(bus, "a", request=ask("three"), recalled=Recalled(messages=earlier))
+        recalled = await prompt_of(bus, await next_delivery(bus))
+        whole = Request(model="fast", messages=(*earlier, ChatMessage(role="user", content="three")))
+        await admit(bus, "b", request=whole)
+        assert (await prompt_of(bus, await next_delivery(bus))).token_ids == recalled.token_ids
+
+
+async def test_a_refused_request_ends_at_its_edge(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    async with desk(bus_url, tmp_path):
+        await admit(bus, "a", request=Request(model="fast"))
+        with anyio.fail_after(10):
+            async for message in bus.inbox(topics.edge("e")):
+                assert isinstance(message, Failure)
+                assert (message.code, message.param, message.desk) == ("invalid_request", "messages", "tokenizer")
+                break
+
+
+async def test_endless_templates_delay_nobody_and_end_by_themselves(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    async with desk(bus_url, tmp_path):
+        for n in range(3):
+            await admit(bus, f"slow{n}", "slow", request=ask("x", "slow"))
+        await admit(bus, "a", request=ask("hi"))
+        started = time.monotonic()
+        await next_delivery(bus)
+        assert time.monotonic() - started < 1.5
+        codes = []
+        with anyio.fail_after(15):
+            async for message in bus.inbox(topics.edge("e")):
+                assert isinstance(message, Failure)
+                codes.append(message.code)
+                if len(codes) == 3:
+                    break
+        assert codes == ["template_refused"] * 3
+
+
+async def test_a_missing_model_stops_the_desk_with_its_name(bus_url: str, tmp_path: Path) -> None:
+    settings = TokenizerSettings(redis_url=bus_url, model_dir=str(tmp_path), models=("nowhere",))
+    with pytest.raises((HeadraceError, ValueError), match="nowhere"):
+        await serve(settings)
+
+
+@pytest.mark.parametrize("wrong", [{"tokenizer_threads": 0}, {"template_timeout_s": 0.0}, {"template_timeout_s": 61.0}])
+async def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        TokenizerSettings(**wrong)  # type: ignore[arg-type]
