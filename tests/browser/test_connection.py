@@ -27,22 +27,23 @@ class SecondEdge:
         self.url = f"http://127.0.0.1:{settings.port}"
         self._ring = ring
         self._settings = settings
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self._gone = anyio.Event()
         self.start()
 
     def start(self) -> None:
         """Start serving."""
-        self._scope, self._gone = anyio.CancelScope(), anyio.Event()
+        self._gone = anyio.Event()
         self._ring.portal.start_task(self._serve)
 
     def kill(self) -> None:
         """Cut all connections and stop listening."""
+        assert self._scope is not None
         self._ring.portal.call(self._scope.cancel)
         self._ring.portal.call(self._gone.wait)
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        with self._scope:
+        with anyio.CancelScope() as self._scope:
             await serve_edge(self._settings, task_status=task_status)
         self._gone.set()
 

@@ -84,7 +84,6 @@ def test_screen_readers_hear_the_start_and_the_end(ring: LiveRing, chat: ChatPag
 
 
 def test_the_skip_link_leads_to_the_message_box(chat: ChatPage) -> None:
-    chat.page.locator("body").evaluate("() => document.activeElement.blur()")
-    chat.page.keyboard.press("Tab")
+    _tab_to(chat, "Skip to the message box", back=True)
     expect(chat.page.get_by_role("link", name="Skip to the message box")).to_be_focused()
     expect(chat.page.get_by_role("link", name="Skip to the message box")).to_be_in_viewport()

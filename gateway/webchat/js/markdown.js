@@ -62,7 +62,7 @@ function decorate(fragment) {
   }
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
-    if (code) pre.replaceWith(codeBlock(code.textContent, languageOf(code)));
+    if (code) pre.replaceWith(codeBlock(code.textContent.replace(/\n$/, ""), languageOf(code)));
   }
   for (const table of fragment.querySelectorAll("table")) {
     const frame = make("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Table" });

@@ -20,7 +20,7 @@ export class TurnView {
   constructor(turn, onAgain) {
     this.turn = turn;
     this.again = iconButton("again", "Answer again", () => onAgain(turn), "plain-button again");
-    this.again.append(make("span", {}, "Try again")); // shown when something went wrong
+    this.again.append(make("span", {}, "Try again")); // in words when something went wrong
     const answer = (this.answer = make(
       "article",
       { class: "answer", "aria-label": "Answer" },
@@ -56,6 +56,8 @@ export class TurnView {
   #status() {
     const { turn } = this;
     this.node.dataset.status = turn.status;
+    const broke = turn.status === "failed" || turn.status === "lost";
+    this.again.ariaLabel = this.again.title = broke ? "Try again" : "Answer again";
     this.answer.setAttribute("aria-busy", String(turn.running));
     this.#reasoning.label(turn.running && !turn.answer, turn.usage);
   }
