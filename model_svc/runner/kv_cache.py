@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from model_svc.models.decoder import KvShape
 
 # Of what is free after the weights are loaded: activations and the allocator's slack need the rest.
 _SHARE_OF_FREE_CPU, _SHARE_OF_FREE_GPU = 0.3, 0.9
-_CPU_LIMIT = 4 << 30  # a laptop's memory belongs to its owner
+_CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 
 
 class KvCache:
@@ -24,19 +26,22 @@ class KvCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.layers: list[LayerKv] = [
-            (
-                torch.zeros(num_blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device),
-                torch.zeros(num_blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device),
-            )
-            for shape in shapes
-        ]
+        sizes = [(num_blocks, block_size, shape.num_kv_heads, shape.head_dim) for shape in shapes]
+        self.layers: list[LayerKv] = [(_zeros(size, dtype, device), _zeros(size, dtype, device)) for size in sizes]
 
     def copy_blocks(self, source: Tensor, target: Tensor) -> None:
         """Copy whole blocks (copy on write); no block may be both source and target."""
         for keys, values in self.layers:
             keys[target] = keys[source]
             values[target] = values[source]
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros; on the CPU as pages that the system hands out at the first write, so that unused ones cost nothing."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(size)
 
 
 def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
