@@ -6,10 +6,15 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
 import redis
 
 from wire.bus import Bus, BusOptions
+
+# The same examples in every run, and no deadline: a busy machine must not fail a test.
+hypothesis.settings.register_profile("headrace", derandomize=True, deadline=None, max_examples=50)
+hypothesis.settings.load_profile("headrace")
 
 _OWNER = """
 import sys, anyio

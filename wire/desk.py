@@ -17,11 +17,12 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 from opentelemetry.trace import Span
+from redis.exceptions import RedisError
 
 from wire import telemetry
 from wire.bus import Bus, Consumer, Delivery
 from wire.bus.options import MAX_DELIVERIES
-from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError, UnavailableError
+from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
 from wire.messages import Job
 
 log = logging.getLogger(__name__)
@@ -88,30 +89,40 @@ class _Desk:
     ) -> None:
         self.bus, self.name, self.handle, self.fields = bus, name, handle, fields
         self.on_message, self.limiter = on_message, limiter
+        self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
+        self.freed = anyio.Event()
 
     async def read(self, reader: Consumer) -> None:
         try:
             async with anyio.create_task_group() as tasks:
                 while True:
-                    async with self.limiter:
-                        pass  # there is room for one at least
-                    for delivery in await reader.read(max(1, int(self.limiter.available_tokens))):
+                    while self.num_held >= self.limiter.total_tokens:
+                        await self.freed.wait()
+                    for delivery in await reader.read(int(self.limiter.total_tokens) - self.num_held):
+                        self.num_held += 1
                         tasks.start_soon(self._work, reader, delivery)
         finally:
             with anyio.move_on_after(2.0, shield=True):
                 await reader.leave()
 
     async def _work(self, reader: Consumer, delivery: Delivery) -> None:
-        async with self.limiter:
-            try:
-                try:
-                    await self._serve(delivery)
-                except HeadraceError as error:
-                    await self.bus.fail(delivery, error, desk=self.name)
-            except Exception as error:
-                await self._give_back(reader, delivery, error)
+        try:
+            async with self.limiter:
+                await self._serve(delivery)
+        except Exception as error:
+            await self._give_back(reader, delivery, error)
+        finally:
+            self.num_held -= 1
+            self.freed.set()
+            self.freed = anyio.Event()
 
     async def _serve(self, delivery: Delivery) -> None:
+        try:
+            await self._serve_message(delivery)
+        except HeadraceError as error:
+            await self.bus.fail(delivery, error, desk=self.name)
+
+    async def _serve_message(self, delivery: Delivery) -> None:
         job = delivery.message
         if isinstance(job, Job):
             attributes: dict[str, telemetry.AttributeValue] = {
@@ -156,6 +167,6 @@ class _Desk:
                 )
             else:
                 await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
-        except UnavailableError as away:
-            log.warning("the bus is away; %r will be claimed: %r", delivery, away)
+        except (HeadraceError, RedisError) as away:
+            log.warning("%r could not be given back and will be claimed: %s", delivery, away)
             delivery.close()

@@ -53,10 +53,13 @@ def owner(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-c", OWNER, str(state_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        server = psutil.Process(server_pid(url))
         try:
-            yield process, process.stdout.readline().strip()
+            yield process, url
         finally:
             process.kill()
+            server.wait(10)
 
 
 def server_pid(url: str) -> int:

@@ -85,6 +85,8 @@ class Consumer:
             except ResponseError as error:
                 if not _is_gone(error):
                     raise
+            except UnavailableError as error:
+                log.warning("left %s without a word; what it held will be claimed: %s", self.stream, error)
 
     async def _set_idle(self, ids: Iterable[str], idle_s: float) -> None:
         if ids := tuple(ids):

@@ -31,6 +31,8 @@ MAX_SOCKET_PATH = 100
 
 _START_TIMEOUT_S = 30.0  # a long append-only file is replayed first
 _STOP_TIMEOUT_S = 10.0
+_WATCH_S = 0.1
+_MAX_FAILED_STARTS = 5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -86,22 +88,33 @@ class _Server:
             start_new_session=True,  # Ctrl-C is for us; we need the server to drain
             preexec_fn=_die_with_parent(),
         )
-        with anyio.move_on_after(_START_TIMEOUT_S):
-            while self._process.poll() is None:
-                if _answers(self.socket):
-                    return
-                await anyio.sleep(0.01)
-        with anyio.CancelScope(shield=True):
-            await self.stop()
-        raise EmbeddedServerError(f"the embedded bus server did not start; {_last_words(self.home)}")
+        ready = False
+        try:
+            with anyio.move_on_after(_START_TIMEOUT_S):
+                while self._process.poll() is None and not (ready := _answers(self.socket)):  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+        finally:
+            if not ready:
+                with anyio.CancelScope(shield=True):
+                    await self.stop()
+        if not ready:
+            raise EmbeddedServerError(f"the embedded bus server did not start; {_last_words(self.home)}")
 
     async def keep_up(self) -> None:
-        """Start the server again whenever it dies under us."""
+        """Start the server again whenever it dies under us; give up when it will not stay."""
+        num_failed = 0
         while True:
-            await anyio.sleep(0.1)
-            if self._process is not None and self._process.poll() is not None:
-                log.error("the embedded bus server died (%s); starting it again", self._process.returncode)
+            await anyio.sleep(_WATCH_S)
+            if self._process is not None and self._process.poll() is None:
+                num_failed = 0
+                continue
+            log.error("the embedded bus server died; starting it again")
+            try:
                 await self.start()
+            except EmbeddedServerError:
+                num_failed += 1
+                if num_failed == _MAX_FAILED_STARTS:
+                    raise
 
     async def stop(self) -> None:
         process, self._process = self._process, None
