@@ -37,7 +37,7 @@ class KvCache:
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros; on the CPU as pages that the system hands out at the first write, so that unused ones cost nothing."""
+    """Return zeros; on the CPU as pages that the system hands out at their first write: unused ones cost nothing."""
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
