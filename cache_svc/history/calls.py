@@ -126,7 +126,7 @@ class Calls:
         response_id: str = call.args["id"]
         keys = find(response_id, "response_id", "response")
         outcome = await self._route.run(
-            scripts.DELETE_TURN, (keys.head, keys.turns, keys.pending), call.tenant, response_id
+            scripts.DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id
         )
         if outcome == 2:
             raise ConflictError(f"response {response_id!r} is still being generated", param="response_id")

@@ -3,7 +3,8 @@
 Parts of a turn in the hash `turns`, by letter: `a:` attempt and parent ("2 resp_..."; parent "-": none, "@5": in the
 conversation, after its first 5 turns), `s:` said, `m:` meta, `i:` token ids, `k:` number of children, `d:` deleted.
 `i:@` and `v:@` are the ids of the conversation's newest prompt and how many turns they hold.
-A mark in `pending`: number in order of admission, deadline, turns seen, overdue, parent, request, model.
+A mark in `pending`: number in order of admission, deadline, turns seen (-1: none yet, -2: one that was taken back),
+overdue, parent, request, model.
 All scripts may run twice with the same arguments.
 """
 
@@ -133,6 +134,7 @@ if ARGV[2] ~= '' then
   redis.call('HSET', KEYS[1], 'updated', ARGV[6])
   local length = redis.call('LLEN', KEYS[3])
   local seen = mark and tonumber(({string.match(mark, MARK)})[3]) or -1
+  local stale = seen == -2
   if address then seen = tonumber(string.match(address, '@(%d+)$')) elseif seen < 0 then seen = length end
   parent = '@' .. seen
   local at = redis.call('LPOS', KEYS[3], turn)
@@ -141,7 +143,7 @@ if ARGV[2] ~= '' then
     length = redis.call('RPUSH', KEYS[3], turn)
     redis.call('HINCRBY', KEYS[1], 'num_turns', 1)
   end
-  if ARGV[12] ~= '' and at == seen and at == length - 1 then
+  if ARGV[12] ~= '' and not stale and at == seen and at == length - 1 then
     redis.call('HSET', KEYS[2], 'i:@', ARGV[12], 'v:@', length)
   elseif at and at < tonumber(redis.call('HGET', KEYS[2], 'v:@') or 0) then
     redis.call('HDEL', KEYS[2], 'i:@', 'v:@')
@@ -228,25 +230,42 @@ return {'pending', request, model}
 """)
 
 DELETE_TURN = _script("""
--- KEYS head, turns, pending. ARGV tenant, turn. 1 deleted, 0 not there, 2 still being generated.
--- What a later response builds on stays until that one goes too.
+-- KEYS head, turns, order, pending. ARGV tenant, turn. 1 deleted, 0 not there, 2 still being generated.
+-- What a later response builds on stays until that one goes too. The newest turn of a conversation leaves it; an
+-- earlier one stays in it, since what followed was said after it. A turn under way that has seen what leaves is marked
+-- (-2): its ids must not be kept.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return 0 end
 local address = redis.call('HGET', KEYS[2], 'a:' .. turn)
-if not address then return redis.call('HEXISTS', KEYS[3], turn) == 1 and 2 or 0 end
+if not address then return redis.call('HEXISTS', KEYS[4], turn) == 1 and 2 or 0 end
 redis.call('HSET', KEYS[2], 'd:' .. turn, '1')
 redis.call('HDEL', KEYS[2], 'm:' .. turn)
+local leaves = redis.call('LINDEX', KEYS[3], -1) == turn
+if leaves then
+  redis.call('RPOP', KEYS[3])
+  redis.call('HINCRBY', KEYS[1], 'num_turns', -1)
+end
+local length = redis.call('LLEN', KEYS[3])
+if leaves and tonumber(redis.call('HGET', KEYS[2], 'v:@') or 0) > length then
+  redis.call('HDEL', KEYS[2], 'i:@', 'v:@')
+end
 local awaited = {}
-local marks = redis.call('HGETALL', KEYS[3])
-for at = 2, #marks, 2 do awaited[({string.match(marks[at], MARK)})[5]] = true end
+local marks = redis.call('HGETALL', KEYS[4])
+for at = 1, #marks, 2 do
+  local number, deadline, seen, overdue, parent, request, model = string.match(marks[at + 1], MARK)
+  awaited[parent] = true
+  if leaves and parent == '-' and tonumber(seen) > length then
+    redis.call('HSET', KEYS[4], marks[at], table.concat({number, deadline, -2, overdue, parent, request, model}, ' '))
+  end
+end
 while true do
   local parent = string.match(address, ' (%S+)$')
   local kept = awaited[turn] or tonumber(redis.call('HGET', KEYS[2], 'k:' .. turn) or 0) > 0
-  if kept or string.sub(parent, 1, 1) == '@' then return 1 end
+  if kept or (string.sub(parent, 1, 1) == '@' and not leaves) then return 1 end
   if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 0 then return 1 end
   redis.call('HDEL', KEYS[2], 's:' .. turn, 'i:' .. turn, 'k:' .. turn)
-  if parent == '-' then return 1 end
+  if parent == '-' or string.sub(parent, 1, 1) == '@' then return 1 end
   redis.call('HINCRBY', KEYS[2], 'k:' .. parent, -1)
   turn = parent
   address = redis.call('HGET', KEYS[2], 'a:' .. turn)

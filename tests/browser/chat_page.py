@@ -88,4 +88,6 @@ class ChatPage:
 
     def call(self, module: str, body: str, argument: Any = None) -> Any:
         """Run the body of an async function of `(m, argument)`, where `m` is a module of the page."""
-        return self.page.evaluate(f"async (argument) => {{ const m = await import('/js/{module}.js'); {body} }}", argument)
+        return self.page.evaluate(
+            f"async (argument) => {{ const m = await import('/js/{module}.js'); {body} }}", argument
+        )

@@ -1,4 +1,4 @@
-"""Chromium on one side, a real ring on the other: the edge, the desks and a scripted replica run in a thread of their own.
+"""Chromium on one side, a real ring on the other: edge, desks and a scripted replica run in a thread of their own.
 
 Playwright's loop stays in this thread and ends with this folder's tests, so that it never meets the loops of others.
 """

@@ -111,9 +111,7 @@ def test_a_reload_in_mid_answer_shows_what_the_server_kept(ring: LiveRing, chat:
     expect(chat.button("Send")).to_be_visible()
 
 
-def test_a_full_server_is_named_as_such_and_the_message_can_be_sent_again(
-    live: StartRing, open_page: OpenPage
-) -> None:
+def test_a_full_server_is_named_as_such_and_the_message_can_be_sent_again(live: StartRing, open_page: OpenPage) -> None:
     ring = live(max_inflight=1)
     gate = ring.gate()
     ring.play(*spoken("Done."), before_end=gate)

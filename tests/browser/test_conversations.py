@@ -115,9 +115,7 @@ def test_two_tabs_show_the_same(ring: LiveRing, chat: ChatPage, open_page: OpenP
 
 def test_a_long_conversation_loads_its_earlier_turns_on_demand(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("a"))
-    items = [
-        {"role": role, "content": f"{role} {number}"} for number in range(60) for role in ("user", "assistant")
-    ]
+    items = [{"role": role, "content": f"{role} {number}"} for number in range(60) for role in ("user", "assistant")]
     response = ring.portal.call(_create, ring, items[:20])
     for at in range(20, 120, 20):
         ring.portal.call(_extend, ring, response["id"], items[at : at + 20])

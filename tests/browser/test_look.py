@@ -37,7 +37,9 @@ def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage
     chat.ask("x" * 300)
     assert chat.page.evaluate(OVERFLOW) == []
     assert chat.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    assert chat.page.evaluate("() => { const s = document.querySelector('#scroller'); return s.scrollWidth <= s.clientWidth }")
+    assert chat.page.evaluate(
+        "() => { const s = document.querySelector('#scroller'); return s.scrollWidth <= s.clientWidth }"
+    )
 
 
 def test_the_side_list_is_a_drawer_on_a_phone(ring: LiveRing, open_page: OpenPage) -> None:

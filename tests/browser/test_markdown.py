@@ -130,7 +130,7 @@ PIECES = st.sampled_from(
     [
         *("word ", "\n", "\n\n", "# head\n", "- item\n", "  - nested\n", "1. one\n", "2", ". two\n", "> quote\n"),
         *("```js\n", "```\n", "~~~\n", "`x` ", "**b** ", "| a | b |\n|---|--:|\n", "| 1 | 2 |\n", "---\n", "===\n"),
-        *("<b>x</b>", "[l](http://x.y) ", "[r]\n", "\n[r]: http://r.y\n", "    indented\n", "- [x] done\n", "\r\n", "*"),
+        *("<b>x</b>", "[l](http://x.y) ", "[r]\n", "\n[r]: http://r.y\n", "    indented\n", "- [x] done\n", "\r\n"),
     ]
 )
 

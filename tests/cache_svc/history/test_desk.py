@@ -276,6 +276,38 @@ async def test_a_deleted_responses_text_stays_only_as_long_as_a_later_one_builds
     assert not [value for value in values if b"words" in value]
 
 
+async def test_deleting_the_newest_response_of_a_conversation_takes_its_turn_back(edge: PlayedEdge) -> None:
+    conversation = await edge.create()
+    first = await edge.say(conversation, "q1", "a1", ids=[1, 2])
+    second = await edge.say(conversation, "q2", "poor words", ids=[1, 2, 3, 4])
+    await edge.call("delete_response", id=second)
+    assert await edge.texts(conversation) == ["q1", "a1"]
+    assert (await edge.call("get_conversation", id=conversation))["num_turns"] == 1
+    recalled = await edge.recall(conversation)
+    assert (texts(recalled), recalled.covers, recalled.prompt_ids) == (["q1", "a1"], 0, b"")
+    values = await edge.bus.route.call("", "HVALS", f"hr:{{c{conversation[5:21]}}}:turns")
+    assert not [value for value in values if b"poor words" in value]
+    await edge.say(conversation, "q2", "a2", ids=[1, 2, 3, 5])
+    assert await edge.texts(conversation) == ["q1", "a1", "q2", "a2"]
+    assert (await edge.recall(conversation)).covers == 4
+    await edge.call("delete_response", id=first)  # what followed was said after it: it stays
+    assert await edge.texts(conversation) == ["q1", "a1", "q2", "a2"]
+
+
+async def test_ids_of_a_turn_that_saw_a_turn_taken_back_are_not_kept(edge: PlayedEdge) -> None:
+    conversation = await edge.create()
+    await edge.say(conversation, "q1", "a1", ids=[1, 2])
+    second = await edge.say(conversation, "q2", "a2", ids=[1, 2, 3, 4])
+    ref = edge.ref(conversation)
+    job = await edge.ask(ref, "q3")
+    assert texts(await edge.recalled(job)) == ["q1", "a1", "q2", "a2"]
+    await edge.call("delete_response", id=second)
+    await edge.send(edge.turn(job, ref, "q3", "a3", ids=[1, 2, 3, 4, 5, 6]))
+    await edge.stored(ref.response_id)
+    recalled = await edge.recall(conversation)
+    assert (texts(recalled), recalled.covers) == (["q1", "a1", "q3", "a3"], 0)
+
+
 async def test_everything_expires_some_time_after_the_last_write(edge: PlayedEdge) -> None:
     conversation = await edge.create("x")
     await edge.say(conversation, "q", "a")
