@@ -10,6 +10,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, still_serves, streamed, whole
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say, tag, think
+from wire.messages import unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -80,10 +81,12 @@ async def test_what_was_redacted_does_not_come_back_with_the_next_turn(guarded: 
     first = (await guarded.http.post(RESPONSES, json={"model": "tiny", "input": "x"})).json()
     ask = {"model": "tiny", "input": "more", "previous_response_id": first["id"]}
     assert (await guarded.http.post(RESPONSES, json=ask)).status_code == 200
-    prompt = guarded.replica.requests[-1].prompt
-    assert prompt is not None
-    text = guarded.replica.vocabulary.decode_bytes(memoryview(prompt.token_ids).cast("i").tolist())
+    second = guarded.replica.requests[-1]
+    assert second.prompt is not None
+    text = guarded.replica.vocabulary.decode_bytes(unpack_ids(second.prompt.token_ids))
     assert b"[redacted]" in text and b"1234" not in text
+    recalled = (await guarded.bus.record(second.job.partition, second.job.request_id, "recalled"))["recalled"]
+    assert b"1234" not in guarded.replica.vocabulary.decode_bytes(unpack_ids(recalled.prompt_ids))
 
 
 @pytest.mark.parametrize("stream", [True, False])
