@@ -56,12 +56,12 @@ class Calls:
         """
         operation = self._operations.get(call.op)
         if operation is None:
-            raise InvalidRequestError(f"the history desk knows no operation {call.op!r}", param="op")
+            raise InvalidRequestError(f"The history desk knows no operation {call.op!r}.", param="op")
         return await operation(call, partition)
 
     async def _create_conversation(self, call: HistoryCall, partition: int) -> Any:
         conversation_id: str = call.args["id"]
-        keys = find(conversation_id, "id", "conversation")
+        keys = find(conversation_id, "conversation")
         messages = named(msgspec.convert(call.args.get("items") or [], tuple[ChatMessage, ...]), conversation_id)
         said = Said(input=messages)
         now = now_ms()
@@ -124,14 +124,14 @@ class Calls:
     async def _delete_response(self, call: HistoryCall, partition: int) -> Any:
         del partition
         response_id: str = call.args["id"]
-        keys = find(response_id, "response_id", "response")
+        keys = find(response_id, "response_id")
         outcome = await self._route.run(
             scripts.DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id
         )
         if outcome == 2:
-            raise ConflictError(f"response {response_id!r} is still being generated", param="response_id")
+            raise ConflictError(f"Response {response_id!r} is still being generated.", param="response_id")
         if not outcome:
-            raise missing(response_id, "response_id", "response")
+            raise missing(response_id, "response_id")
         self._rewriter.ask()
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -144,7 +144,7 @@ def _page_of(call: HistoryCall) -> dict[str, Any]:
     limit = call.args.get("limit") or 20
     order = call.args.get("order") or "desc"
     if not isinstance(limit, int) or not 1 <= limit <= _MAX_LIMIT:
-        raise InvalidRequestError(f"limit must be a number from 1 to {_MAX_LIMIT}", param="limit")
+        raise InvalidRequestError(f"limit must be a number from 1 to {_MAX_LIMIT}.", param="limit")
     if order not in ("asc", "desc"):
-        raise InvalidRequestError("order must be 'asc' or 'desc'", param="order")
+        raise InvalidRequestError("order must be 'asc' or 'desc'.", param="order")
     return {"limit": limit, "after": call.args.get("after"), "order": order}

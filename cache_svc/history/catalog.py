@@ -81,7 +81,7 @@ class Catalog:
             return int(float(score))
         elsewhere = await self.read(tenant, conversation_id)
         if elsewhere is None:
-            raise missing(conversation_id, "after", "conversation")
+            raise missing(conversation_id, "after")
         updated_at: float = elsewhere["updated_at"]
         return round(updated_at * 1000)
 

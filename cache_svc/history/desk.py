@@ -43,7 +43,7 @@ class HistoryDesk:
         """Recall the conversation that a job continues; mark the turn that it will bring."""
         request: Request | None = record.get("request")
         if request is None:
-            raise InternalError("the job came to the history desk without a request")
+            raise InternalError("The job came to the history desk without a request.")
         onward = topics.tokenizer(job.partition, job.model)
         ref = request.conversation
         if ref is None:
@@ -62,7 +62,7 @@ class HistoryDesk:
         try:
             self._waiting.acquire_nowait()
         except anyio.WouldBlock:
-            raise OverloadedError("too many requests wait for the turns before them", retry_after_s=1.0) from None
+            raise OverloadedError("Too many requests wait for the turns before them.", retry_after_s=1.0) from None
         try:
             patience = Patience(self._bus.route, self._wait_s)
             while isinstance(found, Pending):

@@ -12,7 +12,6 @@ from cache_svc.history.store import find, missing, now_ms, off_loop
 from cache_svc.history.waiting import may_come
 from wire import codec
 from wire.bus.route import Route
-from wire.errors import NotFoundError
 
 
 class Reader:
@@ -32,7 +31,7 @@ class Reader:
             *(tenant, conversation_id, after or "", order, limit + 2),  # every turn has an item; one is skipped into
         )
         if state == b"unknown":
-            raise missing(after or "", "after", "item")
+            raise missing(after or "", "after")
         if state != b"ok":
             raise missing(conversation_id, "conversation")
         items = await off_loop(sum(map(len, rest)), lambda: _items(rest, newest_first=order == "desc"))
@@ -40,13 +39,13 @@ class Reader:
 
     async def response(self, tenant: str, response_id: str) -> dict[str, Any]:
         """Return a response as the client got it; one that is under way as far as it is known."""
-        keys = find(response_id, "response_id", "response")
+        keys = find(response_id, "response_id")
         state, *rest = await self._turn(keys, tenant, response_id)
         if state == b"pending" and await may_come(self._route, rest[0].decode()):
             begun = {"id": response_id, "object": "response", "status": "in_progress", "model": rest[1].decode()}
             return {**begun, "output": [], "error": None, "incomplete_details": None, "usage": None}
         if state != b"ok":
-            raise missing(response_id, "response_id", "response")
+            raise missing(response_id, "response_id")
         said, meta = codec.decode(rest[0], Said), codec.decode(rest[1], Meta)
         shown = meta.response or {
             "id": response_id,
@@ -62,10 +61,10 @@ class Reader:
         self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str
     ) -> dict[str, Any]:
         """Return a page of the items that went into a response."""
-        keys = find(response_id, "response_id", "response")
+        keys = find(response_id, "response_id")
         state, *rest = await self._turn(keys, tenant, response_id)
         if state != b"ok":
-            raise missing(response_id, "response_id", "response")
+            raise missing(response_id, "response_id")
         items = input_items(codec.decode(rest[0], Said))
         if order == "desc":
             items.reverse()
@@ -91,7 +90,7 @@ def _page(items: list[dict[str, Any]], *, limit: int, after: str | None) -> dict
     if after is not None:
         place = next((number for number, item in enumerate(items) if item["id"] == after), None)
         if place is None:
-            raise NotFoundError(f"item {after[:80]!r} was not found", param="after")
+            raise missing(after, "after")
         items = items[place + 1 :]
     return listing(items[:limit], has_more=len(items) > limit)
 

@@ -23,6 +23,12 @@ from wire.messages import ChatMessage, ConversationRef, Job, Recalled, Turn
 
 T = TypeVar("T")
 
+_NAMES = {
+    "after": "Object",
+    "conversation": "Conversation",
+    "previous_response_id": "Previous response",
+    "response_id": "Response",
+}
 _ON_THE_LOOP_BYTES = 128 * 1024  # decoding runs at about 200 MB/s; more than this leaves the event loop
 
 
@@ -45,17 +51,17 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def find(object_id: str, param: str, what: str = "") -> Keys:
+def find(object_id: str, param: str) -> Keys:
     """Return the keys where an object of this id would be. Raises NotFoundError for what cannot be an id of ours."""
     root = root_of(object_id)
     if root is None:
-        raise missing(object_id, param, what)
+        raise missing(object_id, param)
     return keys_of(root)
 
 
-def missing(object_id: str, param: str, what: str = "") -> NotFoundError:
+def missing(object_id: str, param: str) -> NotFoundError:
     """Return the error for an object that is not there, expired, or another tenant's."""
-    return NotFoundError(f"{what or param.replace('_', ' ')} {object_id[:80]!r} was not found", param=param)
+    return NotFoundError(f"{_NAMES[param]} with id {object_id[:80]!r} not found.", param=param)
 
 
 async def off_loop(num_bytes: int, work: Callable[[], T]) -> T:
@@ -136,7 +142,7 @@ class Store:
         if state == b"pending":
             return Pending(tuple(request.decode() for request in parts))
         if state == b"conflict":
-            raise ConflictError(f"response {turn_id!r} is still being generated", param="previous_response_id")
+            raise ConflictError(f"Response {turn_id!r} is still being generated.", param="previous_response_id")
         if state != b"ok":
             raise missing(turn_id, "previous_response_id")
         found: list[bytes] = parts

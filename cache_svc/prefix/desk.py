@@ -51,7 +51,7 @@ class PrefixDesk:
         """Note in the record how many leading tokens of the prompt each replica holds."""
         prompt: Prompt | None = record.get("prompt")
         if prompt is None:
-            raise InternalError("the job came to the prefix desk without a prompt")
+            raise InternalError("The job came to the prefix desk without a prompt.")
         matches = self.match(job.model, prompt)
         return Step(to=topics.balancer(job.partition, job.model), fields={"matches": matches})
 

@@ -32,8 +32,8 @@ _RECONNECT_S = 2.0  # after an outage of the bus, replicas and this process need
 class BalancerDesk:
     """Follows the replicas of each model; gives every job one of them, and lost work another.
 
-    A replica on record that is not heard `first_heartbeat_s` after our start is lost. The stream of a lost one is looked
-    at for `linger_s` more: by then every balancer has noticed.
+    A replica on record that is not heard `first_heartbeat_s` after our start is lost. The stream of a lost one is
+    looked at for `linger_s` more: by then every balancer has noticed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BalancerDesk:
         """
         prompt: Prompt | None = record.get("prompt")
         if prompt is None:
-            raise InternalError("the job came to the balancer without a prompt")
+            raise InternalError("The job came to the balancer without a prompt.")
         matches: Matches = record.get("matches") or Matches()
         cached = {match.replica_id: match.num_tokens for match in matches.replicas}
         fleet, started = self._fleets[job.model], anyio.current_time()
@@ -81,10 +81,10 @@ class BalancerDesk:
         left_s = started + patience_s - now
         if left_s <= 0:
             state = "is still loading" if is_loading else "is not served by any replica now"
-            raise UnavailableError(f"the model {job.model} {state}", retry_after_s=5.0)
+            raise UnavailableError(f"The model {job.model} {state}.", retry_after_s=5.0)
         left_s = min(left_s, job.deadline - time.time())
         if left_s <= 0:
-            raise DeadlineExceededError("the deadline passed before a replica was ready")
+            raise DeadlineExceededError("The deadline passed before a replica was ready.")
         with anyio.move_on_after(left_s):
             await self._changed[job.model].wait()
 

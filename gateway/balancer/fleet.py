@@ -113,6 +113,6 @@ def _fits(num_tokens: int, status: ReplicaStatus) -> bool:
 def _too_long(num_tokens: int, ready: list[_Replica]) -> ContextLengthExceededError:
     room = max(min(r.status.max_model_len - 1, r.status.num_blocks * r.status.block_size) for r in ready)
     return ContextLengthExceededError(
-        f"the prompt has {num_tokens} tokens; at most {max(room, 0)} fit the model's context and cache here",
+        f"The prompt has {num_tokens} tokens; at most {max(room, 0)} fit the model's context and cache here.",
         param="messages",
     )

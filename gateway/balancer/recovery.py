@@ -71,7 +71,7 @@ class Recovery:
         """Place one job elsewhere, or end it with the reason why that cannot be."""
         try:
             if time.time() > job.deadline:
-                raise DeadlineExceededError("the deadline passed while its replica was lost")
+                raise DeadlineExceededError("The deadline passed while its replica was lost.")
             again = msgspec.structs.replace(job, attempt=job.attempt + 1)
             record = await self._bus.record(job.partition, job.request_id, "prompt", "matches")
             placement = await self._place(again, record)
@@ -84,7 +84,7 @@ class Recovery:
             await self._give_up(replica_id, entry_id, job, error)
         except Exception:
             log.exception("could not move request %s away from %s", job.request_id, replica_id)
-            await self._give_up(replica_id, entry_id, job, InternalError("its replica was lost"))
+            await self._give_up(replica_id, entry_id, job, InternalError("Its replica was lost."))
 
     async def _give_up(self, replica_id: str, entry_id: str, job: Job, error: HeadraceError) -> None:
         stream = topics.replica(job.partition, replica_id)
