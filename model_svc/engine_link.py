@@ -77,6 +77,10 @@ class EngineLink:
         try:
             await pipe.send(engine_config(settings))
             yield cls(process, pipe)
+        except Exception:
+            if process.returncode is None:
+                process.kill()  # it may hang in a step: nothing more is wanted of it
+            raise
         finally:
             pipe.close()
             with anyio.CancelScope(shield=True):

@@ -7,6 +7,7 @@ does: the pipe's end says so, and on Linux the kernel kills us even in the middl
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -120,6 +121,8 @@ def serve(pipe: EngineEnd) -> None:
             policy=config.policy,
             inter_token_ms=config.inter_token_ms,
         )
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
         pipe.send(Ready(info=runner.info))
         try:
             EngineLoop(pipe, engine).run()

@@ -1,4 +1,4 @@
-"""Sends tokens to the edges: one batch per edge and step, or, when the bus is slow or an edge full, all that came since.
+"""Sends tokens to the edges: one batch per edge and step, or, with the bus slow or an edge full, all that came since.
 
 What waits here is bounded by what the open requests can generate; it lies in their token logs, nothing is copied.
 """
@@ -59,13 +59,16 @@ class Outbox:
 
     async def _send_tokens(self) -> None:
         now = anyio.current_time()
-        self._resting = {edge: until for edge, until in self._resting.items() if until > now}
-        resting = {key: request for key, request in self._dirty.items() if request.edge in self._resting}
+        resting = {
+            key: request
+            for key, request in self._dirty.items()
+            if self._resting.get(request.edge, now) > now and request.error is None
+        }
         dirty, self._dirty = self._dirty, resting
         taken: dict[str, list[tuple[OpenRequest, list[TokenChunk]]]] = {}
         for key, request in dirty.items():
-            if key in resting:
-                continue
+            if key in resting or request.error is not None:
+                continue  # of what failed its edge has heard: nobody waits for tokens any more
             chunks = [item.take() for item in request.logs.values() if item.has_unsent]
             if chunks:
                 taken.setdefault(request.edge, []).append((request, chunks))
@@ -76,13 +79,15 @@ class Outbox:
             for edge, requests in taken.items()
         ]
         for edge in await self._send_batches(batches):
-            log.warning("%s does not take tokens; they are sent again later", edge)
+            if edge not in self._resting:
+                log.warning("%s does not take tokens; they are sent again later", edge)
             for request, chunks in taken.pop(edge):
                 for chunk in chunks:
-                    request.logs[chunk.choice].rewind(chunk.index)
+                    request.logs[chunk.choice].take_back(chunk.index)
                 self._dirty[request.job.request_id] = request
             self._resting[edge] = now + _PAUSE_S
-        for requests in taken.values():
+        for edge, requests in taken.items():
+            self._resting.pop(edge, None)
             for request, _ in requests:
                 if request.finished and not any(item.has_unsent for item in request.logs.values()):
                     request.settled.set()

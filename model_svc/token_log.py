@@ -69,6 +69,11 @@ class TokenLog:
         self.next_index = min(max(index, self._first_index), self._end)
         self.sent_all = False
 
+    def take_back(self, index: int) -> None:
+        """Count a chunk that begins at `index` as not sent, unless somebody asked for even earlier tokens meanwhile."""
+        self.next_index = min(self.next_index, index)
+        self.sent_all = False
+
     def take(self) -> TokenChunk:
         """Return all that was not sent as one chunk, and count it as sent."""
         first, last = self.first, self.last

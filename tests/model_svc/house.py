@@ -1,4 +1,4 @@
-"""A replica under test: the real service and engine process on a real bus, with a scripted runner instead of a model."""
+"""A replica under test: the real service and engine process on a real bus; only the runner is scripted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_model(folder: Path, script: Script) -> Path:
     """Write a model directory: ids 0..255 are bytes, then the end token and the think tags."""
     path = folder / MODEL
     path.mkdir(parents=True)
-    vocab = {char: byte for char, byte in byte_alphabet().items()}
+    vocab = dict(byte_alphabet())
     added = [
         {"id": EOS, "content": "<|end|>", "special": True},
         {"id": THINK, "content": "<think>", "special": False},
@@ -94,10 +94,11 @@ class House:
 
     async def place(self, request_id: str, prompt_ids: list[int], *, max_tokens: int = 8, attempt: int = 0,
                     reasoning: ReasoningPlan | None = None, sampling: SamplingParams | None = None,
-                    checkpoint: dict[int, list[int]] | None = None, deadline_s: float = 60.0, **job: Any) -> Job:  # fmt: skip
+                    checkpoint: dict[int, list[int]] | None = None, deadline_s: float = 60.0,
+                    partition: int = 0, **job: Any) -> Job:  # fmt: skip
         """Admit a request straight to the replica's stream, as if all desks before had done their part."""
         envelope = Job(
-            request_id=request_id, partition=0, model=MODEL, edge=self.edge, deadline=time.time() + deadline_s,
+            request_id=request_id, partition=partition, model=MODEL, edge=self.edge, deadline=time.time() + deadline_s,
             attempt=attempt, timings_ms={"tokenizer.work": 1.5}, **job,
         )  # fmt: skip
         prompt = Prompt(
@@ -112,7 +113,7 @@ class House:
         if checkpoint is not None:
             packed = {choice: pack_ids(ids) for choice, ids in checkpoint.items()}
             fields["checkpoint"] = Checkpoint(attempt=attempt, token_ids=packed)
-        await self.bus.admit(envelope, fields, to=self.stream, ttl_s=60)
+        await self.bus.admit(envelope, fields, to=topics.replica(partition, self.replica_id), ttl_s=60)
         return envelope
 
     @property

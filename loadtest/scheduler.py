@@ -1,0 +1,114 @@
+"""What a step costs the host: the engine over a runner that computes nothing.
+
+    python -m loadtest.scheduler --sequences 256 --steps 2000 --depth 1
+
+Prints microseconds per step, split into planning (until submit) and committing (after collect), the bytes on the pipe
+included. There is no time asserted anywhere: machines differ; compare two versions on one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from model_svc.engine.engine import Engine
+from model_svc.engine.plan import RunnerInfo, SampledToken, StepOutput, StepPlan, slots
+from model_svc.engine.request import EngineRequest
+from model_svc.pipe import Progress
+from wire.messages import Prompt, ReasoningPlan, SamplingParams, pack_ids
+
+
+class IdleRunner:
+    """Draws the same token for everybody and notes when it was called."""
+
+    def __init__(self, info: RunnerInfo) -> None:
+        self.info = info
+        self.submitted_at = self.collected_at = 0.0
+        self._plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan) -> StepPlan:
+        """Note the end of planning."""
+        self.submitted_at = time.perf_counter()
+        return plan
+
+    def collect(self, handle: StepPlan) -> StepOutput:
+        """Make up an output, outside the measured time."""
+        tokens = tuple(SampledToken(slot=slot, token_id=65) for slot in slots(handle))
+        output = StepOutput(step=handle.step, tokens=tokens, compute_ms=1.0)
+        self.collected_at = time.perf_counter()
+        return output
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def make_engine(num_sequences: int, depth: int, prompt_len: int, *, thinking: bool) -> tuple[Engine, IdleRunner]:
+    """Return an engine with that many running sequences."""
+    info = RunnerInfo(
+        num_blocks=num_sequences * 1024,
+        block_size=16,
+        max_num_seqs=num_sequences,
+        max_num_batched_tokens=8192,
+        max_model_len=16_384,
+        vocab_size=50_000,
+        depth=depth,
+    )
+    runner = IdleRunner(info)
+    engine = Engine(runner, token_bytes=lambda _: b" token", eos_token_ids=(2,))
+    plan = ReasoningPlan(budget=10**6, starts_open=True, close_ids=(7,)) if thinking else None
+    for number in range(num_sequences):
+        ids = [10 + (number * 31 + position) % 1000 for position in range(prompt_len)]
+        prompt = Prompt(
+            token_ids=pack_ids(ids),
+            num_tokens=prompt_len,
+            block_root=b"r" * 16,
+            max_tokens=16_000 - prompt_len,
+            reasoning=plan,
+        )
+        engine.add(EngineRequest(request_id=f"request-{number:06}", prompt=prompt, sampling=SamplingParams()))
+    while engine.load().num_waiting or engine.scheduler.prefilling:
+        engine.step()
+    return engine, runner
+
+
+def measure(engine: Engine, runner: IdleRunner, steps: int) -> tuple[list[float], list[float]]:
+    """Return the microseconds of planning and of committing (events and encoding included) of each step."""
+    encoder = msgspec.msgpack.Encoder()
+    planning: list[float] = []
+    committing: list[float] = []
+    for step in range(steps):
+        begin = time.perf_counter()
+        chunks = engine.step()
+        encoder.encode(Progress(step=step, chunks=tuple(chunks), events=tuple(engine.events())))
+        end = time.perf_counter()
+        planning.append((runner.submitted_at - begin) * 1e6)
+        committing.append((end - runner.collected_at) * 1e6)
+    return planning, committing
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--depth", type=int, default=1)
+    parser.add_argument("--prompt", type=int, default=200, help="prompt tokens of each sequence")
+    parser.add_argument("--thinking", action="store_true", help="follow think tags and count a budget")
+    args = parser.parse_args(argv)
+    engine, runner = make_engine(args.sequences, args.depth, args.prompt, thinking=args.thinking)
+    gc.collect()
+    planning, committing = measure(engine, runner, args.steps)
+    both = [a + b for a, b in zip(planning, committing, strict=True)]
+    for name, values in (("plan", planning), ("commit", committing), ("step", both)):
+        tail = statistics.quantiles(values, n=100)[98]
+        sys.stdout.write(f"{name:>6}  median {statistics.median(values):7.0f} us   p99 {tail:7.0f} us\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Think tags by bytes, budgets by tokens, whatever the cut."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+
+from model_svc.engine.reasoning import ReasoningTracker, phase_marks, tag_bytes
+from tests.model_svc.engine.driver import EOS, Driver, one_byte
+from tests.model_svc.scripted_runner import scripted_reply
+from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan
+from wire.vocabulary import Vocabulary
+
+CLOSE = tuple(b"</think>")
+
+
+def split(text: bytes, plan: ReasoningPlan, cuts: tuple[int, ...]) -> tuple[bytes, bytes, ReasoningTracker]:
+    """Feed a text cut into tokens; returns (reasoning, answer) as an edge puts them together from chunks."""
+    edges = (0, *cuts, len(text))
+    pieces = [text[a:b] for a, b in pairwise(edges)]
+    tracker = ReasoningTracker(plan, pieces.__getitem__)
+    shown = {REASONING: b"", ANSWER: b"", MARKUP: b""}
+    at = 0
+    for token in range(len(pieces)):
+        tracker.feed(token)
+        if token == len(pieces) - 1:
+            tracker.end()
+        decided = tracker.take()
+        phase, marks = phase_marks(decided)
+        for index in range(len(decided)):
+            for offset, byte in enumerate(pieces[at + index]):
+                phase = next((m.phase for m in marks if (m.index, m.offset) == (index, offset)), phase)
+                shown[phase] += bytes([byte])
+        at += len(decided)
+    assert at == len(pieces), "a token was never decided"
+    return shown[REASONING], shown[ANSWER], tracker
+
+
+@pytest.mark.parametrize("num_cuts", [0, 1, 2])
+def test_the_same_split_for_every_cut_into_tokens(num_cuts: int) -> None:
+    text = b"<think>ab</think>cd"
+    for cuts in combinations(range(1, len(text)), num_cuts):
+        assert split(text, ReasoningPlan(), cuts)[:2] == (b"ab", b"cd"), cuts
+
+
+def test_the_same_split_when_the_prompt_opened_the_block() -> None:
+    text = b"ab</think>cd"
+    for cuts in combinations(range(1, len(text)), 2):
+        assert split(text, ReasoningPlan(starts_open=True), cuts)[:2] == (b"ab", b"cd"), cuts
+
+
+def test_two_think_blocks_are_both_reasoning() -> None:
+    text = b"<think>a</think>b<think>c</think>d"
+    for cut in range(1, len(text)):
+        assert split(text, ReasoningPlan(), (cut,))[:2] == (b"ac", b"bd")
+
+
+def test_what_only_looks_like_a_tag_stays_text() -> None:
+    text = b"a <thin line < b <thinker>"
+    for cuts in combinations(range(1, len(text)), 2):
+        assert split(text, ReasoningPlan(), cuts)[:2] == (b"", text)
+
+
+def test_empty_thinking_leaves_no_stray_tag() -> None:
+    reasoning, answer, tracker = split(b"<think></think>hi", ReasoningPlan(), (3, 9))
+    assert (reasoning, answer, tracker.num_tokens) == (b"", b"hi", 0)
+
+
+def test_text_that_cannot_become_a_tag_is_decided_at_once() -> None:
+    tracker = ReasoningTracker(ReasoningPlan(), one_byte)
+    tracker.feed(ord("a"))
+    assert tracker.num_decided == 1
+    tracker.feed(ord("<"))
+    assert tracker.num_decided == 1
+    tracker.feed(ord("b"))
+    assert tracker.num_decided == 3
+
+
+def test_marks_stand_inside_a_token_that_holds_a_tag_and_what_follows() -> None:
+    pieces = [b"x</think>y"]
+    tracker = ReasoningTracker(ReasoningPlan(starts_open=True), pieces.__getitem__)
+    tracker.feed(0)
+    assert phase_marks(tracker.take()) == (REASONING, (PhaseMark(0, 1, MARKUP), PhaseMark(0, 9, ANSWER)))
+    assert tracker.num_tokens == 1  # it holds thinking, so it counts
+
+
+def test_a_special_token_stands_for_its_own_text() -> None:
+    vocabulary = Vocabulary([b"a", b"", b""], {"<think>": 1, "</think>": 2})
+    tracker = ReasoningTracker(ReasoningPlan(), tag_bytes(vocabulary))
+    for token in (1, 0, 2, 0):
+        tracker.feed(token)
+    assert [runs[0][1] for runs in tracker.take()] == [MARKUP, REASONING, MARKUP, ANSWER]
+    assert tracker.ended_by == "model"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+class TestBudget:
+    """Over the whole engine, at both depths."""
+
+    def think(self, depth: int, pieces: bytes, *, budget: int | None, starts_open: bool = True, max_tokens: int = 40,
+              close: tuple[int, ...] = CLOSE, **sampling: object) -> Driver:  # fmt: skip
+        driver = Driver(scripted_reply(*pieces, EOS), depth=depth)
+        plan = ReasoningPlan(budget=budget, starts_open=starts_open, close_ids=close)
+        driver.ask("r", [1, 2, 3], reasoning=plan, max_tokens=max_tokens, **sampling)
+        driver.run()
+        return driver
+
+    def test_zero_closes_before_the_first_draw(self, depth: int) -> None:
+        driver = self.think(depth, b"........answer", budget=0)
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]) == b"</think>answer"
+        assert (answer.num_reasoning_tokens, answer.ended_by, answer.finish_reason) == (0, "budget", "stop")
+        assert answer.phases[:8] == [[MARKUP]] * 8
+
+    def test_the_close_comes_right_after_the_last_token_of_the_budget(self, depth: int) -> None:
+        driver = self.think(depth, b"thinking........yes", budget=8)
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]) == b"thinking</think>yes"
+        assert (answer.num_reasoning_tokens, answer.ended_by) == (8, "budget")
+
+    def test_it_binds_when_the_model_opened_the_block_itself(self, depth: int) -> None:
+        driver = self.think(depth, b"<think>abc........d", budget=3, starts_open=False)
+        assert bytes(driver.ids("r")[:-1]) == b"<think>abc</think>d"
+
+    def test_it_is_shared_by_all_blocks(self, depth: int) -> None:
+        driver = self.think(depth, b"ab</think>x<think>ccccccccc........y", budget=11)
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]) == b"ab</think>x<think>ccccccccc</think>y"
+        assert answer.num_reasoning_tokens == 11
+
+    def test_a_block_opened_with_nothing_left_is_closed_at_once(self, depth: int) -> None:
+        driver = self.think(depth, b"........x<think>........y", budget=0)
+        assert bytes(driver.ids("r")[:-1]) == b"</think>x<think></think>y"
+
+    def test_a_model_that_closes_in_time_is_left_alone(self, depth: int) -> None:
+        driver = self.think(depth, b"ab</think>yes", budget=20)
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]) == b"ab</think>yes"
+        assert (answer.num_reasoning_tokens, answer.ended_by) == (2, "model")
+
+    def test_a_half_said_close_tag_does_not_stretch_it(self, depth: int) -> None:
+        driver = self.think(depth, b"abcde</think>z", budget=8)
+        assert driver.received["r", 0].answer.num_reasoning_tokens == 8
+        assert bytes(driver.ids("r")[:16]) == b"abcde</t</think>"
+
+    def test_no_budget_means_no_limit(self, depth: int) -> None:
+        driver = self.think(depth, b"." * 30, budget=None)
+        assert driver.received["r", 0].answer.num_reasoning_tokens == 30
+
+    def test_a_budget_above_max_tokens_ends_as_thinking(self, depth: int) -> None:
+        driver = self.think(depth, b"." * 30, budget=99, max_tokens=10)
+        answer = driver.received["r", 0].answer
+        assert (answer.finish_reason, answer.ended_by, answer.num_reasoning_tokens) == ("length", "stop", 10)
+        assert all(phase == REASONING for phases in answer.phases for phase in phases)
+
+    def test_max_tokens_cuts_the_close_itself(self, depth: int) -> None:
+        driver = self.think(depth, b"." * 30, budget=4, max_tokens=6)
+        assert bytes(driver.ids("r")) == b"....</"
+        assert driver.reason("r") == "length"
+
+    def test_an_end_without_close_is_thinking_to_the_end(self, depth: int) -> None:
+        driver = self.think(depth, b"abc", budget=20)
+        answer = driver.received["r", 0].answer
+        assert (answer.finish_reason, answer.ended_by, answer.num_reasoning_tokens) == ("stop", "stop", 3)
+
+    def test_log_probabilities_stay_with_their_tokens(self, depth: int) -> None:
+        driver = self.think(depth, b"ab........c", budget=2, logprobs=1)
+        chunks = [chunk for chunk in driver.chunks if chunk.token_ids]
+        pairs = [pair for chunk in chunks for pair in zip(chunk.token_ids, chunk.logprobs, strict=True)]
+        drawn = [(token, lp) for at, (token, lp) in enumerate(pairs) if not 2 <= at < 10]
+        assert all(lp.logprob == -token / 100 and lp.top_ids == (token,) for token, lp in drawn)
+        assert all(lp.logprob == 0.0 and not lp.top_ids for _, lp in pairs[2:10])
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_client_can_end_thinking_at_the_next_step(depth: int) -> None:
+    driver = Driver(scripted_reply(*b"." * 5, *b"." * 8, *b"yes", EOS), depth=depth)
+    driver.ask("r", [1, 2], reasoning=ReasoningPlan(starts_open=True, close_ids=CLOSE), max_tokens=40)
+    while len(driver.ids("r")) < 5:
+        driver.step()
+    driver.engine.end_reasoning("r")
+    driver.engine.end_reasoning("r")  # not open any more: nothing happens
+    driver.engine.end_reasoning("unknown")
+    driver.run()
+    answer = driver.received["r", 0].answer
+    assert bytes(driver.ids("r")[:-1]) == b".....</think>yes"
+    assert (answer.num_reasoning_tokens, answer.ended_by) == (5, "client")
+
+
+def test_forced_tokens_are_computed_in_one_step() -> None:
+    driver = Driver(scripted_reply(*b"ab........c", EOS))
+    driver.ask("r", [1, 2, 3], reasoning=ReasoningPlan(budget=2, starts_open=True, close_ids=CLOSE), max_tokens=40)
+    driver.run()
+    widths = [item.num_tokens for plan in driver.runner.plans for item in plan.sequences]
+    assert widths == [3, 1, 1 + len(CLOSE), 1]
+
+
+@pytest.mark.parametrize("kept", range(16))
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_move_at_any_point_changes_nothing(kept: int, depth: int) -> None:
+    whole = b"abc</think>yes"
+    driver = Driver(scripted_reply(*b"abc........yes", EOS), depth=depth)
+    plan = ReasoningPlan(budget=3, starts_open=True, close_ids=CLOSE)
+    ids = [*whole, EOS][:kept]
+    driver.ask("r", [1, 2, 3], reasoning=plan, max_tokens=40, attempt=1, checkpoint={0: ids})
+    driver.run()
+    answer = driver.received["r", 0].answer
+    assert answer.token_ids == [*whole, EOS]
+    assert (answer.finish_reason, answer.num_reasoning_tokens, answer.ended_by) == ("stop", 3, "budget")
