@@ -35,6 +35,8 @@ def test_hugging_faces_conventions_hold() -> None:
         "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
         "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
         "{% set ns = namespace(s=[1]) %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set a = 'x' * 9000000 %}{% set b = a ~ a %}",
+        "{% set a = 'x' * 9000000 %}{% set b = a + a %}",
         "{{ 'x' * 9999999999 }}",
         "{{ [1] * 9999999999 }}",
         "{{ 9 ** 99999999 }}",

@@ -14,8 +14,9 @@ TERMS = Rule(id="t", kind="terms", action="redact", terms=("ab", "abcab", "É"),
 WORDS = Rule(id="w", kind="terms", action="redact", terms=("ca",), replacement="W", whole_words=True)
 PATTERN = Rule(id="p", kind="pattern", action="redact", pattern="b{2,3}(?:c|ac)?", replacement="%")
 BLOCK = Rule(id="b", kind="pattern", action="block", pattern="cc[ab]c")
+LONGER = Rule(id="l", kind="pattern", action="redact", pattern="a(?:bb|c)", replacement="L")
 FLAG = Rule(id="f", kind="terms", action="flag", terms=("a",))
-POLICY = SafetyPolicy((TERMS, WORDS, PATTERN, BLOCK, FLAG))
+POLICY = SafetyPolicy((TERMS, WORDS, PATTERN, BLOCK, LONGER, FLAG))
 TEXT = st.text("abc é\u0301E", max_size=24)
 
 
@@ -40,6 +41,7 @@ def brute_force(text: str) -> tuple[str, str | None]:
         ("W", re.compile(r"(?<!\w)ca(?!\w)")),
         ("%", re.compile("b{2,3}(?:c|ac)?")),
         (None, re.compile("cc[ab]c")),
+        ("L", re.compile("a(?:bb|c)")),
     ]
     shown, at = "", 0
     while at < len(text):
