@@ -77,6 +77,8 @@ def pull(
     source: Annotated[str, typer.Argument(help="A catalogue name, a .gguf file, or a hub repository (owner/name).")],
     model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.")] = None,
     name: Annotated[str | None, typer.Option(help="Name to serve it under.")] = None,
+    pre: Annotated[str | None, typer.Option(help="Pre-tokenizer of a .gguf file that does not name its own.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Replace a model directory that exists.")] = False,
 ) -> None:
     """Make a model directory in Hugging Face form."""
     from headrace.pull import PullError
@@ -84,7 +86,8 @@ def pull(
 
     console = Console(stderr=True)
     try:
-        path = command(source, model_dir or Path(wire_settings.default_model_dir()), console=console, name=name)
+        directory = model_dir or Path(wire_settings.default_model_dir())
+        path = command(source, directory, console=console, name=name, pre=pre, again=again)
     except PullError as error:
         _fail(str(error), 1)
     typer.echo(path)

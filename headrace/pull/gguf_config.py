@@ -119,13 +119,15 @@ def _llama(_header: GgufHeader, config: dict[str, Any]) -> None:
 
 def _gemma3(header: GgufHeader, config: dict[str, Any]) -> None:
     layers = config["num_hidden_layers"]
+    # GGUF does not store the score scale: it is that of the head size but for the 27B model, known by its 62 layers.
+    scalar = config["hidden_size"] // config["num_attention_heads"] if layers == 62 else config["head_dim"]
     config.update(
         architectures=["Gemma3ForCausalLM"],
         model_type="gemma3_text",
         hidden_activation="gelu_pytorch_tanh",
         sliding_window=header.value("gemma3.attention.sliding_window", int),
         rope_local_base_freq=10000.0,
-        query_pre_attn_scalar=config["head_dim"],
+        query_pre_attn_scalar=scalar,
         layer_types=["full_attention" if n % 6 == 5 else "sliding_attention" for n in range(layers)],
     )
 
