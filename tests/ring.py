@@ -69,10 +69,10 @@ class Ring:
         lines = (line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
-    async def until_idle(self, timeout_s: float = 5.0) -> None:
+    async def until_idle(self, timeout_s: float = 30.0) -> None:
         """Wait until no request is in flight, neither at the edge nor at the replica."""
         with anyio.fail_after(timeout_s):
-            while self.replica.running or await self.metric("headrace_inflight"):
+            while self.replica.running or await self.metric("headrace_inflight_requests"):
                 await anyio.sleep(0.005)
 
 
@@ -119,7 +119,7 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
             replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
-            async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False, verify=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False, verify=False) as http:
                 running = Ring(url, bus, replica, http, path)
                 await tasks.start(running.run_edge, settings)
                 await tasks.start(replica.serve)
@@ -147,6 +147,6 @@ def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
 
 
 async def _until_ready(http: httpx.AsyncClient) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while (await http.get("/health/ready")).status_code != 200:
             await anyio.sleep(0.01)

@@ -27,14 +27,13 @@ logger = logging.getLogger(__name__)
 Start = Callable[[], AbstractAsyncContextManager[Generation]]
 
 
-class GenerationResponse(Response):
+class GenerationResponse:
     """The HTTP answer to an admitted request. `start` admits it when the answer begins."""
 
     def __init__(self, start: Start, *, stream: bool, settings: EdgeSettings) -> None:
         self._start = start
         self._stream = stream
         self._settings = settings
-        self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the answer; returns early when the client is gone."""

@@ -18,7 +18,7 @@ from wire.messages import Failure, HistoryReply
 logger = logging.getLogger(__name__)
 
 _LINGER_BYTES = 32 * 1024 * 1024
-_LINGER_S = 2.0
+_LINGER_S = 1.0
 _RETRY_AFTER_S = 1.0
 INTERNAL = "The server failed on this request; the log of the edge says why."
 

@@ -170,15 +170,14 @@ class Generation:
         return self.bill
 
     async def settle_unfinished(self) -> None:
-        """Settle for a client that left or an early failure; a turn without any token is not kept."""
-        if self.num_tokens == 0:
+        """Settle for a client that left. Not kept: a turn without any token, and one that ended as an HTTP error."""
+        if self._settled:
+            return
+        if self.num_tokens == 0 or self.error is not None:
             self._settled = True
-        elif self.ended:
-            await self.settle()
-        elif self.error is not None:
-            await self.settle("failed")
+            self._fill_bill(None)
         else:
-            await self.settle("incomplete")
+            await self.settle("" if self.ended else "incomplete")
 
     async def _prompt(self) -> Prompt | None:
         with anyio.move_on_after(_RECORD_S):

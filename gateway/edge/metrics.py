@@ -1,15 +1,16 @@
-"""Prometheus metrics of one edge, in a registry of its own: GenAI histograms and headrace_* gauges and counters."""
+"""Prometheus metrics of one edge, in a registry of its own: GenAI histograms, headrace_* counters and phases."""
 
 from __future__ import annotations
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from gateway.edge.admission import Admission
 from gateway.edge.generation import Generation
 from gateway.edge.inflight import InFlight
 from gateway.edge.readiness import Replicas
+from gateway.edge.state import State
 from wire import telemetry
 
 _LABELS = (
@@ -46,13 +47,7 @@ class Metrics:
         )
         self._cancelled = Counter("headrace_cancels", "Cancels sent to the ring.", registry=self.registry)
         self._resubscribed = Counter("headrace_resubscribes", "Gaps in tokens asked for again.", registry=self.registry)
-        self._gauge("headrace_inflight", "Requests in flight.", lambda: len(inflight))
-        self._gauge("headrace_inflight_limit", "Requests that may be in flight.", lambda: admission.max_inflight)
-        self._gauge("headrace_pending_tokens", "Tokens kept for slow clients.", lambda: inflight.num_pending_tokens)
-        self._gauge("headrace_admission_refused", "Requests refused at admission.", lambda: admission.refused)
-        ready = Gauge("headrace_replicas_ready", "Ready replicas.", ("model",), registry=self.registry)
-        for model in models:
-            ready.labels(model).set_function(lambda model=model: replicas.num_ready(model))  # type: ignore[misc]
+        self.registry.register(State(models, admission, inflight, replicas))
 
     def note_cancel(self) -> None:
         """Count a cancel."""
@@ -94,6 +89,3 @@ class Metrics:
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         metric = name.replace(".", "_") + "_seconds"
         return Histogram(metric, f"OpenTelemetry's {name}.", _LABELS, buckets=buckets, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, read: object) -> None:
-        Gauge(name, text, registry=self.registry).set_function(read)  # type: ignore[arg-type]

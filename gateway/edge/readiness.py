@@ -37,6 +37,12 @@ class Replicas:
             del replicas[replica_id]
         return sum(status.state == "ready" for status, _ in replicas.values())
 
+    def alive(self) -> list[ReplicaStatus]:
+        """Return the newest heartbeat of each replica that is alive."""
+        for model in self._seen:
+            self.num_ready(model)
+        return [status for replicas in self._seen.values() for status, _ in replicas.values()]
+
     def missing(self) -> list[str]:
         """Return a sentence for each model that has no ready replica."""
         return [f"no ready replica of {model}" for model in self._seen if not self.num_ready(model)]

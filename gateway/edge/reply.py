@@ -23,8 +23,6 @@ class ChoiceUpdate(msgspec.Struct):
 class Reply(Protocol):
     """One answer in one dialect. `absorb` and `events` take the same updates; a whole answer needs no events."""
 
-    headers: dict[str, str]
-
     def opening(self) -> bytes:
         """Return the events that come before any token."""
 

@@ -49,7 +49,6 @@ class EventStream(EventSourceResponse):
         self._blocks = blocks
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._written_at = 0.0
-        self.complete = False
 
     async def _stream_response(self, send: Send) -> None:
         await self._write(
@@ -60,7 +59,6 @@ class EventStream(EventSourceResponse):
                 body = {"type": "http.response.body", "body": block.data, "more_body": not block.last}
                 self.active = not block.last
                 await self._write(send, body)
-                self.complete = block.last
 
     async def _write(self, send: Send, message: dict[str, object]) -> None:
         async with self._send_lock:

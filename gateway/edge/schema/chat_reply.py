@@ -35,7 +35,6 @@ class ChatReply:
     """The answer to one chat request."""
 
     def __init__(self, model: str, *, n: int, logprobs: bool, include_usage: bool) -> None:
-        self.headers: dict[str, str] = {}
         self._head = {
             "id": f"chatcmpl-{new_request_id()}",
             "object": "chat.completion.chunk",

@@ -27,7 +27,6 @@ class ResponsesReply:
 
     def __init__(self, body: ResponsesRequest, request: Request) -> None:
         assert request.conversation is not None
-        self.headers: dict[str, str] = {}
         self._id = request.conversation.response_id
         self._root = root_of(self._id)
         self._base = _echo(body, request)

@@ -84,13 +84,18 @@ async def test_a_chunked_body_beyond_the_limit_is_413_at_once_and_memory_stays_f
         await still_serves(ring)
 
 
-async def test_a_body_without_end_is_answered_as_soon_as_it_passes_the_limit(make_ring: MakeRing) -> None:
+async def test_a_body_without_end_is_answered_as_it_passes_the_limit_and_then_cut(make_ring: MakeRing) -> None:
     async with make_ring(max_body_bytes=1000) as ring:
         port = int(ring.url.rsplit(":", 1)[1])
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
             await stream.send(b"800\r\n" + b"x" * 2048 + b"\r\n")
             assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+            with anyio.fail_after(30), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                while True:
+                    await stream.send(b"800\r\n" + b"x" * 2048 + b"\r\n")
+                    with anyio.move_on_after(0.01):
+                        await stream.receive()
 
 
 async def test_a_content_length_beyond_the_limit_is_413_before_the_body_is_sent(make_ring: MakeRing) -> None:

@@ -71,7 +71,7 @@ async def test_leaving_before_placement_means_that_no_replica_ever_sees_the_job(
     await ring.replica.beat_once()
     with pytest.raises(httpx.ReadTimeout):
         await ring.http.post(CHAT, json={**ASK, "stream": True}, timeout=0.3)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while await ring.metric("headrace_cancels_total") == 0:
             await anyio.sleep(0.01)
     ring.replica.state = "ready"
@@ -102,7 +102,7 @@ def lazy_client(ring: Ring) -> Iterator[socket.socket]:
     """A client that asks for a stream and reads only when told, through a tiny receive buffer."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(("127.0.0.1", int(ring.url.rsplit(":", 1)[1])))
         body = httpx.Request("POST", ring.url + CHAT, json={**ASK, "stream": True, "user": "lazy", "stop": "~"}).read()
         head = f"POST {CHAT} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -154,7 +154,7 @@ async def test_a_client_too_far_behind_loses_only_itself_and_no_text_in_the_midd
         with lazy_client(ring) as client:
             await ring.replica.until(lambda: bool(ring.replica.requests))
             assert (await streamed(ring)).text() == "one "
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while await ring.metric("headrace_pending_tokens") <= 500:
                     await anyio.sleep(0.01)
             await ring.replica.until(lambda: not ring.replica.running)
@@ -171,7 +171,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_its_work_cancelled(
     async with make_ring(model_path=wide_model, send_timeout_s=0.3) as ring:
         ring.replica.play(*say(*[LONG] * 15_000), finish=None, per_chunk=10)
         with lazy_client(ring):
-            with anyio.fail_after(15):
+            with anyio.fail_after(30):
                 await ring.replica.cancelled()
             await ring.until_idle()
             assert len(ring.replica.cancels) == 1

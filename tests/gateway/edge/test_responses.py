@@ -117,6 +117,17 @@ async def test_a_fault_after_the_first_token_ends_with_response_failed_and_is_st
     assert (await get(ring, f"/v1/responses/{response['id']}"))["status"] == "failed"
 
 
+async def test_a_response_that_ended_as_an_http_error_leaves_no_turn_behind(ring: Ring) -> None:
+    conversation = (await ring.http.post("/v1/conversations", json={})).json()["id"]
+    ring.replica.script = Script(say("one "), error=InternalError("the engine failed"))
+    answer = await ring.http.post(RESPONSES, json={**ASK, "conversation": conversation})
+    assert answer.status_code == 500
+    ring.replica.play(*say("two "))
+    await respond(ring, conversation=conversation)
+    items = await get(ring, f"/v1/conversations/{conversation}/items?order=asc")
+    assert [item["role"] for item in items["data"]] == ["user", "assistant"]
+
+
 async def test_a_fault_before_the_first_token_is_a_status(ring: Ring) -> None:
     ring.replica.script = Script(error=ContextLengthExceededError("too long"))
     error = await refused(ring, None, path=RESPONSES)
@@ -212,7 +223,7 @@ async def test_a_client_that_leaves_between_the_last_token_and_the_end_keeps_its
     async with opened(ring, RESPONSES, conversation=conversation) as response:
         await lines_until(response, 'one "')
     await ring.until_idle()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while len((await get(ring, f"/v1/conversations/{conversation}/items"))["data"]) < 2:
             await anyio.sleep(0.01)
 

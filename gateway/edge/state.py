@@ -1,0 +1,55 @@
+"""What /metrics reads at the moment it is asked: the edge's load, and the replicas as their heartbeats tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.edge.admission import Admission
+from gateway.edge.inflight import InFlight
+from gateway.edge.readiness import Replicas
+
+_REPLICA = ("model", "replica")
+
+
+class State(Collector):
+    """A collector without state of its own, so nothing it shows can be stale."""
+
+    def __init__(self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas) -> None:
+        self._models = models
+        self._admission = admission
+        self._inflight = inflight
+        self._replicas = replicas
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        yield GaugeMetricFamily("headrace_inflight_requests", "Requests in flight.", len(self._inflight))
+        yield GaugeMetricFamily(
+            "headrace_inflight_limit", "Requests that may be in flight.", self._admission.max_inflight
+        )
+        yield GaugeMetricFamily(
+            "headrace_pending_tokens", "Tokens kept for slow clients.", self._inflight.num_pending_tokens
+        )
+        yield CounterMetricFamily(
+            "headrace_admission_refused", "Requests refused at admission.", self._admission.refused
+        )
+        ready = GaugeMetricFamily("headrace_replicas_ready", "Ready replicas.", labels=("model",))
+        for model in self._models:
+            ready.add_metric((model,), self._replicas.num_ready(model))
+        yield ready
+        yield from self._replica_metrics()
+
+    def _replica_metrics(self) -> Iterator[Metric]:
+        running = GaugeMetricFamily("headrace_replica_running", "Sequences running.", labels=_REPLICA)
+        waiting = GaugeMetricFamily("headrace_replica_waiting", "Sequences waiting.", labels=_REPLICA)
+        blocks = GaugeMetricFamily("headrace_replica_blocks", "KV blocks.", labels=_REPLICA)
+        free = GaugeMetricFamily("headrace_replica_free_blocks", "KV blocks nobody uses.", labels=_REPLICA)
+        for status in self._replicas.alive():
+            labels = (status.model, status.replica_id)
+            running.add_metric(labels, status.num_running)
+            waiting.add_metric(labels, status.num_waiting)
+            blocks.add_metric(labels, status.num_blocks)
+            free.add_metric(labels, status.num_free_blocks)
+        yield from (running, waiting, blocks, free)
