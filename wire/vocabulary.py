@@ -76,7 +76,7 @@ class Vocabulary:
                 tokens[item["id"]] = b""
             else:
                 tokens[item["id"]] = text.encode()
-        return cls(tokens, special, strips_first_space=not byte_level and "Strip" in decoders)
+        return cls(tokens, special, strips_first_space=not byte_level and bool(decoders & {"Strip", "Metaspace"}))
 
     @property
     def size(self) -> int:
@@ -101,6 +101,8 @@ def _decoder_kinds(decoder: dict[str, Any] | None) -> set[str]:
         return set()
     if decoder["type"] == "Sequence":
         return set().union(*(_decoder_kinds(item) for item in decoder["decoders"]))
+    if decoder["type"] == "Metaspace" and decoder.get("prepend_scheme") == "never":
+        return set()
     return {decoder["type"]}
 
 

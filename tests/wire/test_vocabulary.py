@@ -33,7 +33,21 @@ def sentencepiece() -> Tokenizer:
     return tokenizer
 
 
-@pytest.fixture(params=[byte_level, sentencepiece])
+def metaspace(prepend_scheme: str = "always") -> Tokenizer:
+    tokenizer = sentencepiece()
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme, split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=prepend_scheme, split=False)]
+    )
+    return tokenizer
+
+
+def metaspace_without_prefix() -> Tokenizer:
+    return metaspace("never")
+
+
+@pytest.fixture(params=[byte_level, sentencepiece, metaspace, metaspace_without_prefix])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     made: Tokenizer = request.param()
     return made
