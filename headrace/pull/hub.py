@@ -71,18 +71,17 @@ def _link_all(snapshot: Path, target: Path) -> None:
 
 def _explained(what: str, download: Callable[[], T]) -> T:
     """Run a hub download; every way it fails becomes one sentence."""
-    from httpx import HTTPError
     from huggingface_hub import errors
 
     try:
         return download()
     except errors.GatedRepoError as error:
         raise PullError(f"{what} is gated: accept its terms on the hub and log in with `hf auth login`.") from error
+    except (errors.LocalEntryNotFoundError, ConnectionError, TimeoutError) as error:
+        raise PullError(f"The hub cannot be reached to download {what}; check the network.") from error
     except (errors.RepositoryNotFoundError, errors.EntryNotFoundError, errors.HFValidationError) as error:
         raise PullError(f"The hub has no model {what} (or it is private; then log in with `hf auth login`).") from error
     except OSError as error:
-        if error.errno is not None:
-            raise PullError(f"{what} could not be stored: {error.strerror}.") from error
-        raise PullError(f"The hub cannot be reached to download {what}.") from error
-    except (errors.HfHubHTTPError, HTTPError) as error:
-        raise PullError(f"The hub cannot be reached to download {what}: {error}.") from error
+        raise PullError(f"{what} could not be stored: {error.strerror or error}.") from error
+    except Exception as error:  # the client's HTTP library, and so its errors, differ between its versions
+        raise PullError(f"{what} could not be downloaded: {error}") from error
