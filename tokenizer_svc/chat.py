@@ -37,7 +37,12 @@ class ChatRenderer:
         if resolved is not None:
             return resolved
         masked = self._rendered(messages, request, told, self._marks.inside, self._marks.inside)
-        return self._marks.resolve_inside(masked)
+        marked = self._rendered(messages, request, told, self._mask_and_mark, self._marks.inside)
+        resolved = self._marks.resolve_around(marked, masked)
+        return self._marks.unmask(resolved) if resolved is not None else self._marks.resolve_inside(masked)
+
+    def _mask_and_mark(self, text: str) -> str:
+        return self._marks.around(self._marks.inside(text))
 
     def _rendered(
         self, messages: Sequence[ChatMessage], request: Request, told: dict[str, Any], change: Change, key: Change

@@ -39,13 +39,12 @@ class Encoder:
         self.control_ids = frozenset(controls.values())
         self._longest = max((len(vocabulary.token_bytes(n)) for n in range(vocabulary.size)), default=0) or 1
         self._longest *= 4 if data.get("normalizer") else 1  # a normalizer may make text shorter
-        plain = Tokenizer.from_str(msgspec.json.encode(data).decode())
-        self._tokenizer = Tokenizer.from_str(msgspec.json.encode(_renamed(data, self._words)).decode())
-        for tokenizer in (plain, self._tokenizer):
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-        bare, whole = (plain.encode("a", add_special_tokens=flag).ids for flag in (False, True))
-        self.first_ids = whole[: whole.index(bare[0])] if bare and bare[0] in whole else []
+        renamed = _renamed(data, self._words)
+        self._tokenizer = Tokenizer.from_str(msgspec.json.encode(renamed).decode())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        bare, whole = (self._tokenizer.encode("a", add_special_tokens=flag).ids for flag in (False, True))
+        self.first_ids: list[int] = whole[: whole.index(bare[0])] if bare and bare[0] in whole else []
         self._check(controls)
         self.space_at_start = self._adds_space(self.encode("a"))
         after = [self.encode_after(token_id, "a") for token_id in sorted(self.control_ids)[:1]]
@@ -105,4 +104,4 @@ def _renamed(data: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = words.get(model["unk_token"], model["unk_token"])
     added = [item | {"content": words.get(item["content"], item["content"])} for item in data.get("added_tokens", ())]
-    return data | {"model": model, "added_tokens": added, "post_processor": None}
+    return data | {"model": model, "added_tokens": added}

@@ -3,8 +3,9 @@
 The conversation is rendered twice: as it is, and with every caller's string between two marks nobody can guess. If
 both renderings are the same text but for the marks, they show who wrote what, and a control token counts only where
 it touches no caller's string at all. A template that looks into strings (splits them, compares them) can make the two
-differ. Then the control tokens that callers typed are masked instead, and nothing else; what such a template would
-have done with tags in those strings it does not do.
+differ. Then all signs that control tokens are made of are masked in callers' strings first, so that the template sees
+no tags there; what it would have done with them it does not do. A template that compares strings even so is left with
+the masks alone.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class Marks:
     def __init__(self, controls: Iterable[str]) -> None:
         texts = sorted(set(controls), key=len, reverse=True)
         self.placeholders = {text: private_word() for text in texts}
-        self._masks = {text[0]: private_word() for text in texts}
+        signs = {char for text in texts for char in text if not char.isalnum()} | {text[0] for text in texts}
+        self._masks = {char: private_word() for char in signs if not char.isspace()}
         self._begin, self._end = private_word(), private_word()
         either = "|".join(map(re.escape, texts)) or "(?!)"
         self._control = re.compile(either)
+        self._sign = re.compile("|".join(re.escape(char) for char in signs if not char.isalnum()) or "(?!)")
         self._control_start = re.compile(f"(?={either}).", re.DOTALL)  # finds overlapping ones too
         self._marks = re.compile(f"({self._begin}|{self._end})")
 
@@ -48,8 +51,12 @@ class Marks:
         return f"{text[:at]}{self._begin}{core}{self._end}{text[at + len(core) :]}"
 
     def inside(self, text: str) -> str:
-        """Mask the first character of every control token in a caller's string."""
-        return self._control_start.sub(lambda found: self._masks[found[0]], text)
+        """Mask in a caller's string what control tokens begin with, and the signs that they are made of."""
+        text = self._control_start.sub(self._mask, text)
+        return self._sign.sub(self._mask, text)
+
+    def _mask(self, found: re.Match[str]) -> str:
+        return self._masks.get(found[0], found[0])
 
     def resolve_around(self, marked: str, plain: str) -> str | None:
         """Return `plain` with stand-ins where the template wrote control tokens, or None if the marks do not tell."""
@@ -63,7 +70,10 @@ class Marks:
 
     def resolve_inside(self, marked: str) -> str:
         """Return a rendering of masked strings with stand-ins where control tokens are whole."""
-        text = self.place(marked)
+        return self.unmask(self.place(marked))
+
+    def unmask(self, text: str) -> str:
+        """Undo `inside`."""
         for char, mask in self._masks.items():
             text = text.replace(mask, char)
         return text
