@@ -1,11 +1,11 @@
 """The Lua scripts of the history: whatever must be seen or written together.
 
-Parts of a turn in the hash `turns`, by letter: `a:` attempt and parent ("2 resp_..."; parent "-": none, "@5": in the
-conversation, after its first 5 turns), `s:` said, `m:` meta, `i:` token ids, `k:` number of children, `d:` deleted.
-`i:@` and `v:@` are the ids of the conversation's newest prompt and how many turns they hold.
-A mark in `pending`: number in order of admission, deadline, turns seen (-1: none yet, -2: one that was taken back),
-overdue, parent, request, model.
-All scripts may run twice with the same arguments.
+Turns form a tree: each names the turn that its prompt ended with (its parent). A conversation is a tree too, with an
+order of those turns that belong to it; two writers at once give two turns the same parent, and the order has both.
+Parts of a turn in the hash `turns`, by letter: `a:` attempt and parent ("2 resp_...", "-" for none; "~" before a parent
+that does not count this turn as a child), `s:` said, `m:` meta, `i:` token ids, `k:` number of children, `d:` deleted.
+A mark in `pending`: number in order of admission, deadline, last turn seen ("?": not looked yet), overdue, parent,
+request, model. All scripts may run twice with the same arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 
 from wire.bus.scripts import Script
 
-_MARK = "'^(%d+) (%d+) (%-?%d+) (%d) (%S+) (%S+) (.*)$'"
+_MARK = "'^(%d+) (%d+) (%S+) (%d) (%S+) (%S+) (.*)$'"
 
 
 def _script(text: str) -> Script:
@@ -36,7 +36,7 @@ end
 if ARGV[2] ~= '' and redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return 0 end
 if redis.call('HEXISTS', KEYS[2], ARGV[4]) == 1 then return 1 end
 local number = redis.call('HINCRBY', KEYS[1], 'admitted', 1)
-local mark = string.format('%d %s -1 0 %s %s %s', number, ARGV[5], ARGV[3], ARGV[7], ARGV[8])
+local mark = string.format('%d %s ? 0 %s %s %s', number, ARGV[5], ARGV[3], ARGV[7], ARGV[8])
 redis.call('HSET', KEYS[2], ARGV[4], mark)
 if redis.call('PTTL', KEYS[2]) < lifetime then redis.call('PEXPIRE', KEYS[2], lifetime) end
 return 1
@@ -44,7 +44,7 @@ return 1
 
 RECALL_CONVERSATION = _script("""
 -- KEYS head, turns, order, pending. ARGV tenant, conversation, own turn, now ms, patience ('0': none).
--- {missing}, {pending, request, ...}, or {ok, number of turns, ids, how many turns they hold, said, ...}, oldest first.
+-- {missing}, {pending, request, ...}, or {ok, turn, address, said, ids, turn, ...}, oldest first.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return {'missing'} end
 if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return {'missing'} end
 local now = tonumber(ARGV[4])
@@ -67,51 +67,53 @@ if #waiting > 1 and ARGV[5] ~= '0' then return waiting end
 local order = redis.call('LRANGE', KEYS[3], 0, -1)
 if own then
   local number, deadline, _, overdue, parent, request, model = string.match(own, MARK)
-  redis.call('HSET', KEYS[4], ARGV[3], table.concat({number, deadline, #order, overdue, parent, request, model}, ' '))
+  local seen = order[#order] or '-'
+  redis.call('HSET', KEYS[4], ARGV[3], table.concat({number, deadline, seen, overdue, parent, request, model}, ' '))
 end
-local ids = redis.call('HMGET', KEYS[2], 'i:@', 'v:@')
-local found = {'ok', #order, ids[1] or '', tonumber(ids[2] or 0)}
-for _, turn in ipairs(order) do found[#found + 1] = redis.call('HGET', KEYS[2], 's:' .. turn) or '' end
+local found = {'ok'}
+for _, turn in ipairs(order) do
+  local parts = redis.call('HMGET', KEYS[2], 'a:' .. turn, 's:' .. turn, 'i:' .. turn)
+  found[#found + 1] = turn
+  for at = 1, 3 do found[#found + 1] = parts[at] or '' end
+end
 return found
 """)
 
 RECALL_CHAIN = _script("""
--- KEYS head, turns, order, pending. ARGV tenant, turn, now ms, patience ('0': do not wait), ids only ('1').
+-- KEYS head, turns, pending. ARGV tenant, turn, now ms, patience ('0': do not wait), ids only ('1').
 -- {missing}, {pending, request}, {conflict}, {broken}, or {ok, said, ids, said, ids, ...}, newest first.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return {'missing'} end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'a:' .. turn) == 0 then
-  local mark = redis.call('HGET', KEYS[4], turn)
+  local mark = redis.call('HGET', KEYS[3], turn)
   if not mark then return {'missing'} end
   local number, deadline, seen, overdue, parent, request, model = string.match(mark, MARK)
   if tonumber(deadline) <= tonumber(ARGV[3]) then return {'missing'} end
   if overdue == '0' and ARGV[4] ~= '0' then return {'pending', request} end
-  redis.call('HSET', KEYS[4], turn, table.concat({number, deadline, seen, '1', parent, request, model}, ' '))
+  redis.call('HSET', KEYS[3], turn, table.concat({number, deadline, seen, '1', parent, request, model}, ' '))
   return {'conflict'}
 end
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 and ARGV[5] ~= '1' then return {'missing'} end
 local found = {'ok'}
-local function add(turn)
-  local said = redis.call('HGET', KEYS[2], 's:' .. turn)
-  if not said then return false end
-  found[#found + 1] = ARGV[5] == '1' and '' or said
-  found[#found + 1] = redis.call('HGET', KEYS[2], 'i:' .. turn) or ''
-  return true
+while turn ~= '-' do
+  local parts = redis.call('HMGET', KEYS[2], 'a:' .. turn, 's:' .. turn, 'i:' .. turn)
+  if not parts[2] then return {'broken'} end
+  found[#found + 1] = ARGV[5] == '1' and '' or parts[2]
+  found[#found + 1] = parts[3] or ''
+  turn = string.match(parts[1], '^%d+ ~?(%S+)$')
 end
-while true do
-  if not add(turn) then return {'broken'} end
-  local parent = string.match(redis.call('HGET', KEYS[2], 'a:' .. turn), ' (%S+)$')
-  if parent == '-' then return found end
-  if string.sub(parent, 1, 1) == '@' then
-    local seen = tonumber(string.sub(parent, 2))
-    local order = seen > 0 and redis.call('LRANGE', KEYS[3], 0, seen - 1) or {}
-    for at = #order, 1, -1 do
-      if not add(order[at]) then return {'broken'} end
-    end
-    return found
-  end
-  turn = parent
-end
+return found
+""")
+
+LINK = _script("""
+-- KEYS turns, order, pending. ARGV turn. The parent of a turn of a conversation: what its prompt saw last; and whether
+-- that is there (1), or was taken back meanwhile (0: the last that is there stands in for it).
+local address = redis.call('HGET', KEYS[1], 'a:' .. ARGV[1])
+if address then return {string.match(address, '^%d+ ~?(%S+)$'), 1} end
+local mark = redis.call('HGET', KEYS[3], ARGV[1])
+local seen = mark and ({string.match(mark, MARK)})[3] or '?'
+if seen == '-' or redis.call('HEXISTS', KEYS[1], 's:' .. seen) == 1 then return {seen, 1} end
+return {redis.call('LINDEX', KEYS[2], -1) or '-', 0}
 """)
 
 STORE = _script("""
@@ -129,31 +131,25 @@ local address = redis.call('HGET', KEYS[2], 'a:' .. turn)
 if address and tonumber(string.match(address, '^%d+')) >= tonumber(ARGV[5]) then return 2 end
 
 redis.call('HSET', KEYS[1], 'tenant', ARGV[1])
-local parent = ARGV[3]
+local parent, ids, counts = ARGV[3], ARGV[12], true
 if ARGV[2] ~= '' then
-  redis.call('HSET', KEYS[1], 'updated', ARGV[6])
-  local length = redis.call('LLEN', KEYS[3])
-  local seen = mark and tonumber(({string.match(mark, MARK)})[3]) or -1
-  local stale = seen == -2
-  if address then seen = tonumber(string.match(address, '@(%d+)$')) elseif seen < 0 then seen = length end
-  parent = '@' .. seen
-  local at = redis.call('LPOS', KEYS[3], turn)
-  if not at and ARGV[8] == '1' then
-    at = length
-    length = redis.call('RPUSH', KEYS[3], turn)
+  if parent ~= '-' and redis.call('HEXISTS', KEYS[2], 's:' .. parent) == 0 then
+    parent, ids = redis.call('LINDEX', KEYS[3], -1) or '-', ''
+  end
+  counts = ARGV[8] == '1'
+  if counts and not redis.call('LPOS', KEYS[3], turn) then
+    redis.call('RPUSH', KEYS[3], turn)
     redis.call('HINCRBY', KEYS[1], 'num_turns', 1)
   end
-  if ARGV[12] ~= '' and not stale and at == seen and at == length - 1 then
-    redis.call('HSET', KEYS[2], 'i:@', ARGV[12], 'v:@', length)
-  elseif at and at < tonumber(redis.call('HGET', KEYS[2], 'v:@') or 0) then
-    redis.call('HDEL', KEYS[2], 'i:@', 'v:@')
-  end
   for item = 13, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], turn) end
-elseif ARGV[12] ~= '' then
-  redis.call('HSET', KEYS[2], 'i:' .. turn, ARGV[12])
+  redis.call('HSET', KEYS[1], 'updated', ARGV[6])
 end
-if not address and ARGV[3] ~= '-' then redis.call('HINCRBY', KEYS[2], 'k:' .. ARGV[3], 1) end
-redis.call('HSET', KEYS[2], 'a:' .. turn, ARGV[5] .. ' ' .. parent, 's:' .. turn, ARGV[10], 'm:' .. turn, ARGV[11])
+local counted = address and not string.find(address, '~', 1, true)
+if counts and not counted and parent ~= '-' then redis.call('HINCRBY', KEYS[2], 'k:' .. parent, 1) end
+if redis.call('HGET', KEYS[2], 'k:' .. turn) then ids = '' end  -- theirs are a difference to the old
+if ids == '' then redis.call('HDEL', KEYS[2], 'i:' .. turn) else redis.call('HSET', KEYS[2], 'i:' .. turn, ids) end
+address = ARGV[5] .. (counts and ' ' or ' ~') .. parent
+redis.call('HSET', KEYS[2], 'a:' .. turn, address, 's:' .. turn, ARGV[10], 'm:' .. turn, ARGV[11])
 if ARGV[9] ~= '' then redis.call('HSETNX', KEYS[1], 'title', ARGV[9]) end
 redis.call('HDEL', KEYS[5], turn)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[7]) end
@@ -166,6 +162,7 @@ redis.call('HSETNX', KEYS[1], 'created', ARGV[3])
 redis.call('HSET', KEYS[1], 'tenant', ARGV[1], 'conversation', ARGV[2], 'updated', ARGV[3], 'metadata', ARGV[6])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'title', ARGV[5]) end
 if ARGV[7] ~= '' and redis.call('HSETNX', KEYS[2], 's:first', ARGV[7]) == 1 then
+  redis.call('HSET', KEYS[2], 'a:first', '0 -')
   redis.call('RPUSH', KEYS[3], 'first')
   for item = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], 'first') end
 end
@@ -231,44 +228,36 @@ return {'pending', request, model}
 
 DELETE_TURN = _script("""
 -- KEYS head, turns, order, pending. ARGV tenant, turn. 1 deleted, 0 not there, 2 still being generated.
--- What a later response builds on stays until that one goes too. The newest turn of a conversation leaves it; an
--- earlier one stays in it, since what followed was said after it. A turn under way that has seen what leaves is marked
--- (-2): its ids must not be kept.
+-- What a later turn builds on stays until that one goes too. A turn leaves its conversation when no later one is left
+-- in it: what followed was said after it.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return 0 end
-local address = redis.call('HGET', KEYS[2], 'a:' .. turn)
-if not address then return redis.call('HEXISTS', KEYS[4], turn) == 1 and 2 or 0 end
+if redis.call('HEXISTS', KEYS[2], 'a:' .. turn) == 0 then return 2 * redis.call('HEXISTS', KEYS[4], turn) end
 redis.call('HSET', KEYS[2], 'd:' .. turn, '1')
 redis.call('HDEL', KEYS[2], 'm:' .. turn)
-local leaves = redis.call('LINDEX', KEYS[3], -1) == turn
-if leaves then
+local leaving = {turn}
+local last = redis.call('LINDEX', KEYS[3], -1)
+while last and redis.call('HEXISTS', KEYS[2], 'd:' .. last) == 1 do
   redis.call('RPOP', KEYS[3])
   redis.call('HINCRBY', KEYS[1], 'num_turns', -1)
+  leaving[#leaving + 1] = last
+  last = redis.call('LINDEX', KEYS[3], -1)
 end
-local length = redis.call('LLEN', KEYS[3])
-if leaves and tonumber(redis.call('HGET', KEYS[2], 'v:@') or 0) > length then
-  redis.call('HDEL', KEYS[2], 'i:@', 'v:@')
-end
-local awaited = {}
+local needed = {}
 local marks = redis.call('HGETALL', KEYS[4])
-for at = 1, #marks, 2 do
-  local number, deadline, seen, overdue, parent, request, model = string.match(marks[at + 1], MARK)
-  awaited[parent] = true
-  if leaves and parent == '-' and tonumber(seen) > length then
-    redis.call('HSET', KEYS[4], marks[at], table.concat({number, deadline, -2, overdue, parent, request, model}, ' '))
+for at = 2, #marks, 2 do needed[({string.match(marks[at], MARK)})[5]] = true end
+local function is_needed(turn)
+  if turn == '-' or redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 0 or needed[turn] then return true end
+  return tonumber(redis.call('HGET', KEYS[2], 'k:' .. turn) or 0) > 0 or redis.call('LPOS', KEYS[3], turn)
+end
+for _, turn in ipairs(leaving) do
+  while not is_needed(turn) and redis.call('HDEL', KEYS[2], 's:' .. turn, 'i:' .. turn, 'k:' .. turn) > 0 do
+    local uncounted, parent = string.match(redis.call('HGET', KEYS[2], 'a:' .. turn), '^%d+ (~?)(%S+)$')
+    if uncounted == '~' or parent == '-' then break end
+    redis.call('HINCRBY', KEYS[2], 'k:' .. parent, -1)
+    turn = parent
   end
 end
-while true do
-  local parent = string.match(address, ' (%S+)$')
-  local kept = awaited[turn] or tonumber(redis.call('HGET', KEYS[2], 'k:' .. turn) or 0) > 0
-  if kept or (string.sub(parent, 1, 1) == '@' and not leaves) then return 1 end
-  if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 0 then return 1 end
-  redis.call('HDEL', KEYS[2], 's:' .. turn, 'i:' .. turn, 'k:' .. turn)
-  if parent == '-' or string.sub(parent, 1, 1) == '@' then return 1 end
-  redis.call('HINCRBY', KEYS[2], 'k:' .. parent, -1)
-  turn = parent
-  address = redis.call('HGET', KEYS[2], 'a:' .. turn)
-  if not address then return 1 end
-end
+return 1
 """)

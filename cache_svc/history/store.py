@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import anyio
+import msgspec
 
 from cache_svc.history import scripts, token_ids
 from cache_svc.history.items import input_items, items_of, named, output_items, title_of
@@ -111,24 +112,17 @@ class Store:
         assert ref.conversation_id is not None
         keys = find(ref.conversation_id, "conversation")
         own = ref.response_id if ref.store else ""
-        state, *rest = await self._route.run(
+        state, *parts = await self._route.run(
             scripts.RECALL_CONVERSATION,
             (keys.head, keys.turns, keys.order, keys.pending),
             *(tenant, ref.conversation_id, own, now_ms(), int(wait)),
         )
         if state == b"pending":
-            return Pending(tuple(request.decode() for request in rest))
+            return Pending(tuple(request.decode() for request in parts))
         if state != b"ok":
             raise missing(ref.conversation_id, "conversation")
-        num_turns, ids, num_in_ids, *said = rest
-        found = await off_loop(sum(map(len, said)), lambda: _recalled_conversation(said, ids, num_in_ids, model))
-        return Recalled(
-            messages=found.messages,
-            prompt_ids=found.prompt_ids,
-            covers=found.covers,
-            conversation_id=ref.conversation_id,
-            version=num_turns,
-        )
+        found = await off_loop(sum(map(len, parts)), lambda: _recalled_conversation(parts, model))
+        return msgspec.structs.replace(found, conversation_id=ref.conversation_id, version=len(parts) // 4)
 
     async def _chain(
         self, tenant: str, turn_id: str, *, wait: bool = False, only_ids: bool = False
@@ -136,7 +130,7 @@ class Store:
         keys = find(turn_id, "previous_response_id")
         state, *parts = await self._route.run(
             scripts.RECALL_CHAIN,
-            (keys.head, keys.turns, keys.order, keys.pending),
+            (keys.head, keys.turns, keys.pending),
             *(tenant, turn_id, now_ms(), int(wait), int(only_ids)),
         )
         if state == b"pending":
@@ -163,24 +157,32 @@ class Store:
             usage={} if turn.response else turn.usage,
             response={name: value for name, value in turn.response.items() if name != "output"},
         )
-        ids = await self._packed_ids(turn)
+        parent, is_seen = await self._parent(turn, keys)
+        ids = await self._packed_ids(turn, parent) if is_seen else None
         outcome = await self._route.run(
             scripts.STORE,
             keys,
-            *(turn.tenant, ref.conversation_id or "", ref.previous_response_id or "-", turn.response_id),
+            *(turn.tenant, ref.conversation_id or "", parent, turn.response_id),
             *(turn.attempt, now_ms(), self.ttl_ms, int(in_order), title_of(turn.input)),
             *(codec.encode(said), codec.encode(meta), codec.encode(ids) if ids else b""),
             *item_ids,
         )
         return Stored(outcome)
 
-    async def _packed_ids(self, turn: Turn) -> TokenIds | None:
+    async def _parent(self, turn: Turn, keys: Keys) -> tuple[str, bool]:
+        """Return the turn that this one was said after, and whether it is what the prompt saw last."""
+        if turn.conversation.conversation_id is None:
+            return turn.conversation.previous_response_id or "-", True
+        parent, is_seen = await self._route.run(scripts.LINK, (keys.turns, keys.order, keys.pending), turn.response_id)
+        return parent.decode(), bool(is_seen)
+
+    async def _packed_ids(self, turn: Turn, parent: str) -> TokenIds | None:
         if not turn.prompt_ids:
             return None
         parent_ids = b""
-        if turn.conversation.previous_response_id is not None:
+        if parent not in ("-", "first"):  # given items have no ids
             try:
-                parts = await self._chain(turn.tenant, turn.conversation.previous_response_id, only_ids=True)
+                parts = await self._chain(turn.tenant, parent, only_ids=True)
             except (NotFoundError, ConflictError):  # deleted meanwhile
                 parts = []
             assert not isinstance(parts, Pending)
@@ -223,12 +225,22 @@ def _ids(raw: bytes) -> TokenIds | None:
     return codec.decode(raw, TokenIds) if raw else None
 
 
-def _recalled_conversation(said: list[bytes], raw_ids: bytes, num_in_ids: int, model: str) -> Recalled:
-    turns = [_messages(raw) for raw in said]
-    ids = _ids(raw_ids)
-    packed = token_ids.unpack([ids], model)
-    covers = sum(map(len, turns[:num_in_ids])) if ids is not None and packed and ids.whole else 0
-    return Recalled(messages=tuple(m for turn in turns for m in turn), prompt_ids=packed, covers=covers)
+def _recalled_conversation(parts: list[bytes], model: str) -> Recalled:
+    """Put a conversation together; its ids are those of the last turn whose prompt saw all turns before it."""
+    messages = [_messages(raw) for raw in parts[2::4]]
+    ids = [_ids(raw) for raw in parts[3::4]]
+    num_seen, before = 0, b"-"
+    for turn, address in zip(parts[0::4], parts[1::4], strict=True):
+        if address.rpartition(b" ")[2] != before:
+            break
+        num_seen, before = num_seen + 1, turn
+    packed, covers = b"", 0
+    while num_seen and not packed:
+        newest = ids[num_seen - 1]
+        packed = token_ids.unpack(ids[num_seen - 1 :: -1], model)
+        covers = sum(map(len, messages[:num_seen])) if packed and newest is not None and newest.whole else 0
+        num_seen -= 1
+    return Recalled(messages=tuple(m for turn in messages for m in turn), prompt_ids=packed, covers=covers)
 
 
 def _recalled_chain(parts: list[bytes], model: str) -> Recalled:
