@@ -6,6 +6,8 @@ import time
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.edge.inflight import Flight, InFlight, without_first
 from tests.gateway.edge.asks import streamed, whole
@@ -161,3 +163,19 @@ async def test_lost_repeated_and_stale_tokens_do_not_show_at_the_client(ring: Ri
     assert (await streamed(ring)).text() == "".join(texts)
     assert await ring.metric("headrace_resubscribes_total") == 1
     assert (await whole(ring))["choices"][0]["message"]["content"] == "".join(texts)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.integers(1, 10))
+def test_any_order_of_repeats_overlaps_and_losses_gives_every_token_once(data: st.DataObject, length: int) -> None:
+    opened = flight(max_pending_tokens=10_000)
+    got: list[int] = []
+    while len(got) < length:
+        start = data.draw(st.integers(0, length - 1))
+        stop = data.draw(st.integers(start + 1, length))
+        gap = opened.offer(chunk(start, *range(start, stop)), "replica")
+        if gap is not None:
+            assert gap.from_index == len(got)
+            opened.offer(chunk(gap.from_index, *range(gap.from_index, stop)), "replica")
+        got = [token for piece in opened.peek() for token in piece.token_ids]
+        assert got == list(range(len(got)))

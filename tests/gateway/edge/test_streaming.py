@@ -1,0 +1,99 @@
+"""The event stream by itself: what it sends when, and when it gives up."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, MutableMapping
+from typing import Any
+
+import anyio
+import pytest
+from sse_starlette.sse import SendTimeoutError
+
+from gateway.edge.server import listen
+from gateway.edge.settings import EdgeSettings
+from gateway.edge.streaming import Block, EventStream
+
+pytestmark = pytest.mark.anyio
+
+SCOPE = {"type": "http", "method": "POST"}
+Message = MutableMapping[str, Any]
+
+
+async def stay() -> Message:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+def stream(blocks: AsyncGenerator[Block, None], *, keep_alive_s: float = 10, send_timeout_s: float = 10) -> EventStream:
+    return EventStream(blocks, keep_alive_s=keep_alive_s, send_timeout_s=send_timeout_s, headers={})
+
+
+async def test_a_send_that_never_ends_is_given_up_and_the_source_closed() -> None:
+    closed = anyio.Event()
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        try:
+            yield Block(b"data: 1\n\n")
+            raise AssertionError("nothing is asked for after a send that failed")
+        finally:
+            closed.set()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(30), pytest.raises(SendTimeoutError):
+        await stream(blocks(), send_timeout_s=0.01)(SCOPE, stay, send)
+    assert closed.is_set()
+
+
+async def test_the_last_block_ends_the_body_and_no_comment_follows() -> None:
+    sent: list[Message] = []
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        yield Block(b"data: 1\n\n")
+        yield Block(b"data: [DONE]\n\n", last=True)
+        await anyio.sleep(0.05)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await stream(blocks(), keep_alive_s=0.01)(SCOPE, stay, send)
+    assert [(message["body"], message["more_body"]) for message in sent[1:]] == [
+        (b"data: 1\n\n", True),
+        (b"data: [DONE]\n\n", False),
+    ]
+
+
+async def test_a_client_that_leaves_closes_the_source() -> None:
+    closed = anyio.Event()
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        try:
+            await anyio.sleep_forever()
+            yield Block(b"")
+        finally:
+            closed.set()
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        del message
+
+    await stream(blocks())(SCOPE, leave, send)
+    assert closed.is_set()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux")
+def test_the_kernel_closes_connections_whose_client_vanished_without_a_fin() -> None:
+    with listen(EdgeSettings(port=0, send_timeout_s=30)) as listener, socket.socket() as client:
+        client.connect(listener.getsockname())
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            probes = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * 3
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) + probes <= 30
