@@ -112,21 +112,18 @@ def test_a_bit_mask_holds_for_its_row_only(runner: TorchRunner, tiny_model: Deco
 
 
 def test_stop_ids_cannot_come_before_min_tokens(runner: TorchRunner) -> None:
-    free = generate(runner, GREEDY, 8)
-    stops = tuple({free[0], free[3]})
     driver = RunnerDriver(runner)
-    seq = Tracked(0, list(PROMPT), sampling=SamplingParams(temperature=0.0, min_tokens=3))
-    first = driver.dealer.share(seq, len(PROMPT))
-    assert first.new is not None
-    driver.run(msgspec.structs.replace(first, new=msgspec.structs.replace(first.new, stop_token_ids=stops)))
+    seq = Tracked(0, list(PROMPT), sampling=SamplingParams(temperature=0.0, min_tokens=3, logit_bias={44: 100.0}))
+    step = driver.dealer.share(seq, len(PROMPT))
+    assert step.new is not None
+    step = msgspec.structs.replace(step, new=msgspec.structs.replace(step.new, stop_token_ids=(44,)))
     got = []
-    for n in range(1, 6):
-        step = SequenceStep(
-            slot=0, start=len(PROMPT) + n - 1, num_tokens=1, from_device=True, output_index=n,
-            new_blocks=(60 + n,) if (len(PROMPT) + n - 1) % 4 == 0 else (),
-        )  # fmt: skip
+    for _ in range(6):
         got.append(driver.run(step).tokens[0].token_id)
-    assert not set(got[:2]) & set(stops)
+        seq.ids.append(got[-1])
+        step = driver.dealer.share(seq, 1)
+    assert 44 not in got[:3]
+    assert got[3:] == [44, 44, 44]
 
 
 def test_logit_bias_and_penalties_change_what_is_drawn(runner: TorchRunner) -> None:
