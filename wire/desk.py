@@ -23,7 +23,7 @@ from wire import telemetry
 from wire.bus import Bus, Consumer, Delivery
 from wire.bus.options import MAX_DELIVERIES
 from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
-from wire.messages import Job
+from wire.messages import RECORD_FIELDS, Job
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class _Desk:
         on_message: OnMessage | None,
         limiter: anyio.CapacityLimiter,
     ) -> None:
-        self.bus, self.name, self.handle, self.fields = bus, name, handle, fields
+        self.bus, self.name, self.handle = bus, name, handle
+        self.fields = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
         self.on_message, self.limiter = on_message, limiter
         self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
         self.freed = anyio.Event()
@@ -141,7 +142,7 @@ class _Desk:
         started = time.perf_counter()
         wait_ms = max(0.0, (time.time() - delivery.published_at) * 1e3)
         with anyio.move_on_after(job.deadline - time.time()) as scope:
-            record = await self.bus.open_record(job, *(self.fields or ()))
+            record = await self.bus.open_fields(job, self.fields)
             if record is None:
                 raise RequestCancelledError("the request was cancelled, or its record expired")
             step = await self.handle(job, record)

@@ -118,7 +118,7 @@ def _wanted(environ: Mapping[str, str]) -> bool:
     return bool(
         environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        or environ.get("OTEL_TRACES_EXPORTER")
+        or environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "otlp"
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
-from contextlib import aclosing
+import ssl
+from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import redis
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSListener
 
 from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
@@ -146,6 +150,38 @@ async def test_wrong_credentials_are_reported_at_once(bus_url: str) -> None:
     with anyio.fail_after(5), pytest.raises(UnavailableError, match="refuses"):
         async with Bus.open(wrong, BusOptions(patience_s=60)):
             pass
+
+
+async def _pour(source: ByteStream, sink: ByteStream) -> None:
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while True:
+            await sink.send(await source.receive())
+
+
+async def test_tls_is_spoken_where_the_url_says_so_and_the_certificate_is_checked(bus: Bus, bus_url: str) -> None:
+    """The bundled server speaks no TLS; a relay adds it, as a stunnel would."""
+    identity = Path(__file__).with_name("localhost.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(identity)
+
+    async def relay(client: ByteStream) -> None:
+        upstream = await anyio.connect_unix(bus_url.removeprefix("unix://"))
+        async with client, upstream, anyio.create_task_group() as both:
+            both.start_soon(_pour, client, upstream)
+            await _pour(upstream, client)
+            both.cancel_scope.cancel()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with TLSListener(listener, context, standard_compatible=False) as safe, anyio.create_task_group() as tasks:
+        tasks.start_soon(safe.serve, relay)
+        url = f"rediss://127.0.0.1:{port}"
+        async with Bus.open(f"{url}?ssl_ca_certs={identity}") as far:
+            assert await far.secret("x") == await bus.secret("x")
+        with pytest.raises(UnavailableError, match="certificate"):
+            async with Bus.open(url, BusOptions(patience_s=0.1)):
+                pass
+        tasks.cancel_scope.cancel()
 
 
 async def test_an_unknown_url_scheme_is_refused() -> None:

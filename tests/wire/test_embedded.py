@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,11 @@ def owner(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, url
         finally:
             process.kill()
-            server.wait(10)
+            with suppress(psutil.TimeoutExpired):
+                server.wait(5)
+            if server.is_running():
+                server.kill()
+                raise AssertionError("the server outlived its owner")
 
 
 def server_pid(url: str) -> int:

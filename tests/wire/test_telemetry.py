@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -53,6 +55,35 @@ def test_an_endpoint_turns_tracing_on_and_a_collector_that_is_down_slows_nothing
     assert time.perf_counter() - started < 0.5
     telemetry.shutdown()
     assert time.perf_counter() - started < 5
+
+
+def test_spans_go_over_http_to_the_endpoint_of_the_standard_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    posts: list[tuple[str, str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posts.append((self.path, self.headers["Content-Type"], body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        collecting = threading.Thread(target=server.handle_request)
+        collecting.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        assert telemetry.setup("headrace-edge")
+        with telemetry.span("chat m"):
+            pass
+        telemetry.shutdown()
+        collecting.join(10)
+    [(path, kind, body)] = posts
+    assert (path, kind) == ("/v1/traces", "application/x-protobuf")
+    assert b"headrace-edge" in body
+    assert b"chat m" in body
 
 
 def test_without_tracing_the_caller_s_context_passes_through_untouched(make_job: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,11 @@ class Records(Core):
 
     async def open_record(self, job: Job, *names: str) -> dict[str, Any] | None:
         """Like `record`, or None if nothing is left to do: the job was cancelled, has ended, or its record expired."""
-        wanted = names or tuple(RECORD_FIELDS)
+        return await self.open_fields(job, names or tuple(RECORD_FIELDS))
+
+    async def open_fields(self, job: Job, names: Sequence[str]) -> dict[str, Any] | None:
+        """Like `open_record` for exactly these fields, which may be none at all."""
+        wanted = tuple(names)
         key = record_of(job)
         values = await self.route.call(key, "HMGET", key, *_MARKS, *wanted)
         admitted, cancelled, ended = values[: len(_MARKS)]
