@@ -149,12 +149,16 @@ class ScriptedRunner:
         block_size = self._info.block_size
         return slot.table[position // block_size] * block_size + position % block_size
 
+    def _is_barred(self, token: int, item: SequenceStep, slot: _Slot) -> bool:
+        """Whether min_tokens forbids this id here."""
+        return item.output_index < slot.new.sampling.min_tokens and token in slot.new.stop_token_ids
+
     def _draw(self, slot: _Slot, item: SequenceStep) -> SampledToken:
         sampling = slot.new.sampling
         token = self._reply(slot.tokens, item.output_index, slot.new.seed)
         if token is None:
             return SampledToken(slot=item.slot, token_id=-1)
-        while item.output_index < sampling.min_tokens and token in slot.new.stop_token_ids:
+        while self._is_barred(token, item, slot):
             token = (token + 1) % self._info.vocab_size
         slot.drawn = token
         if sampling.logprobs is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_svc.engine.engine import Engine
-from model_svc.engine.plan import StepOutput
+from model_svc.engine.plan import SequenceStep, StepOutput
 from tests.model_svc.engine.driver import EOS, Driver
 from tests.model_svc.scripted_runner import ScriptedRunner, hashed_reply, scripted_reply
 
@@ -68,6 +68,22 @@ def test_min_tokens_holds_back_every_stop() -> None:
     driver.run()
     assert len(driver.ids("r")) == 4
     assert driver.ids("r")[-1] == EOS
+
+
+class _Unmasked(ScriptedRunner):
+    """Draws stop ids although min_tokens forbids them."""
+
+    def _is_barred(self, token: int, item: SequenceStep, slot: object) -> bool:
+        return False
+
+
+def test_a_stop_id_drawn_before_min_tokens_is_an_ordinary_token() -> None:
+    runner = _Unmasked(scripted_reply(EOS))
+    engine = Engine(runner, token_bytes=lambda _: b"", eos_token_ids=(EOS,))
+    engine.add(Driver(scripted_reply(7)).ask("r", [1], min_tokens=2, max_tokens=10))
+    chunks = [chunk for _ in range(5) for chunk in engine.step()]
+    assert [token for chunk in chunks for token in chunk.token_ids] == [EOS] * 3
+    assert chunks[-1].finish_reason == "stop"
 
 
 def test_ignore_eos_ignores_the_models_end_but_not_the_clients() -> None:

@@ -82,6 +82,15 @@ def test_preemption_does_not_come_back_at_once() -> None:
     assert driver.engine.load().num_preemptions <= 6
 
 
+def test_a_newcomer_is_not_admitted_only_to_be_preempted() -> None:
+    driver = Driver(hashed_reply(256), num_blocks=5, block_size=BLOCK)
+    driver.ask("runs", [1, 2, 3, 4], max_tokens=12)
+    driver.step()
+    driver.ask("comes", list(range(12)), max_tokens=6)  # fits now, but not beside the next block of the first
+    driver.run()
+    assert driver.engine.load().num_preemptions == 0
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("length", [15, 16, 17, 32, 33])
 def test_chunked_prefill_gives_what_whole_prefill_gives(length: int, depth: int) -> None:
