@@ -114,7 +114,7 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
         }
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        settings = EdgeSettings(**{**common, "port": port, "drain_s": 0.0, **edge})
+        settings = EdgeSettings(**{**common, "port": port, "drain_s": 0.0, "request_timeout_s": 60.0, **edge})
         async with Bus.open(bus_url, bus_options) as bus, anyio.create_task_group() as tasks:
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
