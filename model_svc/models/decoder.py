@@ -43,6 +43,7 @@ class Decoder:
         self.config = config
         self.device = device
         self.max_len = max_len
+        self.weight_bytes = 0  # set when all are loaded
         self._ropes: dict[str | None, RopeTables] = {}
         tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
         self._embed, self._head = load_tables(

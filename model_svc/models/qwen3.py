@@ -15,9 +15,7 @@ class Qwen3(Decoder):
         bias = bool(self.config.get("attention_bias", False))
         return PreNorm(
             self.norm(loader, "input_layernorm"),
-            self.attention(
-                loader, self.rope(), bias=bias, out_bias=bias, norm_qk="head", window=self.window(index)
-            ),
+            self.attention(loader, self.rope(), bias=bias, out_bias=bias, norm_qk="head", window=self.window(index)),
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader),
         )

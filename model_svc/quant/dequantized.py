@@ -24,6 +24,7 @@ class Dequantized:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
+        self.num_bytes = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -41,6 +42,7 @@ class Dequantized:
             for part in parts:
                 _fill(weight[at : at + part.shape[0]], part)
                 at += part.shape[0]
+            self.num_bytes += weight.nbytes
         return lambda x: functional.linear(x, weight, bias)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
@@ -48,8 +50,10 @@ class Dequantized:
         if isinstance(tensor, QuantizedTensor):
             out = torch.empty(tensor.shape, dtype=self._dtype, device=self._device)
             _fill(out, tensor)
-            return out
-        return tensor.to(device=self._device, dtype=self._dtype)
+        else:
+            out = tensor.to(device=self._device, dtype=self._dtype)
+        self.num_bytes += out.nbytes
+        return out
 
 
 def _fill(out: Tensor, part: Tensor | QuantizedTensor) -> None:

@@ -19,6 +19,7 @@ class QuantMethod(Protocol):
 
     name: str
     keeps_blocks: bool  # multiplies with quantized blocks as they are, instead of with numbers made of them
+    num_bytes: int  # what the weights prepared so far take on the device
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Prepare the product with the stacked parts, each [out, in]."""

@@ -42,7 +42,6 @@ def load_runner(
     if threads is not None:
         torch.set_num_threads(threads)
     where = torch.device(device)
-    before = _memory(where)
     model = load_model(Path(model_path), dtype=_DTYPES[dtype], device=where, max_len=max_model_len)
     return make_runner(
         model,
@@ -52,7 +51,6 @@ def load_runner(
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        weight_bytes=max(_memory(where) - before, 0),
     )
 
 
@@ -65,7 +63,6 @@ def make_runner(
     block_size: int = 16,
     max_num_seqs: int = 64,
     max_num_batched_tokens: int = 512,
-    weight_bytes: int = 0,
 ) -> TorchRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError."""
     shapes = model.kv_shapes()
@@ -89,14 +86,10 @@ def make_runner(
         depth=0 if model.device.type == "cpu" else 1,
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
-        weight_bytes=weight_bytes,
+        weight_bytes=model.weight_bytes,
     )
     return TorchRunner(model, KvCache(shapes, num_blocks, block_size, dtype, model.device), info)
 
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _memory(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from model_svc.models.config import load_config, parse_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model, load_model
+from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.random import RandomSource
@@ -192,3 +193,26 @@ def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
     assert first(1).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("family", "module", "changes"),
+    [
+        ("Gemma2", "gemma2", {}),
+        ("Gemma3Text", "gemma3", {}),
+        ("Cohere2", "cohere2", {}),
+        ("Qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 5}),
+        ("Qwen2", "qwen2", {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 5}),
+    ],
+    ids=str,
+)
+def test_old_configs_without_a_list_of_layer_kinds_mean_what_transformers_makes_of_them(
+    family: str, module: str, changes: dict[str, Any]
+) -> None:
+    import transformers
+
+    wanted = getattr(transformers, f"{family}Config")(num_hidden_layers=14, **changes).layer_types
+    architecture = f"{family.removesuffix('Text')}ForCausalLM"
+    config = parse_config(Path("x/config.json"), GOOD | changes | {"architectures": [architecture]})
+    pattern = model_class(config).window_pattern
+    assert [config.layer_type(n, pattern) for n in range(14)] == wanted

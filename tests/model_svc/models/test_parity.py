@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from model_svc.models.load import load_model
+from model_svc.models.registry import MODELS
 from tests.model_svc.paged import ModelDriver, Tracked
 
 VOCAB = 97
@@ -97,6 +98,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("checkpoint")
     model.save_pretrained(directory)
     return model, directory
+
+
+def test_every_architecture_we_serve_has_a_case() -> None:
+    families = {family.removesuffix("Text") for family, _ in CASES.values()}
+    assert {f"{family}ForCausalLM" for family in families} == set(MODELS)
 
 
 def prompt(length: int, seed: int) -> list[int]:
