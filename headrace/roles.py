@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
-import uvloop
 
 from headrace.lifeline import die_with_parent
+from wire import process
 from wire import settings as wire_settings
 from wire.settings import Settings, SettingsError
 
@@ -55,23 +53,11 @@ def load_settings(roles: Sequence[str], flags: Mapping[str, Any]) -> dict[str, S
 def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
     """Run desks in this process until SIGTERM or SIGINT; a desk that fails takes the process down with its error."""
     die_with_parent()
-    anyio.run(_serve, roles, settings, backend_options={"loop_factory": uvloop.new_event_loop})
 
+    async def serve_all(_: Settings) -> None:
+        async with anyio.create_task_group() as desks:
+            for role in roles:
+                service = importlib.import_module(f"{ROLES[role]}.service")
+                await desks.start(service.serve, settings[role], name=role)
 
-async def _serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
-    async with anyio.create_task_group() as desks:
-        for role in roles:
-            service = importlib.import_module(f"{ROLES[role]}.service")
-            await desks.start(service.serve, settings[role], name=role)
-        desks.start_soon(_stop_on_signal, desks.cancel_scope)
-
-
-async def _stop_on_signal(scope: anyio.CancelScope) -> None:
-    """First signal: cancel, the services drain within their `drain_s`. Second: leave at once."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        asked = False
-        async for _ in signals:
-            if asked:
-                os._exit(130)
-            asked = True
-            scope.cancel()
+    process.run(serve_all, settings[roles[0]], name=roles[0] if len(roles) == 1 else "desks")
