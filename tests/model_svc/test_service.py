@@ -31,7 +31,7 @@ from wire.messages import (
 
 pytestmark = pytest.mark.anyio
 
-ENDLESS = Script(pieces=[65], num_blocks=4096, max_model_len=8192)
+ENDLESS = Script(pieces=[65], num_blocks=16384, max_model_len=65536)
 
 
 def expected(request_id: str, prompt_ids: list[int], sampling: SamplingParams, choice: int) -> list[int]:
@@ -110,7 +110,7 @@ async def test_kv_events_begin_with_a_reset_and_are_repeated_when_asked(
 async def test_a_cancel_stops_generation_and_gives_everything_back(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, ENDLESS)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
-        await home.place("r", [1, 2, 3], max_tokens=8000)
+        await home.place("r", [1, 2, 3], max_tokens=60_000)
         await generating(home, "r")
         await home.command(Cancel(request_id="r", attempt=0))
         await home.until(lambda: home.finish_reason("r") == "cancelled")
@@ -149,7 +149,7 @@ async def test_thinking_ends_when_the_client_says_so(bus: Bus, bus_url: str, tmp
     make_model(tmp_path, ENDLESS)
     plan = ReasoningPlan(starts_open=True, close_ids=(END_THINK,))
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
-        await home.place("r", [1, 2, 3], max_tokens=8000, reasoning=plan)
+        await home.place("r", [1, 2, 3], max_tokens=60_000, reasoning=plan)
         await generating(home, "r")
         await home.command(EndReasoning(request_id="r"))
         await home.until(lambda: END_THINK in home.answer("r"))
@@ -165,7 +165,7 @@ async def test_tokens_are_sent_again_to_whoever_asks(running: bool, bus: Bus, bu
     make_model(tmp_path, ENDLESS if running else Script(pieces=[1, 2, 3, 4, 5, EOS]))
     other = topics.edge("other")
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
-        await home.place("r", [1, 2, 3], max_tokens=8000 if running else 20)
+        await home.place("r", [1, 2, 3], max_tokens=60_000 if running else 20)
         await (generating(home, "r", 10) if running else home.until(lambda: home.finish_reason("r")))
         await home.command(Resubscribe(request_id="r", edge=other, from_index=2))
         ids: list[int] = []
@@ -187,7 +187,7 @@ async def test_a_deadline_ends_a_request_that_waits_or_runs(bus: Bus, bus_url: s
     make_model(tmp_path, ENDLESS)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         await home.place("late", [1, 2, 3], deadline_s=-1.0)
-        await home.place("runs", [1, 2, 3], max_tokens=8000, deadline_s=0.5)
+        await home.place("runs", [1, 2, 3], max_tokens=60_000, deadline_s=0.5)
         await home.until(lambda: len(home.failures) == 2)
         await home.until_open_work_is(0)
         await all_blocks_are_free(home)
@@ -239,7 +239,7 @@ async def test_draining_finishes_what_runs(bus: Bus, bus_url: str, tmp_path: Pat
 async def test_what_does_not_end_in_time_is_left_for_others(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, ENDLESS)
     async with house(bus, settings_for(tmp_path, bus_url, drain_s=0.1)) as home:
-        await home.place("r", [1, 2, 3], max_tokens=8000)
+        await home.place("r", [1, 2, 3], max_tokens=60_000)
         await generating(home, "r")
     assert [job.request_id for _, job in await bus.open_work(0, home.replica_id)] == ["r"]
     assert home.statuses[-1].state == "gone"

@@ -23,7 +23,7 @@ from wire.bus import Bus
 
 pytestmark = pytest.mark.anyio
 
-ENDLESS = Script(pieces=[65], num_blocks=4096, max_model_len=8192)
+ENDLESS = Script(pieces=[65], num_blocks=16384, max_model_len=65536)
 
 
 def leaf(error: BaseException) -> BaseException:
@@ -57,10 +57,10 @@ async def test_an_engine_that_fails_takes_its_service_down_and_leaves_the_work(
     fault: str, bus: Bus, bus_url: str, tmp_path: Path
 ) -> None:  # fmt: skip
     at = {"crash": {"crash_at_step": 5}, "hang": {"hang_at_step": 5}, "kill": {}}[fault]
-    make_model(tmp_path, Script(pieces=[65], num_blocks=4096, max_model_len=8192, **at))
+    make_model(tmp_path, Script(pieces=[65], num_blocks=16384, max_model_len=65536, **at))
     async with dying(bus, tmp_path, bus_url, stall_s=1.0) as (home, ends):
         await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
-        await home.place("r", [1, 2, 3], max_tokens=8000)
+        await home.place("r", [1, 2, 3], max_tokens=60_000)
         await home.until(lambda: len(home.answer("r")) >= 3)
         if fault == "kill":
             (engine,) = engines_of(os.getpid())
@@ -99,7 +99,7 @@ async def test_a_service_killed_with_9_takes_its_engine_along(bus: Bus, bus_url:
         process = await anyio.open_process([sys.executable, "-m", "model_svc", *flags], stderr=subprocess.DEVNULL)
         try:
             await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
-            await home.place("r", [1, 2, 3], max_tokens=8000)
+            await home.place("r", [1, 2, 3], max_tokens=60_000)
             await home.until(lambda: home.answer("r"))
             (engine,) = engines_of(process.pid)
         finally:

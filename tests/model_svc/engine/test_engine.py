@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_svc.engine.engine import Engine
-from model_svc.engine.plan import SequenceStep, StepOutput
+from model_svc.engine.plan import StepOutput
 from tests.model_svc.engine.driver import EOS, Driver
 from tests.model_svc.scripted_runner import ScriptedRunner, hashed_reply, scripted_reply
 
@@ -73,7 +73,7 @@ def test_min_tokens_holds_back_every_stop() -> None:
 class _Unmasked(ScriptedRunner):
     """Draws stop ids although min_tokens forbids them."""
 
-    def _is_barred(self, token: int, item: SequenceStep, slot: object) -> bool:
+    def _is_barred(self, *_: object) -> bool:
         return False
 
 
