@@ -63,8 +63,12 @@ def make_runner(
     block_size: int = 16,
     max_num_seqs: int = 64,
     max_num_batched_tokens: int = 512,
+    depth: int | None = None,
 ) -> TorchRunner:
-    """Return a runner of a model that is loaded already. Raises RunnerConfigError."""
+    """Return a runner of a model that is loaded already. Raises RunnerConfigError.
+
+    `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
+    """
     shapes = model.kv_shapes()
     per_token = bytes_per_token(shapes, dtype)
     longest = -(-model.max_len // block_size)
@@ -83,7 +87,7 @@ def make_runner(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=model.max_len,
         vocab_size=model.config.vocab_size,
-        depth=0 if model.device.type == "cpu" else 1,
+        depth=int(model.device.type != "cpu") if depth is None else depth,
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
