@@ -49,7 +49,7 @@ def _launch(x: Tensor, out: Tensor, act: int) -> None:
         return
     # 1,024 outputs a program at 4 warps: 8 a thread, one 16-byte load of each half.
     block = min(1024, next_power_of_2(width))
-    _kernel[(T, cdiv(width, block))](x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4)
+    _activation_kernel[(T, cdiv(width, block))](x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4)
 
 
 _INV_SQRT_2 = tl.constexpr(1 / math.sqrt(2))
@@ -57,7 +57,7 @@ _TWO_SQRT_2_OVER_PI = tl.constexpr(2 * math.sqrt(2 / math.pi))
 
 
 @jit
-def _kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr):
+def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = column < width

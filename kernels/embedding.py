@@ -41,14 +41,14 @@ def _launch(ids: Tensor, weight: Tensor, out: Tensor, scale: float | None) -> No
         return
     # 2,048 elements a program at 4 warps: 16 a thread, two 16-byte loads in flight; a long row spans several programs.
     block = min(2048, next_power_of_2(E))
-    _kernel[(T, cdiv(E, block))](
+    _embedding_kernel[(T, cdiv(E, block))](
         ids, weight, out, weight.shape[0], E, weight.stride(0),
         1.0 if scale is None else scale, BLOCK=block, num_warps=4,
     )  # fmt: skip
 
 
 @jit
-def _kernel(ids_ptr, weight_ptr, out_ptr, V, E, stride, scale, BLOCK: tl.constexpr):
+def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, V, E, stride, scale, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids_ptr + row).to(tl.int64)

@@ -39,7 +39,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     block = min(next_power_of_2(E), 4096)
     # 8 KB of each weight row per load, 64 bytes a thread; few rows a program, so that even a small F fills the card.
     rows = 4 if F >= 8192 else 2
-    _kernel[(cdiv(F, rows), T)](
+    _gemv_kernel[(cdiv(F, rows), T)](
         x, weight, out if bias is None else bias, out, F, E, x.stride(0),
         BLOCK=block, ROWS=rows, BIAS=bias is not None, num_warps=max(1, min(8, block // 512)),
     )  # fmt: skip
@@ -47,7 +47,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @jit
-def _kernel(
+def _gemv_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, F, E, x_stride, BLOCK: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

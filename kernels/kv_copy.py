@@ -69,7 +69,7 @@ def _launch(source: Tensor, target: Tensor, source_ids: Tensor | None, target_id
         return
     # 4,096 elements a program at 4 warps: four 16-byte loads in flight a thread, and a block spans several programs.
     block = min(4096, next_power_of_2(size))
-    _kernel[(ids.shape[0], cdiv(size, block))](
+    _kv_copy_kernel[(ids.shape[0], cdiv(size, block))](
         source, target, ids if source_ids is None else source_ids, ids if target_ids is None else target_ids,
         size, source.stride(0), target.stride(0),
         GATHER=source_ids is not None, SCATTER=target_ids is not None, BLOCK=block, num_warps=4,
@@ -77,7 +77,7 @@ def _launch(source: Tensor, target: Tensor, source_ids: Tensor | None, target_id
 
 
 @jit
-def _kernel(
+def _kv_copy_kernel(
     source_ptr, target_ptr, source_ids_ptr, target_ids_ptr, size, source_stride, target_stride,
     GATHER: tl.constexpr, SCATTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

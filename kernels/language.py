@@ -18,12 +18,14 @@ try:
     import triton.language as tl
 
     TRITON_INSTALLED = True
+    INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # for kernels, where a GPU instruction has no other name
 except ModuleNotFoundError:  # pragma: no cover - only where no Triton is built
     from types import SimpleNamespace
 
     triton = SimpleNamespace(jit=lambda function, **_: function)
-    tl = SimpleNamespace(constexpr=int)
+    tl = SimpleNamespace(constexpr=lambda value: value)
     TRITON_INSTALLED = False
+    INTERPRETED = False
 
 
 class Kernel(Protocol):
@@ -50,4 +52,4 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-__all__ = ["TRITON_INSTALLED", "Kernel", "cdiv", "jit", "next_power_of_2", "tl"]
+__all__ = ["INTERPRETED", "TRITON_INSTALLED", "Kernel", "cdiv", "jit", "next_power_of_2", "tl"]

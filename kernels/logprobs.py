@@ -58,10 +58,10 @@ def _launch(logits: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor, Ten
     groups = cdiv(V, 128)
     chunks = cdiv(groups, _CHUNK_GROUPS)
     scratch = torch.empty((S, groups + 2 * chunks), dtype=torch.float32, device=logits.device)
-    _scan_kernel[(S, chunks)](
+    _logprobs_scan_kernel[(S, chunks)](
         logits, logits.stride(0), scratch, V, groups, chunks, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
     )
-    _select_kernel[(S,)](
+    _logprobs_select_kernel[(S,)](
         logits, logits.stride(0), chosen, scratch, of_chosen, ids, values, V, groups, chunks, n,
         GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), BEST=next_power_of_2(max(n, 1)), num_warps=4,
     )  # fmt: skip
@@ -69,7 +69,7 @@ def _launch(logits: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor, Ten
 
 
 @jit
-def _scan_kernel(logits_ptr, row_stride, scratch_ptr, V, groups, chunks, CHUNK_GROUPS: tl.constexpr):
+def _logprobs_scan_kernel(logits_ptr, row_stride, scratch_ptr, V, groups, chunks, CHUNK_GROUPS: tl.constexpr):
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group = chunk * CHUNK_GROUPS + tl.arange(0, CHUNK_GROUPS)
     ids = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
@@ -84,7 +84,7 @@ def _scan_kernel(logits_ptr, row_stride, scratch_ptr, V, groups, chunks, CHUNK_G
 
 
 @jit
-def _select_kernel(
+def _logprobs_select_kernel(
     logits_ptr, row_stride, chosen_ptr, scratch_ptr, of_chosen_ptr, ids_ptr, values_ptr, V, groups, chunks, n,
     GROUPS: tl.constexpr, CHUNKS: tl.constexpr, BEST: tl.constexpr,
 ):  # fmt: skip

@@ -7,6 +7,7 @@ gives the same bits). A long one takes `_prefill_kernel`. No dense copy of the c
 """
 
 # mypy: disable-error-code="no-untyped-def"
+import math
 from typing import NamedTuple
 
 import torch
@@ -45,6 +46,8 @@ def paged_attention(
     query_start[S] are not written; a sequence with context 0 gives zeros.
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens, sinks)
+    if scale <= 0:
+        raise ValueError(f"scale is {scale}; it must be positive")
     if window is not None and window < 1:
         raise ValueError(f"window is {window}; it must be at least 1, or None")
     if out is None:
@@ -301,6 +304,16 @@ def _launch_decode(step: _Step, query_limit: int, max_context_len: int, num_spli
 def _launch_prefill(step: _Step, decode_limit: int) -> None:
     T, H, D = step.q.shape
     S, K = step.context_lens.shape[0], step.k_cache.shape[2]
+    if _hopper_fits(step):
+        from kernels import hopper_prefill  # Gluon, which neither the interpreter nor an older card needs to load
+
+        tiles = T // (hopper_prefill.ROWS // (H // K)) + S
+        hopper_prefill.launch(
+            (tiles, K), (*_arguments(step), S, tiles),
+            D=D, B=step.k_cache.shape[1], G=H // K, DECODE_LIMIT=decode_limit,
+            WINDOW=step.window > 0, SOFTCAP=step.softcap > 0, SINKS=step.sinks is not None,
+        )  # fmt: skip
+        return
     tile = _prefill_tile(D, step.q.element_size())
     # A sequence has at most n // queries + 1 tiles, so this many programs suffice whatever the lengths: no sync.
     tiles = T // (tile.rows // (H // K)) + S
@@ -312,31 +325,40 @@ def _launch_prefill(step: _Step, decode_limit: int) -> None:
     )  # fmt: skip
 
 
+def _hopper_fits(step: _Step) -> bool:
+    """Say whether the Hopper form of the prefill can serve the step."""
+    q, B = step.q, step.k_cache.shape[1]
+    on_hopper = q.is_cuda and torch.cuda.get_device_capability(q.device) == (9, 0)
+    return on_hopper and q.element_size() == 2 and q.shape[2] in (64, 128) and 64 % B == 0
+
+
 def _arguments(step: _Step) -> tuple[Tensor | float, ...]:
     cache = step.k_cache
+    unit = (step.softcap or step.scale) * math.log2(math.e)  # of a score, in powers of two
     return (
         step.q, cache, step.v_cache, step.block_tables, step.query_start, step.context_lens,
-        step.sinks if step.sinks is not None else step.q, step.out, step.scale, step.softcap, step.window,
+        step.sinks if step.sinks is not None else step.q, step.out,
+        unit, step.scale / step.softcap if step.softcap else 0.0, step.window,
         step.q.stride(0), step.q.stride(1), step.out.stride(0), cache.stride(0), cache.stride(1), cache.stride(2),
         step.block_tables.stride(0), cache.shape[2],
     )  # fmt: skip
 
 
 @jit
-def _score(q, k, scale, softcap, SOFTCAP: tl.constexpr):
-    """Logits of a tile in base 2: q k^T * scale, soft-capped, times log2(e), so that exp2 is the exponential."""
+def _score(q, k, softcap, SOFTCAP: tl.constexpr):
+    """Raw logits of a tile, or soft-capped ones; the caller's `unit` turns them into powers of two."""
     s = tl.dot(q, tl.trans(k), input_precision="ieee")
-    if SOFTCAP:
-        return softcap * (2 * tl.sigmoid(2 * scale / softcap * s) - 1) * _LOG2_E
-    return s * (scale * _LOG2_E)
+    if SOFTCAP:  # `softcap` is scale / cap here
+        return 2 * tl.sigmoid(2 * softcap * s) - 1
+    return s
 
 
 @jit
-def _update(s, v, top, total, acc):
-    """One step of the running softmax: rescale what was summed so far, add this tile."""
+def _update(s, v, unit, top, total, acc):
+    """One step of the running softmax: rescale what was summed so far, add this tile; exp2 takes one FMA."""
     higher = tl.maximum(top, tl.max(s, 1))
-    p = tl.exp2(s - higher[:, None])
-    decay = tl.exp2(top - higher)
+    p = tl.exp2(s * unit - (higher * unit)[:, None])
+    decay = tl.exp2((top - higher) * unit)
     total = total * decay + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
     return higher, total, acc
@@ -344,15 +366,17 @@ def _update(s, v, top, total, acc):
 
 @jit
 def _load_kv(
-    k_ptr, v_ptr, table, key, live, d, stride_n, stride_b, D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr,
-    MASKED: tl.constexpr,
+    k_ptr, v_ptr, table, tile, live, d, stride_n, stride_b,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Fetch the keys and values of a tile through the block table; dead keys read as zero, never as what lies there."""
-    if MASKED:
-        block = tl.load(table + key // B, mask=live, other=0).to(tl.int64)
+    key = tl.arange(0, KEYS)
+    if KEYS % B == 0:  # whole blocks: the place within a block is the same in every tile, so the compiler hoists it
+        entry, offset = tile * (KEYS // B) + key // B, key % B
     else:
-        block = tl.load(table + key // B).to(tl.int64)
-    at = (block * stride_n + (key % B) * stride_b)[:, None] + d[None, :]
+        entry, offset = (tile * KEYS + key) // B, (tile * KEYS + key) % B
+    block = tl.load(table + entry, mask=live if MASKED else None)
+    at = (offset * stride_b)[:, None] + d[None, :] + (block.to(tl.int64) * stride_n)[:, None]
     if MASKED:
         inside = live[:, None] & (d < D)[None, :]
         k = tl.load(k_ptr + at, mask=inside, other=0.0)
@@ -385,7 +409,7 @@ def _split_range(
 @jit
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
-    scale, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, K,
+    unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, K,
     partial_ptr, state_ptr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     SPLITS: tl.constexpr, MIN_TILES: tl.constexpr, QUERY_LIMIT: tl.constexpr, STAGES: tl.constexpr,
@@ -413,15 +437,16 @@ def _decode_kernel(
         for tile in tl.range(begin, end, num_stages=STAGES):
             key = tile * KEYS + tl.arange(0, KEYS)
             live = (key >= first) & (key < context)
-            k, v = _load_kv(k_base, v_base, table, key, live, d, stride_n, stride_b, D, BLOCK_D, B, True)
-            s = _score(q, k, scale, softcap, SOFTCAP)
+            k, v = _load_kv(k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, True)
+            s = _score(q, k, softcap, SOFTCAP)
             seen = live[None, :] & (key[None, :] <= position[:, None])
             if WINDOW:
                 seen = seen & (key[None, :] > position[:, None] - window)
-            top, total, acc = _update(tl.where(seen, s, _MASKED), v, top, total, acc)
+            top, total, acc = _update(tl.where(seen, s, _MASKED), v, unit, top, total, acc)
         if parts <= 1:
             if SINKS:
                 sink = tl.load(sinks_ptr + head, mask=live_row, other=0.0).to(tl.float32) * _LOG2_E
+                top = top * unit
                 higher = tl.maximum(top, sink)
                 decay = tl.exp2(top - higher)
                 total = total * decay + tl.exp2(sink - higher)
@@ -432,7 +457,7 @@ def _decode_kernel(
         else:
             part = (sequence * K + kv_head) * SPLITS + tl.program_id(1)
             tl.store(partial_ptr + part * (ROWS * BLOCK_D) + row[:, None] * BLOCK_D + d[None, :], acc, mask=inside)
-            tl.store(state_ptr + part * (2 * ROWS) + row, top, mask=live_row)
+            tl.store(state_ptr + part * (2 * ROWS) + row, top * unit, mask=live_row)
             tl.store(state_ptr + part * (2 * ROWS) + ROWS + row, total, mask=live_row)
 
 
@@ -484,7 +509,7 @@ def _find_sequence(query_start_ptr, S, tile, QUERIES: tl.constexpr):
 
 @jit
 def _prefill_tiles(
-    begin, end, q, top, total, acc, k_base, v_base, table, position, first, context, d, scale, softcap, window,
+    begin, end, q, top, total, acc, k_base, v_base, table, position, first, context, d, unit, softcap, window,
     stride_n, stride_b,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
@@ -493,21 +518,21 @@ def _prefill_tiles(
     for tile in tl.range(begin, end, num_stages=STAGES):
         key = tile * KEYS + tl.arange(0, KEYS)
         live = (key >= first) & (key < context)
-        k, v = _load_kv(k_base, v_base, table, key, live, d, stride_n, stride_b, D, BLOCK_D, B, MASKED)
-        s = _score(q, k, scale, softcap, SOFTCAP)
+        k, v = _load_kv(k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, MASKED)
+        s = _score(q, k, softcap, SOFTCAP)
         if MASKED:
             seen = live[None, :] & (key[None, :] <= position[:, None])
             if WINDOW:
                 seen = seen & (key[None, :] > position[:, None] - window)
             s = tl.where(seen, s, _MASKED)
-        top, total, acc = _update(s, v, top, total, acc)
+        top, total, acc = _update(s, v, unit, top, total, acc)
     return top, total, acc
 
 
 @jit
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
-    scale, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
+    unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
     S, tiles,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     DECODE_LIMIT: tl.constexpr, STAGES: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
@@ -548,18 +573,19 @@ def _prefill_kernel(
         if WINDOW:
             top, total, acc = _prefill_tiles(
                 begin, full_from, q, top, total, acc, k_base, v_base, table, position, first, context, d,
-                scale, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, True,
+                unit, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, True,
             )  # fmt: skip
         top, total, acc = _prefill_tiles(
             full_from, full_to, q, top, total, acc, k_base, v_base, table, position, first, context, d,
-            scale, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, False,
+            unit, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, False,
         )  # fmt: skip
         top, total, acc = _prefill_tiles(
             full_to, end, q, top, total, acc, k_base, v_base, table, position, first, context, d,
-            scale, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, True,
+            unit, softcap, window, stride_n, stride_b, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP, True,
         )  # fmt: skip
         if SINKS:
             sink = tl.load(sinks_ptr + head, mask=live_row, other=0.0).to(tl.float32) * _LOG2_E
+            top = top * unit
             higher = tl.maximum(top, sink)
             decay = tl.exp2(top - higher)
             total = total * decay + tl.exp2(sink - higher)

@@ -164,7 +164,7 @@ def _launch(logits: Tensor, p: Penalties) -> None:
     if S == 0:
         return
     none = logits  # stands in for a table that the constants below keep from being read
-    _kernel[(S, cdiv(V, _BLOCK))](
+    _penalties_kernel[(S, cdiv(V, _BLOCK))](
         logits, logits.stride(0), V, cdiv(V, 32),
         *(none if t is None else t for t in (
             p.state, p.prompt_mask, p.output_counts, p.repetition, p.frequency, p.presence, p.bias_ids, p.bias,
@@ -179,7 +179,7 @@ def _launch(logits: Tensor, p: Penalties) -> None:
 
 
 @jit
-def _kernel(
+def _penalties_kernel(
     logits_ptr, row_stride, V, words, state_ptr, prompt_mask_ptr, output_counts_ptr, repetition_ptr, frequency_ptr,
     presence_ptr, bias_ids_ptr, bias_ptr, stop_ids_ptr, hold_stops_ptr, grammar_ptr, allowed_ptr, forced_ptr,
     num_bias, num_stops,

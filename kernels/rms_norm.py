@@ -76,7 +76,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
     # About 4,096 elements a program: 32 in flight per thread at 4 warps; short rows (head norms) share a program.
     rows_per_program = min(max(4096 // block, 1), next_power_of_2(rows))
     warps = min(max(block * rows_per_program // 1024, 1), 16)
-    _kernel[(cdiv(rows, rows_per_program),)](
+    _rms_norm_kernel[(cdiv(rows, rows_per_program),)](
         outer_view, residual if residual is not None else outer_view, weight, out, rows, inner,
         stride_outer, stride_inner, eps, offset,
         E=E, BLOCK=block, ROWS=rows_per_program, ADD=residual is not None, num_warps=warps,
@@ -84,7 +84,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
 
 
 @jit
-def _kernel(
+def _rms_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, rows, inner, stride_outer, stride_inner, eps, offset,
     E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip

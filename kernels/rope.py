@@ -107,7 +107,7 @@ def _launch(
     heads = min(next_power_of_2(max(H, K)), max(1024 // block, 1))
     q_groups, k_groups = cdiv(H, heads), cdiv(K, heads)
     cache = k_cache if k_cache is not None else q.new_empty(1, 1, 1, 1)
-    _kernel[(T, q_groups + k_groups)](
+    _rope_kernel[(T, q_groups + k_groups)](
         q, k, v if v is not None else k, cos, sin, positions,
         cache, v_cache if v_cache is not None else cache, slot_mapping if slot_mapping is not None else positions,
         q_groups, H, K, cos.stride(0), cache.shape[1],
@@ -120,7 +120,7 @@ def _launch(
 
 
 @jit
-def _kernel(
+def _rope_kernel(
     q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slot_ptr,
     q_groups, H, K, table_stride, B, q_stride_t, q_stride_h, k_stride_t, k_stride_h, v_stride_t, v_stride_h,
     stride_n, stride_b, stride_h,

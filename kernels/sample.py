@@ -3,9 +3,9 @@
 All three filters are thresholds on the logit, ties kept: top-k keeps x >= the k-th largest, top-p keeps x while the
 probability strictly above x (among what top-k kept) is below p, min-p keeps what has at least min_p of the best one's.
 So the draw is the noisiest token above one threshold, and the threshold need not be known: the noisiest token of a
-superset is either allowed, or everything at or below it is out. One pass over the logits finds the maxima of groups
-of 128 tokens; the k-th largest of *them* (or enough of them to weigh p) bounds the threshold from below, so that all
-further passes read a few groups only.
+superset is either allowed, or everything at or below it is out. One pass over the logits finds the maxima of groups of
+128 tokens, and without top-k the noisiest token of all; what is above it lies in the few groups whose maximum is. With
+top-k the k-th largest group maximum bounds the threshold from below, and the tokens from there on are few: sort those.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -62,7 +62,7 @@ def reference(
     filtered = drawn & ((k < V) | (top_p < 1) | (min_p > 0))
     ids = torch.arange(V, dtype=torch.int32, device=logits.device)
     for row in (drawn & ~filtered).nonzero():  # one at a time: the temporaries of a row stay in the CPU's cache
-        noisy = noise.reference(seeds[row], positions[row], ids).add_(clean[row] / temperature[row, None])
+        noisy = noise.reference(seeds[row], positions[row], ids).add_(clean[row] * (1 / temperature[row, None]))
         out[row] = noisy.argmax(-1)
     rows = filtered.nonzero()[:, 0]
     few = min(V, 512)
@@ -88,11 +88,12 @@ def _draw_filtered(
     """Draw from the `few` best tokens of each row; and say where these certainly hold all that the filters keep."""
     V = logits.shape[1]
     x, ids = logits.topk(few, dim=-1)  # descending
-    scaled = (x - x[:, :1]) / temperature[:, None]
+    inverse = 1 / temperature[:, None]
+    scaled = (x - x[:, :1]) * inverse
     weight = scaled.exp()
     kept = x >= x.gather(1, (k.clamp(max=few) - 1)[:, None])
     total = torch.where(
-        k < V, (weight * kept).sum(-1), ((logits - x[:, :1]) / temperature[:, None]).exp_().sum(-1)
+        k < V, (weight * kept).sum(-1), ((logits - x[:, :1]) * inverse).exp_().sum(-1)
     )  # fmt: skip
     before = weight.cumsum(-1) - weight
     # Mass strictly above a token: equal logits share the value of the first of them.
@@ -101,7 +102,7 @@ def _draw_filtered(
     kept &= scaled >= min_p[:, None].log()
     kept &= torch.isfinite(x)
     covered = ~kept[:, -1] & ((k <= few) | (k >= V)) if few < V else torch.ones_like(k, dtype=torch.bool)
-    noisy = x / temperature[:, None] + noise.reference(seeds, positions, ids)
+    noisy = x * inverse + noise.reference(seeds, positions, ids)
     noisy.masked_fill_(~kept, float("-inf"))
     return ids.gather(1, noisy.argmax(-1, keepdim=True))[:, 0], covered
 
@@ -139,129 +140,137 @@ def _launch(
     groups = cdiv(V, 128)
     chunks = cdiv(groups, _CHUNK_GROUPS)
     floats = torch.empty((S, groups + 3 * chunks), dtype=torch.float32, device=logits.device)
-    ints = torch.empty((S, groups + chunks), dtype=torch.int32, device=logits.device)
+    ints = torch.empty((S, groups + chunks + 1), dtype=torch.int32, device=logits.device)
+    # Candidates of a row with top-k that are sorted in registers, two a thread; more take the slow road.
+    candidates = min(512, next_power_of_2(V))
+    found = torch.empty((S, candidates), dtype=torch.int64, device=logits.device)
     per_row = (temperature, top_k, top_p, min_p, seeds, positions)
-    _scan_kernel[(S, chunks)](
+    _sample_scan_kernel[(S, chunks)](
         logits, logits.stride(0), *per_row, floats, ints, V, groups, chunks, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
     )
-    # One program a row; 64 groups (8,192 tokens, 32 a thread) at a time, most rows need no more than one such tile.
-    _select_kernel[(S,)](
-        logits, logits.stride(0), *per_row, floats, ints, out, V, groups, chunks,
-        GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), TILE=min(64, next_power_of_2(groups)),
-        num_warps=8,
+    # One program a row; 32 groups (4,096 tokens, 16 a thread) at a time, so that 256 rows run at once.
+    _sample_select_kernel[(S,)](
+        logits, logits.stride(0), *per_row, floats, ints, found, out, V, groups, chunks,
+        GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), TILE=min(32, next_power_of_2(groups)),
+        CANDIDATES=candidates, num_warps=8,
     )  # fmt: skip
 
 
 @jit
 def _order_key(x):
-    """int32 that sorts as the float does."""
+    """int32 that sorts as the float does; applied to a key it gives the float's bits back."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @jit
-def _is_filtered(temperature, k, p, min_p, V):
-    return (temperature > 0) & (((k > 0) & (k < V)) | (p < 1) | (min_p > 0))
-
-
-@jit
-def _scan_kernel(
+def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, V, groups, chunks, CHUNK_GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Read the logits once: group maxima, maximum and mass of the chunk; or, in a row without filters, its winner."""
+    """Read the logits once. With top-k: group maxima. Without: the chunk's noisiest token, and for a filter more.
+
+    Top-p and min-p judge that token by group maxima and by the mass of the chunk.
+    """
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group = chunk * CHUNK_GROUPS + tl.arange(0, CHUNK_GROUPS)
     ids = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
     x = tl.load(logits_ptr + row * row_stride + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    temperature = tl.load(temperature_ptr + row)
-    filtered = _is_filtered(
-        temperature, tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row), V
-    )  # fmt: skip
-    floats = floats_ptr + row * (groups + 3 * chunks)
-    if filtered:
-        best = tl.max(x, 1)
-        tl.store(floats + group, best, mask=group < groups)
-        top = tl.max(best, 0)
-        pivot = tl.where(top == float("-inf"), 0.0, top)
-        tl.store(floats + groups + chunk, top)
-        tl.store(floats + groups + chunks + chunk, tl.sum(tl.sum(tl.exp((x - pivot) / temperature), 1), 0))
+    temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
+    floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
+    if (temperature > 0) & (k > 0) & (k < V):
+        tl.store(floats + group, tl.max(x, 1), mask=group < groups)
+        if chunk == 0:
+            tl.store(ints + groups + chunks, 0)  # candidates found so far
     else:
+        if (temperature > 0) & ((tl.load(top_p_ptr + row) < 1) | (tl.load(min_p_ptr + row) > 0)):
+            best = tl.max(x, 1)
+            top = tl.max(best, 0)
+            pivot = tl.where(top == float("-inf"), 0.0, top)
+            tl.store(floats + group, best, mask=group < groups)
+            tl.store(floats + groups + chunk, top)
+            mass = tl.sum(tl.sum(tl.exp((x - pivot) * (1 / temperature)), 1), 0)
+            tl.store(floats + groups + chunks + chunk, mass)
         if temperature > 0:
             key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
-            x = x / temperature + gumbel(key, ids)
-        top = tl.max(tl.max(x, 1), 0)
-        winner = tl.min(tl.min(tl.where(x == top, ids, V), 1), 0)
-        tl.store(floats + groups + 2 * chunks + chunk, top)
-        tl.store(ints_ptr + row * (groups + chunks) + groups + chunk, winner)
+            x = x * (1 / temperature) + gumbel(key, ids)
+        noisiest = tl.max(tl.max(x, 1), 0)
+        winner = tl.min(tl.min(tl.where(x == noisiest, ids, V), 1), 0)
+        tl.store(floats + groups + 2 * chunks + chunk, noisiest)
+        tl.store(ints + groups + chunk, winner)
 
 
 @jit
-def _select_kernel(
+def _sample_select_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
-    floats_ptr, ints_ptr, out_ptr, V, groups, chunks,
-    GROUPS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr,
+    floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, chunks,
+    GROUPS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
     p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-    floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks)
-    chunk = tl.arange(0, CHUNKS)
-    if _is_filtered(temperature, k, p, min_p, V):
-        k = tl.where(k < V, k, 0)
-        logits = logits_ptr + row * row_stride
-        top, total, floor, n = _superset(floats, ints, chunk, temperature, k, p, min_p, groups, chunks, GROUPS)
-        if k > 0:
-            floor, total = _kth_largest(logits, ints, floor, _order_key(top), k, top, temperature, n, V, TILE)
-        lowest = tl.log(min_p)
+    floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
+    logits = logits_ptr + row * row_stride
+    group = tl.arange(0, GROUPS)
+    inverse = 1 / temperature
+    if (temperature > 0) & (k > 0) & (k < V):
         key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
-        winner, at, above = _noisiest_above(logits, ints, floor - 1, top, temperature, lowest, key, n, V, TILE)
-        done = p >= 1
-        while not done:
-            then, then_at, above = _noisiest_above(logits, ints, at, top, temperature, lowest, key, n, V, TILE)
-            done = (above < p * total) | (above == 0)
-            winner, at = tl.where(done, winner, then), tl.where(done, at, then_at)
+        best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
+        top = tl.max(best, 0)
+        bound = _kth_group(_order_key(best), _order_key(top), k)
+        n = _list_groups(ints, group, _order_key(best) >= bound)
+        found = found_ptr + row * CANDIDATES
+        count = _collect(logits, ints, found, ints + groups + chunks, bound, n, V, TILE, CANDIDATES)
+        if count <= CANDIDATES:
+            winner = _draw_sorted(found, count, k, p, min_p, inverse, key, CANDIDATES)
+        else:
+            floor, total = _kth_largest(logits, ints, bound, _order_key(top), k, top, inverse, n, V, TILE)
+            winner, at = _noisiest_above(logits, ints, floor - 1, top, inverse, tl.log(min_p), key, n, V, TILE)
+            winner = _settle(logits, ints, winner, at, p, total, top, inverse, tl.log(min_p), key, n, V, TILE)
         tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
     else:
-        best = tl.load(floats + groups + 2 * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
+        chunk = tl.arange(0, CHUNKS)
+        noisiest = tl.load(floats + groups + 2 * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
         ids = tl.load(ints + groups + chunk, mask=chunk < chunks, other=V)
-        winner = tl.min(tl.where(best == tl.max(best, 0), ids, V), 0)
-        tl.store(out_ptr + row, winner.to(tl.int64))
+        winner = tl.min(tl.where(noisiest == tl.max(noisiest, 0), ids, V), 0)
+        if (temperature > 0) & ((p < 1) | (min_p > 0)):
+            key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
+            best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
+            top = tl.max(best, 0)
+            chunk_top = tl.load(floats + groups + chunk, mask=chunk < chunks, other=float("-inf"))
+            mass = tl.load(floats + groups + chunks + chunk, mask=chunk < chunks, other=0.0)
+            total = tl.sum(tl.where(mass > 0, mass * tl.exp((chunk_top - top) * inverse), 0.0), 0)
+            x = tl.load(logits + winner).to(tl.float32)
+            at = _order_key(tl.where(x == x, x, float("-inf")))
+            lowest = tl.log(min_p)
+            # Whatever comes now is above the winner: of the other groups nothing is read.
+            n = _list_groups(ints, group, _order_key(best) > at)
+            if ((x - top) * inverse < lowest) & (n > 0):
+                winner, at = _noisiest_above(logits, ints, at, top, inverse, lowest, key, n, V, TILE)
+            winner = _settle(logits, ints, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
+        tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
 
 
 @jit
-def _superset(floats, ints, chunk, temperature, k, p, min_p, groups, chunks, GROUPS: tl.constexpr):
-    """List the groups that may hold an allowed token. Returns best logit, mass, lower bound (key), count of groups."""
-    group = tl.arange(0, GROUPS)
-    best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
-    top = tl.max(best, 0)
-    live = chunk < chunks
-    chunk_top = tl.load(floats + groups + chunk, mask=live, other=float("-inf"))
-    mass = tl.load(floats + groups + chunks + chunk, mask=live, other=0.0)
-    total = tl.sum(tl.where(mass > 0, mass * tl.exp((chunk_top - top) / temperature), 0.0), 0)
-    keys = _order_key(best).to(tl.int64)
-    # By k: at least k groups reach the bound. By p: the groups' best tokens alone weigh p. By min_p: exact.
-    weight = tl.where(k > 0, 1.0, tl.exp((best - top) / temperature))
-    goal = tl.where(k > 0, k.to(tl.float32), p * total)
-    high = _order_key(top).to(tl.int64)
-    low = high * 0 + _NONE + 1
-    if (k <= 0) & (p >= 1):
-        # One ulp of slack: the exact test follows at the draw.
-        low = tl.maximum(low, _order_key(top + tl.log(min_p) * temperature * 1.000001).to(tl.int64) - 1)
-        low = tl.minimum(low, high)
-        high = low
+def _kth_group(keys, top, k):
+    """A bound (key) that at least k groups reach and, but for ties, at most half as many more."""
+    low, high = top.to(tl.int64) * 0 + _NONE + 1, top.to(tl.int64)
     while low < high:
         middle = low + (high - low + 1) // 2
-        reached = tl.sum(tl.where(keys >= middle, weight, 0.0), 0)
-        low = tl.where(reached >= goal, middle, low)
-        # A bound that lets half as many groups more pass is good enough.
-        high = tl.where(reached >= goal, tl.where(reached <= 1.5 * goal, middle, high), middle - 1)
-    active = (keys >= low) & (group < groups)
+        reached = tl.sum((keys >= middle.to(tl.int32)).to(tl.int32), 0)
+        low = tl.where(reached >= k, middle, low)
+        high = tl.where(reached >= k, tl.where(2 * reached <= 3 * k, middle, high), middle - 1)
+    return low.to(tl.int32)
+
+
+@jit
+def _list_groups(ints, group, active):
+    """Write the numbers of the active groups one after the other; return how many they are."""
     slot = tl.cumsum(active.to(tl.int32), 0) - 1
     tl.store(ints + slot, group, mask=active)
     tl.debug_barrier()  # the list is read back by other threads
-    return top, total, low, tl.sum(active.to(tl.int32), 0)
+    return tl.sum(active.to(tl.int32), 0)
 
 
 @jit
@@ -271,41 +280,85 @@ def _read_groups(logits, ints, base, n, V, TILE: tl.constexpr):
     ids = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
     x = tl.load(logits + ids, mask=(slot < n)[:, None] & (ids < V), other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    return ids, x, _order_key(x).to(tl.int64)
+    return ids, x, _order_key(x)
 
 
 @jit
-def _kth_largest(logits, ints, low, high, k, top, temperature, n, V, TILE: tl.constexpr):
+def _collect(logits, ints, found, counter, bound, n, V, TILE: tl.constexpr, CANDIDATES: tl.constexpr):
+    """Write (key, id) of all tokens from `bound` on, in any order; return their number, which may exceed the space."""
+    for base in range(0, n, TILE):
+        ids, _x, keys = _read_groups(logits, ints, base, n, V, TILE)
+        reach = keys >= bound
+        slot = tl.atomic_add(counter + ids * 0, 1, mask=reach, sem="relaxed", scope="cta")
+        entry = (keys.to(tl.int64) << 32) | (0x7FFFFFFF - ids).to(tl.int64)
+        tl.store(found + slot, entry, mask=reach & (slot < CANDIDATES))
+    tl.debug_barrier()
+    return tl.atomic_add(counter, 0, sem="relaxed", scope="cta")
+
+
+@jit
+def _draw_sorted(found, count, k, p, min_p, inverse, noise_key, CANDIDATES: tl.constexpr):
+    """Draw among the candidates: sorted by logit, then id, so that no order of arrival shows in a sum."""
+    rank = tl.arange(0, CANDIDATES)
+    entry = tl.load(found + rank, mask=rank < count, other=-0x8000000000000000)
+    entry = tl.sort(entry, descending=True)
+    keys, ids = (entry >> 32).to(tl.int32), (0x7FFFFFFF - (entry & 0x7FFFFFFF)).to(tl.int32)
+    x = _order_key(keys.to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
+    kth = tl.min(tl.where(rank == tl.minimum(k, count) - 1, keys, 0x7FFFFFFF), 0)
+    kept = (rank < count) & (keys >= kth)
+    top = tl.max(tl.where(kept, x, float("-inf")), 0)
+    scaled = (x - top) * inverse
+    weight = tl.where(kept, tl.exp(scaled), 0.0)
+    total = tl.sum(weight, 0)
+    noisy = tl.where(kept & (scaled >= tl.log(min_p)), x * inverse + gumbel(noise_key, ids), float("-inf"))
+    winner, done = tl.min(ids, 0), count < 0
+    while not done:
+        noisiest = tl.max(noisy, 0)
+        winner = tl.min(tl.where(noisy == noisiest, ids, 0x7FFFFFFF), 0)
+        at = tl.max(tl.where(ids == winner, keys, _NONE), 0)
+        above = tl.sum(tl.where(keys > at, weight, 0.0), 0)
+        done = (p >= 1) | (above < p * total) | (above == 0)
+        noisy = tl.where(keys > at, noisy, float("-inf"))
+    return winner
+
+
+@jit
+def _kth_largest(logits, ints, low, high, k, top, inverse, n, V, TILE: tl.constexpr):
     """Key of the k-th largest logit, by bisection that snaps to values that occur; and the mass from there on."""
-    high = high.to(tl.int64)
+    low, high = low.to(tl.int64), high.to(tl.int64)
     while low < high:
         middle = low + (high - low + 1) // 2
-        count, above, below = k * 0, high, low
+        count, above, below = k * 0, high.to(tl.int32), low.to(tl.int32)
+        cut = middle.to(tl.int32)
         for base in range(0, n, TILE):
             _ids, _x, keys = _read_groups(logits, ints, base, n, V, TILE)
-            reach = keys >= middle
+            reach = keys >= cut
             count += tl.sum(tl.sum(reach.to(tl.int32), 1), 0)
-            above = tl.minimum(above, tl.min(tl.min(tl.where(reach, keys, high), 1), 0))
-            below = tl.maximum(below, tl.max(tl.max(tl.where(reach, low, keys), 1), 0))
-        high = tl.where(count >= k, tl.where(count == k, above, high), below)
-        low = tl.where(count >= k, above, low)
-    total = temperature * 0
-    for base in range(0, n, TILE):
-        _ids, x, keys = _read_groups(logits, ints, base, n, V, TILE)
-        total += tl.sum(tl.sum(tl.where(keys >= low, tl.exp((x - top) / temperature), 0.0), 1), 0)
-    return low, total
+            above = tl.minimum(above, tl.min(tl.min(tl.where(reach, keys, 0x7FFFFFFF), 1), 0))
+            below = tl.maximum(below, tl.max(tl.max(tl.where(reach, _NONE, keys), 1), 0))
+        high = tl.where(count >= k, tl.where(count == k, above.to(tl.int64), high), below.to(tl.int64))
+        low = tl.where(count >= k, above.to(tl.int64), low)
+    floor = low.to(tl.int32)
+    return floor, _mass_above(logits, ints, floor - 1, top, inverse, n, V, TILE)
 
 
 @jit
-def _noisiest_above(logits, ints, bound, top, temperature, lowest, noise_key, n, V, TILE: tl.constexpr):
-    """Of the tokens whose key is above `bound`: the one with the largest noisy logit, its key, and the mass of all."""
-    best, winner, at, mass = temperature * 0 + float("-inf"), V, bound, temperature * 0
+def _mass_above(logits, ints, bound, top, inverse, n, V, TILE: tl.constexpr):
+    mass = inverse * 0
+    for base in range(0, n, TILE):
+        _ids, x, keys = _read_groups(logits, ints, base, n, V, TILE)
+        mass += tl.sum(tl.sum(tl.where(keys > bound, tl.exp((x - top) * inverse), 0.0), 1), 0)
+    return mass
+
+
+@jit
+def _noisiest_above(logits, ints, bound, top, inverse, lowest, noise_key, n, V, TILE: tl.constexpr):
+    """Of the tokens whose key is above `bound` and that min-p allows: the noisiest one, and its key."""
+    best, winner, at = inverse * 0 + float("-inf"), V, bound
     for base in range(0, n, TILE):
         ids, x, keys = _read_groups(logits, ints, base, n, V, TILE)
-        scaled = (x - top) / temperature
-        over = (keys > bound) & (keys > _NONE)
-        mass += tl.sum(tl.sum(tl.where(over, tl.exp(scaled), 0.0), 1), 0)
-        noisy = tl.where(over & (scaled >= lowest), x / temperature + gumbel(noise_key, ids), float("-inf"))
+        over = (keys > bound) & (keys > _NONE) & ((x - top) * inverse >= lowest)
+        noisy = tl.where(over, x * inverse + gumbel(noise_key, ids), float("-inf"))
         tile_best = tl.max(tl.max(noisy, 1), 0)
         tile_winner = tl.min(tl.min(tl.where((noisy == tile_best) & over, ids, V), 1), 0)
         tile_at = tl.max(tl.max(tl.where(ids == tile_winner, keys, bound), 1), 0)
@@ -313,4 +366,16 @@ def _noisiest_above(logits, ints, bound, top, temperature, lowest, noise_key, n,
         better = tile_best > best
         best, winner = tl.where(better, tile_best, best), tl.where(better, tile_winner, winner)
         at = tl.where(better, tile_at, at)
-    return winner, at, mass
+    return winner, at
+
+
+@jit
+def _settle(logits, ints, winner, at, p, total, top, inverse, lowest, noise_key, n, V, TILE: tl.constexpr):
+    """Top-p: keep the winner if what is above it weighs less than p of all, or else look above it, and so on."""
+    done = p >= 1
+    while not done:
+        above = _mass_above(logits, ints, at, top, inverse, n, V, TILE)
+        done = (above < p * total) | (above == 0)
+        if not done:
+            winner, at = _noisiest_above(logits, ints, at, top, inverse, lowest, noise_key, n, V, TILE)
+    return winner

@@ -55,7 +55,7 @@ def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping
     block_d = next_power_of_2(D)
     # About 2,048 elements of keys and as many of values a program; each head is one line of D contiguous elements.
     heads = min(next_power_of_2(K), max(2048 // block_d, 1))
-    _kernel[(T, cdiv(K, heads))](
+    _store_kv_kernel[(T, cdiv(K, heads))](
         k, v, k_cache, v_cache, slot_mapping, K, k_cache.shape[1],
         k.stride(0), k.stride(1), v.stride(0), v.stride(1), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         D=D, BLOCK_D=block_d, HEADS=heads, num_warps=4,
@@ -63,7 +63,7 @@ def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping
 
 
 @jit
-def _kernel(
+def _store_kv_kernel(
     k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, K, B,
     k_stride_t, k_stride_h, v_stride_t, v_stride_h, stride_n, stride_b, stride_h,
     D: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr,
