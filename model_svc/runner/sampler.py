@@ -54,17 +54,16 @@ def draw(
     extras = [slots.extras.get(item.slot) for item in items]
     asking = [n for n, extra in enumerate(extras) if extra is not None and extra.num_top is not None]
     raw = logits[torch.tensor(asking, device=logits.device)] if asking else None
-    params = slots.params[sample_slots]
+    params = slots.params[:, sample_slots]
     penalties = _penalties(slots, items, extras, params)
     if penalties is not None:
         apply_penalties(logits, penalties)
-    columns = params.unbind(1)
     tokens = sample(
         logits,
-        columns[TEMPERATURE],
+        params[TEMPERATURE],
         slots.top_k[sample_slots],
-        columns[TOP_P],
-        columns[MIN_P],
+        params[TOP_P],
+        params[MIN_P],
         slots.seeds[sample_slots],
         output_index.long(),
     )
@@ -91,7 +90,7 @@ def _penalties(
         ]
         fields |= {"state": _ints(lines, params), "prompt_mask": mask, "output_counts": counts}
         names = {"presence": PRESENCE, "frequency": FREQUENCY, "repetition": REPETITION}
-        fields |= {name: params[:, column].contiguous() for name, column in names.items()}
+        fields |= {name: params[row] for name, row in names.items()}
     if any(extra is not None and extra.bias for extra in extras):
         biases = [extra.bias if extra is not None else {} for extra in extras]
         fields["bias_ids"] = _ints(_padded([list(bias) for bias in biases], -1), params)

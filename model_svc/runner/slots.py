@@ -16,7 +16,7 @@ from kernels.penalties import count_tokens
 from model_svc.engine.plan import NewSequence, StepPlan
 from wire.messages import SamplingParams
 
-# Columns of `params`, float32.
+# Rows of `params`, float32: one row per parameter, so that a step's values of one are contiguous for the kernels.
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = range(6)
 _NO_PENALTIES = (0.0, 0.0, 1.0)
 
@@ -41,7 +41,7 @@ class Slots:
         self.device = device
         self.block_tables = torch.zeros(num_slots, max_blocks, dtype=torch.int32, device=device)
         self.last_token = torch.zeros(num_slots, dtype=torch.int32, device=device)
-        self.params = torch.zeros(num_slots, 6, dtype=torch.float32, device=device)
+        self.params = torch.zeros(6, num_slots, dtype=torch.float32, device=device)
         self.top_k = torch.zeros(num_slots, dtype=torch.int32, device=device)
         self.seeds = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.num_blocks: dict[int, int] = {}
@@ -89,7 +89,7 @@ class Slots:
             sampling, stops = SamplingParams(temperature=0.0), ()
         penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
         row = (sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
-        self.params[slot] = torch.tensor(row, dtype=torch.float32)
+        self.params[:, slot] = torch.tensor(row, dtype=torch.float32)
         self.top_k[slot] = min(max(sampling.top_k, 0), self.vocab_size)
         self.seeds[slot] = _signed(new.seed)
         extras = Extras(

@@ -41,6 +41,7 @@ class RandomSource:
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Make a tensor."""
+        # On the CPU even for a GPU would make values equal everywhere, but takes minutes for billions of weights.
         generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) + self._seed)
         values = torch.randn(shape, generator=generator, device=self._device, dtype=self._dtype).mul_(self._spread)
         return values.add_(1) if "norm" in name.rsplit(".", 2)[-2] else values

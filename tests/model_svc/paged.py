@@ -78,8 +78,8 @@ class ModelDriver:
         self.model = model
         self.cache = KvCache(model.kv_shapes(), num_blocks, block_size, torch.float32, model.device)
         self.dealer = Dealer(num_blocks, block_size)
-        self._tables = torch.zeros(16, num_blocks, dtype=torch.int32)
-        self._last = torch.zeros(16, dtype=torch.int32)
+        self._tables = torch.zeros(16, num_blocks, dtype=torch.int32, device=model.device)
+        self._last = torch.zeros(16, dtype=torch.int32, device=model.device)
         self._num_blocks: dict[int, int] = {}
         self._block_size = block_size
 

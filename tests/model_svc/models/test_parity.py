@@ -149,3 +149,16 @@ def test_sequences_in_one_batch_do_not_touch_one_another(pair: tuple[Any, Path])
             got[n].append(logits)
     for parts, whole in zip(got, theirs, strict=True):
         close(torch.cat(parts), whole)
+
+
+@pytest.mark.gpu
+def test_compiled_kernels_give_the_logits_of_transformers(pair: tuple[Any, Path]) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    oracle, directory = pair
+    driver = ModelDriver(load_model(directory, dtype=torch.float32, device=torch.device("cuda")))
+    ids = prompt(37, seed=1)
+    theirs = expected(oracle, ids)
+    seq = Tracked(0, list(ids))
+    ours = torch.cat([driver.logits((seq, count))[0].cpu() for count in (24, 1, 9, 1, 1, 1)])
+    # A kernel's float32 products may run on tensor cores with shorter mantissas.
+    assert float((ours - theirs).abs().max()) < 0.02 * float(theirs.abs().max())

@@ -1,0 +1,35 @@
+"""A tiny random Llama, on any device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model_svc.models.config import parse_config
+from model_svc.models.decoder import Decoder
+from model_svc.models.load import build_model
+from model_svc.quant.dequantized import Dequantized
+from model_svc.weights.random import RandomSource
+
+VOCAB = 67  # no multiple of 32: the last word of a bit mask is not full
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+
+
+def tiny_llama(device: str = "cpu", **changes: Any) -> Decoder:
+    """Build a model whose greedy output is not constant; the same weights on every device."""
+    source = RandomSource(tied=False, spread=0.3)
+    where = torch.device(device)
+    config = parse_config(Path("tiny/config.json"), TINY | changes)
+    return build_model(config, source, Dequantized(torch.float32, where), device=where)
