@@ -58,9 +58,8 @@ def test_the_policy_alone_would_stop_a_script_that_came_through(chat: ChatPage) 
 
 
 def test_nesting_beyond_the_parsers_stack_is_shown_as_text(ring: LiveRing, chat: ChatPage) -> None:
-    text = "> " * 20_000 + "deep"
-    shown = chat.call("growing_text", _GROW, [text, 1])
-    assert "deep" in shown
+    for text in ("> " * 20_000 + "deep", "- " * 20_000 + "deep", "[" * 20_000 + "deep"):
+        assert "deep" in chat.call("growing_text", _WHOLE, text)
 
 
 def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:
@@ -141,7 +140,7 @@ def blank(chat: ChatPage) -> ChatPage:
     return chat
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PIECES, max_size=25).map("".join), st.integers(1, 7))
 def test_text_that_grew_reads_like_text_that_came_whole(blank: ChatPage, text: str, size: int) -> None:
     grown = blank.call("growing_text", _GROW, [text, size])

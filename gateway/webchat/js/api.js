@@ -61,13 +61,7 @@ export class Api {
       const headers = { accept };
       if (body !== undefined) headers["content-type"] = "application/json";
       if (this.#key) headers.authorization = `Bearer ${this.#key}`;
-      let response;
-      try {
-        response = await fetch(path, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
-      } catch (error) {
-        if (error.name === "AbortError") throw error;
-        throw new Problem({});
-      }
+      const response = await send(path, { method, headers, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) }, signal);
       if (response.ok) return response;
       if (response.status !== 401 || !(await this.#newKey(again))) throw await problemOf(response);
     }
@@ -82,5 +76,21 @@ export class Api {
     remember("key", answer.keep ? answer.key : null);
     remember("key", answer.keep ? null : answer.key, tabStorage());
     return true;
+  }
+}
+
+// The edge answers or sends a keep-alive within seconds; after a minute without headers nobody is there.
+const SILENCE_MS = 60_000;
+
+async function send(path, options, signal) {
+  const silence = new AbortController();
+  const timer = setTimeout(() => silence.abort(), SILENCE_MS);
+  try {
+    return await fetch(path, { ...options, signal: signal ? AbortSignal.any([signal, silence.signal]) : silence.signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem({});
+  } finally {
+    clearTimeout(timer);
   }
 }

@@ -6,6 +6,7 @@ import { make } from "./dom.js";
 
 // The last block may still become part of the one before it ("1" of a list item "1."), so two stay open.
 const NUM_OPEN = 2;
+const SLOW_MS = 16;
 
 export class GrowingText {
   #tail = ""; // source of the open blocks
@@ -14,6 +15,7 @@ export class GrowingText {
   #settled = []; // raw text of the final blocks
   #fence = null;
   #frame = 0;
+  #restUntil = 0;
   #hasDefinitions = false;
   #finished = false;
   source = "";
@@ -27,7 +29,18 @@ export class GrowingText {
     if (this.#finished) return this.replace(this.source + text);
     this.source += text;
     this.#pending += text;
-    this.#frame ||= requestAnimationFrame(() => this.#draw());
+    this.#schedule();
+  }
+
+  // Text that is slow to draw is drawn less often: three quarters of the time belong to the rest of the page.
+  #schedule() {
+    this.#frame ||= requestAnimationFrame((now) => {
+      this.#frame = 0;
+      if (now < this.#restUntil) return this.#schedule();
+      this.#draw();
+      const end = performance.now();
+      if (end - now > SLOW_MS) this.#restUntil = end + 3 * (end - now);
+    });
   }
 
   /** The text is `text`, whole: nothing more will come. */

@@ -28,12 +28,16 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+// Quotes and lists in one another cost the square of their depth; nobody means 40 of them.
+const TOO_DEEP = /^[ \t]*(?:>[ \t]?|[*+-][ \t]+|\d{1,9}[.)][ \t]+){40}/m;
+
 /** Cut markdown into block tokens; each has the `raw` text that it came from. */
 export function blocksOf(source) {
+  if (TOO_DEEP.test(source)) return [{ type: "unreadable", raw: source }];
   try {
     return marked.lexer(source);
   } catch {
-    return [{ type: "unreadable", raw: source }]; // nested beyond the parser's stack
+    return [{ type: "unreadable", raw: source }]; // nested beyond the parser's stack in some other way
   }
 }
 
