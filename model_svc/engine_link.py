@@ -17,6 +17,10 @@ from model_svc.settings import ModelSettings
 
 _STOP_S = 5.0
 
+# Idle OpenMP threads sleep instead of spinning: beside other work on 2 busy cores a step took 0.17 s instead of 1.5 s
+# (SmolLM2-135M, float32, torch 2.13). Whoever has a machine to itself may set it to ACTIVE.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 
 class EngineDiedError(RuntimeError):
     """The engine process is gone; the message says why, as far as it said so itself."""
@@ -72,6 +76,7 @@ class EngineLink:
                 stdout=None,
                 stderr=None,
                 pass_fds=(theirs.fileno(),),
+                env={**_ENVIRONMENT, **os.environ},
             )
         pipe = ServiceEnd(ours)
         try:
