@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,9 @@ import pytest
 import redis
 
 from wire.bus import Bus, BusOptions
+
+# Before torch is imported: spinning OpenMP threads make a test ten times slower on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The same examples in every run, and no deadline: a busy machine must not fail a test.
 hypothesis.settings.register_profile("headrace", derandomize=True, deadline=None, max_examples=50)
