@@ -18,7 +18,14 @@ from model_svc.outbox import Outbox
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from wire import errors, telemetry, topics
 from wire.bus import Bus, Delivery
-from wire.errors import DeadlineExceededError, HeadraceError, InternalError, RequestCancelledError, UnavailableError
+from wire.errors import (
+    DeadLetterError,
+    DeadlineExceededError,
+    HeadraceError,
+    InternalError,
+    RequestCancelledError,
+    UnavailableError,
+)
 from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
 
 log = logging.getLogger(__name__)
@@ -26,6 +33,7 @@ log = logging.getLogger(__name__)
 GROUP = "replica"
 _FIELDS = ("request", "prompt", "checkpoint")
 _RETRY_S = 1.0
+MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
 
 class Replica:
@@ -166,6 +174,8 @@ class Replica:
 
     async def _submit(self, request: OpenRequest) -> None:
         job = request.job
+        if job.attempt >= MAX_ATTEMPTS:
+            raise DeadLetterError(f"{job.attempt} replicas were lost while they worked on this request")
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")

@@ -76,8 +76,9 @@ async def _drain(
 ) -> None:
     """When asked to stop: ask for no new work, finish what is here, leave the rest to be placed elsewhere."""
     await stop.wait()
-    heartbeat.become("draining")
+    heartbeat.state = "draining"
     with anyio.move_on_after(drain_s):
+        await heartbeat.beat()  # before the end, however soon it comes: balancers must stop placing here
         await replica.requests.idle.wait()
     if replica.requests.num_open:
         log.warning("%d requests did not end in %.0f s; others take them over", replica.requests.num_open, drain_s)

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from model_svc.engine.request import EngineRequest
 from model_svc.outbox import EDGE_MAXLEN
+from model_svc.replica import MAX_ATTEMPTS
 from tests.model_svc.engine.oracle import answer
 from tests.model_svc.house import BLOCK_SIZE, END_THINK, EOS, MODEL, ROOT, House, house, make_model, settings_for
 from tests.model_svc.scripted_runner import Script, hashed_reply
@@ -215,6 +216,16 @@ async def test_a_moved_request_goes_on_from_its_checkpoint(bus: Bus, bus_url: st
         await home.until(lambda: home.finish_reason("r"))
     assert home.answer("r") == whole[5:]
     assert (home.chunks[0].index, home.chunks[0].attempt) == (5, 1)
+
+
+async def test_a_request_that_outlived_many_replicas_is_given_up(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, Script(pieces=[EOS]))
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        await home.place("poison", [1], attempt=MAX_ATTEMPTS)
+        await home.place("fine", [1], attempt=MAX_ATTEMPTS - 1)
+        await home.until(lambda: home.failures and home.finish_reason("fine"))
+        await home.until_open_work_is(0)
+    assert [(failure.request_id, failure.code) for failure in home.failures] == [("poison", "dead_letter")]
 
 
 async def test_every_partition_is_read(bus: Bus, bus_url: str, tmp_path: Path) -> None:

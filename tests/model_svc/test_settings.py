@@ -1,0 +1,38 @@
+"""A wrong setting of a replica is named at the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_svc.settings import ModelSettings
+from wire.settings import SettingsError, load
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MODEL", "unknown"),
+        ("SCHEDULING_POLICY", "random"),
+        ("RUNNER", "no_function"),
+        ("NUM_BLOCKS", "0"),
+        ("MAX_NUM_SEQS", "0"),
+        ("MAX_NUM_BATCHED_TOKENS", "-1"),
+        ("HEARTBEAT_S", "0"),
+        ("STALL_S", "nan"),
+        ("THREADS", "many"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(ModelSettings, {f"HEADRACE_{name}": value})
+    assert name.lower() in str(caught.value)
+
+
+def test_the_first_model_is_served_unless_another_is_named() -> None:
+    assert load(ModelSettings, {"HEADRACE_MODELS": "a,b"}).served_model == "a"
+    assert load(ModelSettings, {"HEADRACE_MODELS": "a,b", "HEADRACE_MODEL": "b"}).served_model == "b"
+
+
+def test_limits_are_numbers_or_left_to_the_machine() -> None:
+    assert load(ModelSettings, {}).num_blocks is None
+    assert load(ModelSettings, {"HEADRACE_NUM_BLOCKS": "512"}).num_blocks == 512
