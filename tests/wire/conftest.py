@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shutil
 import socket
 import subprocess
@@ -38,6 +40,23 @@ def make_job() -> MakeJob:
         return Job(request_id=request_id, **{**known, **changes})
 
     return make
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bound every async test here: a mechanism that is missing often shows as waiting for ever."""
+    for item in items:
+        ours = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
+        if ours and inspect.iscoroutinefunction(item.obj):
+            item.obj = _bounded(item.obj)
+
+
+def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def bounded(**fixtures: Any) -> None:
+        with anyio.fail_after(60):
+            await test(**fixtures)
+
+    return bounded
 
 
 class Relay:

@@ -148,7 +148,8 @@ async def test_the_first_failure_of_a_job_counts(bus: Bus, make_job: Any) -> Non
     await bus.fail(job, InternalError("first"), desk="a")
     assert await bus.hand_off(delivery, job, to=TOKENIZER) is HandOff.CANCELLED
     messages = [Failure(request_id="r1", attempt=0, code="internal_error", message="first", desk="a")]
-    assert [await letter(bus, job.edge)] == messages
+    async with aclosing(bus.inbox(job.edge)) as inbox:
+        assert [await anext(inbox) for _ in range(2)] == 2 * messages  # whoever ends it again says the same
     assert await length(bus, TOKENIZER) == 0
 
 
