@@ -28,6 +28,7 @@ class Heartbeat:
         self._model = model
         self._interval_s = interval_s
         self._changed = anyio.Event()
+        self._beating = anyio.Lock()
         self.state = "loading"
         self.info: RunnerInfo | None = None
         self.load: EngineLoad | None = None
@@ -48,7 +49,8 @@ class Heartbeat:
     async def beat(self) -> None:
         """Publish one status; while the bus is away nobody could hear it anyway."""
         try:
-            await self._bus.publish(topics.status(self._model), self._status(), maxlen=STATUS_MAXLEN)
+            async with self._beating:  # an older state must not land behind a newer one
+                await self._bus.publish(topics.status(self._model), self._status(), maxlen=STATUS_MAXLEN)
         except HeadraceError as error:
             log.warning("no heartbeat: %r", error)
 
