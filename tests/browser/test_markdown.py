@@ -57,9 +57,18 @@ def test_the_policy_alone_would_stop_a_script_that_came_through(chat: ChatPage) 
     chat.faults.clear()  # the browser reports what it refused
 
 
-def test_nesting_beyond_the_parsers_stack_is_shown_as_text(ring: LiveRing, chat: ChatPage) -> None:
-    for text in ("> " * 20_000 + "deep", "- " * 20_000 + "deep", "[" * 20_000 + "deep"):
-        assert "deep" in chat.call("growing_text", _WHOLE, text)
+@pytest.mark.parametrize("mark", ["> ", "- ", ">", "1. "])
+def test_quotes_and_lists_nested_without_end_are_shown_as_text_without_parsing(chat: ChatPage, mark: str) -> None:
+    """Parsing them costs the square of their depth, and in the end the parser's stack."""
+    shown, parsed = chat.call("growing_text", _COUNTED, mark * 20_000 + "deep")
+    assert "deep" in shown
+    assert parsed == 0
+
+
+def test_text_that_breaks_the_parser_is_shown_as_text(chat: ChatPage) -> None:
+    broken = "marked.Lexer.prototype.lex = () => { throw new RangeError('stack'); };"
+    shown, _ = chat.call("growing_text", _COUNTED.replace("/* broken */", broken), "# <b>deep</b>")
+    assert shown == '<div class="block"><p class="unformatted"># &lt;b&gt;deep&lt;/b&gt;</p></div>'
 
 
 def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:
@@ -86,28 +95,43 @@ def test_earlier_blocks_keep_their_nodes_while_the_answer_grows(ring: LiveRing, 
     assert chat.answer.locator("h1").evaluate("node => node.marked")
 
 
+def test_an_open_block_that_did_not_change_keeps_its_node(chat: ChatPage) -> None:
+    kept = """
+        const text = new m.GrowingText(document.createElement('div'));
+        text.append('- a\\n- b\\n\\nThe last');
+        await new Promise(requestAnimationFrame);
+        const list = text.root.querySelector('ul');
+        text.append(' block grows');
+        text.finish();
+        return text.root.textContent.includes('grows') && text.root.querySelector('ul') === list;
+    """
+    assert chat.call("growing_text", kept)
+
+
 def test_a_long_answer_costs_no_more_per_token_at_its_end(chat: ChatPage) -> None:
     """Counts the characters that are parsed again, not the time: 200 paragraphs must not be read 200 times."""
-    parsed = chat.call(
-        "growing_text",
-        """
-        const marked = await import('/vendor/marked.esm.js');
-        const text = new m.GrowingText(document.createElement('div'));
-        let parsed = 0;
-        const lex = marked.Lexer.prototype.lex;
-        marked.Lexer.prototype.lex = function (source) { parsed += source.length; return lex.call(this, source); };
-        try {
-          for (let i = 0; i < 200; i += 1) {
-            text.append(`Paragraph ${i} says something.\\n\\n`);
-            await new Promise(requestAnimationFrame);
-          }
-        } finally { marked.Lexer.prototype.lex = lex; }
-        return parsed / text.source.length;
-        """,
-    )
-    assert parsed < 4
+    text = "".join(f"Paragraph {number} says something.\n\n" for number in range(200))
+    _, parsed = chat.call("growing_text", _COUNTED.replace("1e9", "40"), text)
+    assert parsed < 5 * len(text)
 
 
+_COUNTED = """
+    const marked = await import('/vendor/marked.esm.js');
+    const root = document.createElement('div');
+    const text = new m.GrowingText(root);
+    let parsed = 0;
+    const lex = marked.Lexer.prototype.lex;
+    marked.Lexer.prototype.lex = function (source) { parsed += source.length; return lex.call(this, source); };
+    /* broken */
+    try {
+      for (let at = 0; at < argument.length; at += 1e9) {
+        text.append(argument.slice(at, at + 1e9));
+        await new Promise(requestAnimationFrame);
+      }
+      text.finish();
+    } finally { marked.Lexer.prototype.lex = lex; }
+    return [root.innerHTML, parsed];
+"""
 _GROW = """
     const [text, size] = argument;
     const root = document.createElement('div');
