@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "head_dim": 16,
     "max_position_embeddings": 256,
     "tie_word_embeddings": False,
 }

@@ -269,7 +269,7 @@ def test_only_rows_that_sample_reach_the_head(runner: TorchRunner, monkeypatch: 
 
 def test_the_pool_is_sized_by_memory_and_a_pool_of_nothing_is_refused(tiny_model: Decoder) -> None:
     runner = make_runner(tiny_model, kv_memory_bytes=10_000, block_size=4, max_num_seqs=8)
-    assert runner.info.kv_bytes_per_token == 2 * 2 * 2 * 8 * 4  # layers, k and v, KV heads, head dim, float32
-    assert runner.info.num_blocks == 10_000 // (4 * 256)
+    assert runner.info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4  # layers, k and v, KV heads, head dim, float32
+    assert runner.info.num_blocks == 10_000 // (4 * 512)
     with pytest.raises(RunnerConfigError, match="no room for one block"):
         make_runner(tiny_model, kv_memory_bytes=100)
