@@ -83,4 +83,6 @@ class Heartbeat:
             max_num_seqs=info.max_num_seqs,
             interval_s=self._interval_s,
             device=info.device,
+            kv_waste=load.waste,
+            num_preemptions=load.num_preemptions,
         )

@@ -335,7 +335,10 @@ class TokenBatch(Message, frozen=True, kw_only=True):
 
 
 class ReplicaStatus(Message, frozen=True, kw_only=True):
-    """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone)."""
+    """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
+
+    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` counts since the replica's start.
+    """
 
     replica_id: str
     model: str
@@ -351,6 +354,8 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     max_num_seqs: int = 0
     interval_s: float = 0.5
     device: str = ""
+    kv_waste: float = 0.0
+    num_preemptions: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):
