@@ -117,19 +117,53 @@ def _llama(_header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu")
 
 
-def _gemma3(header: GgufHeader, config: dict[str, Any]) -> None:
-    layers = config["num_hidden_layers"]
-    # GGUF does not store the score scale: it is that of the head size but for the 27B model, known by its 62 layers.
-    scalar = config["hidden_size"] // config["num_attention_heads"] if layers == 62 else config["head_dim"]
+def _qwen2(_header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_act="silu", use_sliding_window=False)
+
+
+def _qwen3(_header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_act="silu", use_sliding_window=False)
+
+
+def _gemma2(header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(
-        architectures=["Gemma3ForCausalLM"],
-        model_type="gemma3_text",
-        hidden_activation="gelu_pytorch_tanh",
-        sliding_window=header.value("gemma3.attention.sliding_window", int),
-        rope_local_base_freq=10000.0,
-        query_pre_attn_scalar=scalar,
-        layer_types=["full_attention" if n % 6 == 5 else "sliding_attention" for n in range(layers)],
+        architectures=["Gemma2ForCausalLM"],
+        model_type="gemma2",
+        attn_logit_softcapping=_short(header.value("gemma2.attn_logit_softcapping", float, 50.0)),
+        final_logit_softcapping=_short(header.value("gemma2.final_logit_softcapping", float, 30.0)),
+        **_gemma(header, config, period=2, largest=46),
     )
 
 
-_SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {"llama": _llama, "gemma3": _gemma3}
+def _gemma3(header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(
+        architectures=["Gemma3ForCausalLM"],
+        model_type="gemma3_text",
+        rope_local_base_freq=10000.0,
+        **_gemma(header, config, period=6, largest=62),
+    )
+
+
+def _gemma(header: GgufHeader, config: dict[str, Any], *, period: int, largest: int) -> dict[str, Any]:
+    """Return what both Gemmas share; each `period`-th layer is full.
+
+    GGUF does not store the score scale: it is that of the head size but for the 27B models, known by `largest` layers.
+    """
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": header.value(
+            f"{header.metadata['general.architecture']}.attention.sliding_window", int, 4096
+        ),
+        "query_pre_attn_scalar": config["hidden_size"] // heads if layers == largest else config["head_dim"],
+        "layer_types": ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)],
+    }
+
+
+_SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+}

@@ -13,7 +13,10 @@ HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 7
 
 def tiny_model_file(path: Path, family: str) -> Path:
     """Write a model of 7 layers: enough for Gemma 3 to have a full layer among windowed ones."""
-    HEAD_DIM = 256 if family == "gemma3" else 16  # transformers scales Gemma's scores by 256 whatever the file says
+    gemma = family.startswith("gemma")
+    HEAD_DIM = {"gemma3": 256, "gemma2": 256, "qwen2": 8, "qwen3": 128}.get(
+        family, 16
+    )  # transformers takes these whatever the file says
     rng = np.random.default_rng(3)
 
     def matrix(*shape: int) -> np.ndarray:
@@ -22,7 +25,7 @@ def tiny_model_file(path: Path, family: str) -> Path:
     def norm(size: int) -> np.ndarray:
         return (1 + rng.standard_normal(size) * 0.2).astype(np.float32)
 
-    metadata = byte_vocab() if family == "llama" else sentencepiece_vocab(prefix=False)
+    metadata = sentencepiece_vocab(prefix=False) if gemma else byte_vocab()
     vocab = len(metadata["tokenizer.ggml.tokens"])
     metadata = {key: value for key, value in metadata.items() if not key.startswith("llama.")}
     metadata |= {
@@ -36,7 +39,7 @@ def tiny_model_file(path: Path, family: str) -> Path:
         f"{family}.attention.key_length": HEAD_DIM,
         f"{family}.attention.value_length": HEAD_DIM,
         f"{family}.attention.layer_norm_rms_epsilon": 1e-5,
-        f"{family}.rope.freq_base": 1000000.0 if family == "gemma3" else 5000.0,
+        f"{family}.rope.freq_base": 1000000.0 if family == "gemma3" else 10000.0,
         f"{family}.rope.dimension_count": HEAD_DIM,
         f"{family}.vocab_size": vocab,
     }
@@ -53,15 +56,24 @@ def tiny_model_file(path: Path, family: str) -> Path:
             f"blk.{n}.ffn_up.weight": matrix(INNER, HIDDEN),
             f"blk.{n}.ffn_down.weight": matrix(HIDDEN, INNER),
         }
-        if family == "gemma3":
+        if family in ("gemma3", "qwen3"):
             tensors |= {
                 f"blk.{n}.attn_q_norm.weight": norm(HEAD_DIM),
                 f"blk.{n}.attn_k_norm.weight": norm(HEAD_DIM),
+            }
+        if family == "qwen2":
+            tensors |= {
+                f"blk.{n}.attn_q.bias": matrix(HEADS * HEAD_DIM),
+                f"blk.{n}.attn_k.bias": matrix(KV_HEADS * HEAD_DIM),
+                f"blk.{n}.attn_v.bias": matrix(KV_HEADS * HEAD_DIM),
+            }
+        if gemma:
+            tensors |= {
                 f"blk.{n}.post_attention_norm.weight": norm(HIDDEN),
                 f"blk.{n}.post_ffw_norm.weight": norm(HIDDEN),
             }
-    if family == "gemma3":
-        metadata["gemma3.attention.sliding_window"] = 6
+    if gemma:
+        metadata[f"{family}.attention.sliding_window"] = 6
     else:
         tensors["output.weight"] = matrix(vocab, HIDDEN)
     return write(path, metadata, tensors)

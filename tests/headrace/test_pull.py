@@ -351,7 +351,7 @@ def test_an_interrupted_download_stops_pip_and_leaves_nothing(
     assert leftovers(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
 def test_a_pulled_gguf_file_computes_what_transformers_computes_from_it(tmp_path: Path, family: str) -> None:
     """transformers reads the same file by its own reader, names and un-permutation."""
     import torch
