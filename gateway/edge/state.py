@@ -46,7 +46,9 @@ class State(Collector):
         waiting = GaugeMetricFamily("headrace_replica_waiting", "Sequences waiting.", labels=_REPLICA)
         blocks = GaugeMetricFamily("headrace_replica_blocks", "KV blocks.", labels=_REPLICA)
         free = GaugeMetricFamily("headrace_replica_free_blocks", "KV blocks nobody uses.", labels=_REPLICA)
-        waste = GaugeMetricFamily("headrace_replica_kv_waste", "Share of held KV room without a token.", labels=_REPLICA)
+        waste = GaugeMetricFamily(
+            "headrace_replica_kv_waste", "Share of held KV room without a token.", labels=_REPLICA
+        )
         preempted = CounterMetricFamily("headrace_replica_preemptions", "Sequences preempted.", labels=_REPLICA)
         for status in self._replicas.alive():
             labels = (status.model, status.replica_id)
