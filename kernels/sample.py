@@ -4,8 +4,8 @@ All three filters are thresholds on the logit, ties kept: top-k keeps x >= the k
 probability strictly above x (among what top-k kept) is below p, min-p keeps what has at least min_p of the best one's.
 So the draw is the noisiest token above one threshold, and the threshold need not be known: the noisiest token of a
 superset is either allowed, or everything at or below it is out. One pass over the logits finds the maxima of groups of
-128 tokens, and without top-k the noisiest token of all; what is above it lies in the few groups whose maximum is. With
-top-k the k-th largest group maximum bounds the threshold from below, and the tokens from there on are few: sort those.
+128 tokens, and the noisiest token of all; what is above it lies in the few groups whose maximum is. With top-k or min-p
+the k-th largest group maximum bounds the threshold from below, and the tokens from there on are few: sort those.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -168,10 +168,7 @@ def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, V, groups, chunks, CHUNK_GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Read the logits once. With top-k: group maxima. Without: the chunk's noisiest token, and for a filter more.
-
-    Top-p and min-p judge that token by group maxima and by the mass of the chunk.
-    """
+    """Read the logits once: group maxima and mass for filters; the noisiest token, unless top-k or min-p bounds it."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group = chunk * CHUNK_GROUPS + tl.arange(0, CHUNK_GROUPS)
     ids = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
@@ -179,19 +176,18 @@ def _sample_scan_kernel(
     x = tl.where(x == x, x, float("-inf"))
     temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
     floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
-    if (temperature > 0) & (k > 0) & (k < V):
-        tl.store(floats + group, tl.max(x, 1), mask=group < groups)
+    bounded = (temperature > 0) & (((k > 0) & (k < V)) | (tl.load(min_p_ptr + row) > 0))
+    if bounded | (temperature > 0) & (tl.load(top_p_ptr + row) < 1):
+        best = tl.max(x, 1)
+        top = tl.max(best, 0)
+        pivot = tl.where(top == float("-inf"), 0.0, top)
+        tl.store(floats + group, best, mask=group < groups)
+        tl.store(floats + groups + chunk, top)
+        mass = tl.sum(tl.sum(tl.exp((x - pivot) * (1 / temperature)), 1), 0)
+        tl.store(floats + groups + chunks + chunk, mass)
         if chunk == 0:
             tl.store(ints + groups + chunks, 0)  # candidates found so far
-    else:
-        if (temperature > 0) & ((tl.load(top_p_ptr + row) < 1) | (tl.load(min_p_ptr + row) > 0)):
-            best = tl.max(x, 1)
-            top = tl.max(best, 0)
-            pivot = tl.where(top == float("-inf"), 0.0, top)
-            tl.store(floats + group, best, mask=group < groups)
-            tl.store(floats + groups + chunk, top)
-            mass = tl.sum(tl.sum(tl.exp((x - pivot) * (1 / temperature)), 1), 0)
-            tl.store(floats + groups + chunks + chunk, mass)
+    if not bounded:
         if temperature > 0:
             key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
             x = x * (1 / temperature) + gumbel(key, ids)
@@ -212,44 +208,49 @@ def _sample_select_kernel(
     p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
     floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
     logits = logits_ptr + row * row_stride
-    group = tl.arange(0, GROUPS)
-    inverse = 1 / temperature
-    if (temperature > 0) & (k > 0) & (k < V):
-        key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
-        best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
-        top = tl.max(best, 0)
-        bound = _kth_group(_order_key(best), _order_key(top), k)
-        n = _list_groups(ints, group, _order_key(best) >= bound)
+    group, chunk = tl.arange(0, GROUPS), tl.arange(0, CHUNKS)
+    inverse, lowest = 1 / temperature, tl.log(min_p)
+    k = tl.where(k < V, k, 0)
+    key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
+    if (temperature > 0) & ((k > 0) | (min_p > 0)):
+        best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
+        if k > 0:
+            bound = _kth_group(_order_key(best), _order_key(top), k)
+        else:  # one ulp of slack: the exact test follows
+            bound = _order_key(top + lowest * temperature * 1.000001) - 1
+            bound = tl.minimum(tl.maximum(bound, _NONE + 1), _order_key(top))
+        n = _list_groups(ints, group, (_order_key(best) >= bound) & (group < groups))
         found = found_ptr + row * CANDIDATES
         count = _collect(logits, ints, found, ints + groups + chunks, bound, n, V, TILE, CANDIDATES)
         if count <= CANDIDATES:
-            winner = _draw_sorted(found, count, k, p, min_p, inverse, key, CANDIDATES)
+            winner = _draw_sorted(found, count, k, p, total, lowest, inverse, key, CANDIDATES)
         else:
-            floor, total = _kth_largest(logits, ints, bound, _order_key(top), k, top, inverse, n, V, TILE)
-            winner, at = _noisiest_above(logits, ints, floor - 1, top, inverse, tl.log(min_p), key, n, V, TILE)
-            winner = _settle(logits, ints, winner, at, p, total, top, inverse, tl.log(min_p), key, n, V, TILE)
-        tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
+            if k > 0:
+                bound, total = _kth_largest(logits, ints, bound, _order_key(top), k, top, inverse, n, V, TILE)
+            winner, at = _noisiest_above(logits, ints, bound - 1, top, inverse, lowest, key, n, V, TILE)
+            winner = _settle(logits, ints, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
     else:
-        chunk = tl.arange(0, CHUNKS)
         noisiest = tl.load(floats + groups + 2 * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
         ids = tl.load(ints + groups + chunk, mask=chunk < chunks, other=V)
         winner = tl.min(tl.where(noisiest == tl.max(noisiest, 0), ids, V), 0)
-        if (temperature > 0) & ((p < 1) | (min_p > 0)):
-            key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
-            best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
-            top = tl.max(best, 0)
-            chunk_top = tl.load(floats + groups + chunk, mask=chunk < chunks, other=float("-inf"))
-            mass = tl.load(floats + groups + chunks + chunk, mask=chunk < chunks, other=0.0)
-            total = tl.sum(tl.where(mass > 0, mass * tl.exp((chunk_top - top) * inverse), 0.0), 0)
+        if (temperature > 0) & (p < 1):
+            best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
             x = tl.load(logits + winner).to(tl.float32)
             at = _order_key(tl.where(x == x, x, float("-inf")))
-            lowest = tl.log(min_p)
-            # Whatever comes now is above the winner: of the other groups nothing is read.
+            # What weighs against the winner is above it: of the other groups nothing is read.
             n = _list_groups(ints, group, _order_key(best) > at)
-            if ((x - top) * inverse < lowest) & (n > 0):
-                winner, at = _noisiest_above(logits, ints, at, top, inverse, lowest, key, n, V, TILE)
             winner = _settle(logits, ints, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
-        tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
+    tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
+
+
+@jit
+def _summary(floats, group, chunk, groups, chunks, inverse):
+    """The groups' maxima, the best logit and the mass of all, as the scan left them."""
+    best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
+    top = tl.max(best, 0)
+    chunk_top = tl.load(floats + groups + chunk, mask=chunk < chunks, other=float("-inf"))
+    mass = tl.load(floats + groups + chunks + chunk, mask=chunk < chunks, other=0.0)
+    return best, top, tl.sum(tl.where(mass > 0, mass * tl.exp((chunk_top - top) * inverse), 0.0), 0)
 
 
 @jit
@@ -297,20 +298,20 @@ def _collect(logits, ints, found, counter, bound, n, V, TILE: tl.constexpr, CAND
 
 
 @jit
-def _draw_sorted(found, count, k, p, min_p, inverse, noise_key, CANDIDATES: tl.constexpr):
+def _draw_sorted(found, count, k, p, total, lowest, inverse, noise_key, CANDIDATES: tl.constexpr):
     """Draw among the candidates: sorted by logit, then id, so that no order of arrival shows in a sum."""
     rank = tl.arange(0, CANDIDATES)
     entry = tl.load(found + rank, mask=rank < count, other=-0x8000000000000000)
     entry = tl.sort(entry, descending=True)
     keys, ids = (entry >> 32).to(tl.int32), (0x7FFFFFFF - (entry & 0x7FFFFFFF)).to(tl.int32)
     x = _order_key(keys.to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
-    kth = tl.min(tl.where(rank == tl.minimum(k, count) - 1, keys, 0x7FFFFFFF), 0)
+    kth = tl.min(tl.where(rank == tl.minimum(tl.where(k > 0, k, count), count) - 1, keys, 0x7FFFFFFF), 0)
     kept = (rank < count) & (keys >= kth)
     top = tl.max(tl.where(kept, x, float("-inf")), 0)
     scaled = (x - top) * inverse
     weight = tl.where(kept, tl.exp(scaled), 0.0)
-    total = tl.sum(weight, 0)
-    noisy = tl.where(kept & (scaled >= tl.log(min_p)), x * inverse + gumbel(noise_key, ids), float("-inf"))
+    total = tl.where(k > 0, tl.sum(weight, 0), total)
+    noisy = tl.where(kept & (scaled >= lowest), x * inverse + gumbel(noise_key, ids), float("-inf"))
     winner, done = tl.min(ids, 0), count < 0
     while not done:
         noisiest = tl.max(noisy, 0)

@@ -94,6 +94,26 @@ def test_windows_soft_caps_and_sinks(device, close, window, softcap, sinks):
     close(batch.run(**options), batch.truth(**options), loose=3)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("softcap", [None, 20.0])
+@pytest.mark.parametrize("window", [None, 1, 77, 200])
+def test_long_prefills_in_16_bits(close, window, softcap, sinks, D):
+    """On a Hopper card these take the kernel of `hopper_prefill.py`; several tiles of keys, some cut by the window."""
+    batch = Batch([(300, 300), (90, 700), (1, 40), (33, 512)], 6, 2, D, B=16, dtype=torch.bfloat16, device="cuda")
+    options = {
+        "scale": 0.1,
+        "window": window,
+        "softcap": softcap,
+        "sinks": torch.randn(6, device="cuda") if sinks else None,
+    }
+    out = batch.run(**options)
+    close(out, batch.truth(**options))
+    assert torch.equal(out, batch.run(**options))
+
+
 @pytest.mark.parametrize("splits", [1, 2, 3, 8])
 @pytest.mark.parametrize("window", [None, 300])
 def test_a_decode_cut_in_splits_is_merged(device, close, splits, window):
