@@ -216,3 +216,11 @@ def test_old_configs_without_a_list_of_layer_kinds_mean_what_transformers_makes_
     config = parse_config(Path("x/config.json"), GOOD | changes | {"architectures": [architecture]})
     pattern = model_class(config).window_pattern
     assert [config.layer_type(n, pattern) for n in range(14)] == wanted
+
+
+def test_bfloat16_stays_near_the_exact_mode(checkpoint: Path) -> None:
+    exact = logits(load(checkpoint))
+    rough = logits(load_model(checkpoint, dtype=torch.bfloat16, device=CPU))
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, exact)
+    assert float((rough - exact).abs().max()) < 0.05 * float(exact.abs().max())
