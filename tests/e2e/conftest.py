@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.house import House, headrace_up
+from tests.model_fixture import smollm2_path as smollm2_path
 
 
 @pytest.fixture(scope="session")
