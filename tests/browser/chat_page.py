@@ -81,6 +81,14 @@ class ChatPage:
         expect(self.turns).to_have_count(before + 1)
         self.until_done()
 
+    def rename(self, title: str, new: str) -> None:
+        """Rename a conversation in the side list."""
+        item = self.page.locator(".side-item", has_text=title)
+        item.hover()
+        self.button("Rename", item).click()
+        self.page.get_by_label("Title").fill(new)
+        self.page.keyboard.press("Enter")
+
     def until_done(self) -> None:
         """Wait until the newest answer is complete and its bill is there."""
         expect(self.newest).to_have_attribute("data-status", "completed")

@@ -100,6 +100,34 @@ def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: Seco
     edge.kill()
 
 
+def test_after_an_outage_the_conversation_on_screen_is_read_again(
+    ring: LiveRing, edge: SecondEdge, open_page: OpenPage
+) -> None:
+    chat = open_page(edge.url)
+    ring.play(*spoken("Yes."))
+    chat.ask("Are you there?")
+    edge.kill()
+    ring.portal.call(_say, ring, chat.page.url.rpartition("/")[2], "From elsewhere")
+    chat.rename("Are you there?", "Lost")
+    expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
+    edge.start()
+    expect(chat.newest.locator(".said")).to_have_text("From elsewhere", timeout=15_000)
+    chat.page.close()
+    edge.kill()
+
+
+async def _say(ring: LiveRing, conversation: str, text: str) -> None:
+    body = {"model": "tiny", "input": text, "conversation": conversation}
+    (await ring.ring.http.post("/v1/responses", json=body)).raise_for_status()
+
+
+def test_a_list_that_could_not_be_read_is_read_again(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("A question")
+    chat.page.route("**/v1/conversations?*", lambda route: route.abort(), times=2)
+    chat.page.reload()
+    expect(chat.conversations).to_have_text(["A question"])
+
+
 def test_a_reload_in_mid_answer_shows_what_the_server_kept(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("Half an answer"), finish=None)
     chat.send("A question")
@@ -120,6 +148,12 @@ def test_a_full_server_is_named_as_such_and_the_message_can_be_sent_again(live: 
     expect(first.answer).to_have_text("Done.")
     second.send("Me too")
     expect(second.notices).to_contain_text("The server has all the work it can take. Try again in")
+    with second.page.expect_response("**/items?*"):
+        second.page.evaluate(
+            "() => document.dispatchEvent(new Event('visibilitychange'))"
+        )  # reads the conversation again
+    second.page.evaluate("() => new Promise(requestAnimationFrame)")
+    expect(second.newest.locator(".said")).to_have_text("Me too")
     ring.open(gate)
     first.until_done()
     second.button("Try again").click()

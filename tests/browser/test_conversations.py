@@ -47,11 +47,7 @@ def test_the_side_list_opens_conversations_and_a_new_chat_leaves_them(ring: Live
 
 def test_a_conversation_is_renamed_in_place(ring: LiveRing, chat: ChatPage) -> None:
     chat.ask("A question")
-    item = chat.page.locator(".side-item").first
-    item.hover()
-    chat.button("Rename", item).click()
-    chat.page.get_by_label("Title").fill("Rivers")
-    chat.page.keyboard.press("Enter")
+    chat.rename("A question", "Rivers")
     expect(chat.conversations).to_have_text(["Rivers"])
     expect(chat.page.get_by_role("heading", level=1)).to_have_text("Rivers")
     chat.page.reload()

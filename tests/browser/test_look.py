@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
@@ -77,13 +78,17 @@ def test_nothing_jumps_while_an_answer_comes_and_ends(ring: LiveRing, chat: Chat
         window.shifts = [];
         new PerformanceObserver((list) => window.shifts.push(...list.getEntries())).observe({ type: "layout-shift" });
     }""")
-    gate = ring.gate()
-    ring.play(*spoken("One line.\n\n"), *spoken("```\ncode\n```\n\nAnd more.", after=gate))
+    gate, end = ring.gate(), ring.gate()
+    ring.play(*spoken("One line.\n\n"), *spoken("```\ncode\n```\n\nAnd more.", after=gate), before_end=end)
     chat.send("Write")
     expect(chat.answer).to_have_text("One line.")
     before = chat.newest.locator(".said").bounding_box()
     ring.open(gate)
+    expect(chat.answer).to_contain_text("And more.")
+    running = chat.newest.bounding_box()
+    ring.open(end)
     chat.until_done()
+    assert chat.newest.bounding_box() == running, "the bill comes into a place that was kept for it"
     assert chat.newest.locator(".said").bounding_box() == before
     shift = chat.page.evaluate(
         "() => window.shifts.filter((entry) => !entry.hadRecentInput).reduce((sum, entry) => sum + entry.value, 0)"
@@ -91,17 +96,21 @@ def test_nothing_jumps_while_an_answer_comes_and_ends(ring: LiveRing, chat: Chat
     assert shift < 0.01
 
 
-def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveRing, chat: ChatPage) -> None:
+@pytest.mark.parametrize("how", ["wheel", "keyboard"])
+def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveRing, chat: ChatPage, how: str) -> None:
     gate, second = ring.gate(), ring.gate()
     lines = "".join(f"Line {number}.\n\n" for number in range(30))
     ring.play(*spoken(lines), *spoken(lines, after=gate), *spoken("The end.", after=second))
     chat.send("Write a lot")
     expect(chat.answer).to_contain_text("Line 29.")
     _until_at_bottom(chat)
-    chat.page.locator("#scroller").hover()
-    chat.page.mouse.wheel(0, -600)
+    if how == "wheel":
+        chat.page.locator("#scroller").hover()
+        chat.page.mouse.wheel(0, -600)
+    else:
+        chat.page.locator("#scroller").press("Home")
     expect(chat.button("Latest")).to_be_visible()
-    place = chat.page.evaluate("() => document.querySelector('#scroller').scrollTop")
+    place = _settled_place(chat)
     ring.open(gate)
     expect(chat.answer.locator("p")).to_have_count(60)
     assert chat.page.evaluate("() => document.querySelector('#scroller').scrollTop") == place
@@ -110,6 +119,20 @@ def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveR
     ring.open(second)
     chat.until_done()
     _until_at_bottom(chat)
+
+
+def _settled_place(chat: ChatPage) -> float:
+    """Return where the reader is once scrolling has come to rest: three frames in one place."""
+    place: float = chat.page.evaluate("""async () => {
+        const scroller = document.querySelector("#scroller");
+        for (let last = -1, same = 0; same < 3; ) {
+            await new Promise(requestAnimationFrame);
+            same = scroller.scrollTop === last ? same + 1 : 0;
+            last = scroller.scrollTop;
+        }
+        return scroller.scrollTop;
+    }""")
+    return place
 
 
 def _until_at_bottom(chat: ChatPage) -> None:

@@ -32,7 +32,7 @@ export class Connection extends EventTarget {
         return result;
       } catch (error) {
         if (!(error instanceof Problem) || !mayPass(error)) throw error;
-        if (error.isConnection) await this.back();
+        if (error.isConnection) await Promise.all([this.back(), pause(pauseMs)]);
         else await pause(pauseMs);
       }
     }
