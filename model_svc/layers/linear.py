@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
 
 
@@ -16,3 +17,15 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
         return self._op(x)
+
+    def into(self, x: Tensor, out: Tensor) -> None:
+        """Multiply into float32 `out` [T, out]."""
+        if isinstance(self._op, DenseLinear):
+            self._op.into(x, out)
+        else:
+            out.copy_(self._op(x))
+
+    @property
+    def dense(self) -> DenseLinear | None:
+        """The product's dense form, if it has one."""
+        return self._op if isinstance(self._op, DenseLinear) else None

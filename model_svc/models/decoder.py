@@ -72,6 +72,13 @@ class Decoder:
         """Return float32 logits [S, V] of the rows that sample, `hidden` [S, E]."""
         return self.scale_logits(self._head(hidden).float())
 
+    def logits_into(self, hidden: Tensor, out: Tensor) -> None:
+        """Write the logits of `hidden` [S, E] to float32 `out` [S, V]."""
+        self._head.into(hidden, out)
+        scaled = self.scale_logits(out)
+        if scaled is not out:
+            out.copy_(scaled)
+
     # --- hooks ---
 
     def embedding_scale(self) -> float | None:

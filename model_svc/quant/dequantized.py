@@ -9,10 +9,29 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from kernels import gemv
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
+
+
+class DenseLinear:
+    """x W^T + b. `weight` [out, in] and `bias` are open to layers that fuse more into the product."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return gemv.linear(x, self.weight, self.bias)
+
+    def into(self, x: Tensor, out: Tensor) -> None:
+        """Multiply into float32 `out`: where the tensor cores sum in float32, nothing is rounded on the way."""
+        if x.is_cuda and x.dtype != torch.float32 and self.bias is None:
+            torch.ops.aten.mm.dtype_out(x, self.weight.t(), torch.float32, out=out)
+        else:
+            out.copy_(self(x))
 
 
 class Dequantized:
@@ -43,7 +62,7 @@ class Dequantized:
                 _fill(weight[at : at + part.shape[0]], part)
                 at += part.shape[0]
             self.num_bytes += weight.nbytes
-        return lambda x: functional.linear(x, weight, bias)
+        return DenseLinear(weight, bias)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in the computing dtype; no copy where the checkpoint holds them already."""

@@ -13,8 +13,7 @@ from torch import Tensor
 from model_svc.layers.step import LayerKv
 from model_svc.models.decoder import KvShape
 
-# Of what is free after the weights are loaded: activations and the allocator's slack need the rest.
-_SHARE_OF_FREE_CPU, _SHARE_OF_FREE_GPU = 0.3, 0.9
+_SHARE_OF_FREE = 0.3  # after the weights are loaded: activations and whoever else lives here need the rest
 _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 
 
@@ -49,8 +48,6 @@ def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
     return sum(2 * shape.num_kv_heads * shape.head_dim for shape in shapes) * dtype.itemsize
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return how much memory the cache may take by default."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_FREE_GPU)
-    return min(int(psutil.virtual_memory().available * _SHARE_OF_FREE_CPU), _CPU_LIMIT)
+def free_bytes() -> int:
+    """Return how much of the machine's memory the cache may take by default."""
+    return min(int(psutil.virtual_memory().available * _SHARE_OF_FREE), _CPU_LIMIT)

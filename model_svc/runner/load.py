@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
-from model_svc.engine.plan import RunnerInfo
+from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
+from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
+from model_svc.runner.memory import kv_bytes
 from model_svc.runner.runner import TorchRunner
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -31,7 +33,7 @@ def load_runner(
     max_num_batched_tokens: int = 512,
     max_model_len: int | None = None,
     threads: int | None = None,
-) -> TorchRunner:
+) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading.
@@ -64,16 +66,21 @@ def make_runner(
     max_num_seqs: int = 64,
     max_num_batched_tokens: int = 512,
     depth: int | None = None,
-) -> TorchRunner:
+    packed: bool | None = None,
+) -> TorchRunner | GpuRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
     `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
+    `packed` picks the runner made for GPUs; elsewhere it works without graphs, for tests.
     """
+    on_gpu = model.device.type == "cuda"
     shapes = model.kv_shapes()
     per_token = bytes_per_token(shapes, dtype)
     longest = -(-model.max_len // block_size)
     if num_blocks is None:
-        memory = free_bytes(model.device) if kv_memory_bytes is None else kv_memory_bytes
+        memory = kv_memory_bytes
+        if memory is None:
+            memory = _gpu_bytes(model, dtype, max_num_batched_tokens, max_num_seqs) if on_gpu else free_bytes()
         # More than every slot at full length is of use to nobody.
         num_blocks = min(memory // (per_token * block_size), max_num_seqs * longest)
     if num_blocks < 1:
@@ -87,12 +94,20 @@ def make_runner(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=model.max_len,
         vocab_size=model.config.vocab_size,
-        depth=int(model.device.type != "cpu") if depth is None else depth,
+        depth=int(on_gpu) if depth is None else depth,
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
     )
-    return TorchRunner(model, KvCache(shapes, num_blocks, block_size, dtype, model.device), info)
+    cache = KvCache(shapes, num_blocks, block_size, dtype, model.device)
+    return GpuRunner(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)
+
+
+def _gpu_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+    try:
+        return kv_bytes(model, dtype, num_tokens, num_sequences)
+    except MemoryError as error:
+        raise RunnerConfigError(str(error)) from error
 
 
 def _device_name(device: torch.device) -> str:

@@ -97,7 +97,7 @@ class TorchRunner:
 
 def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken]:
     ids = drawn.tokens.tolist()
-    tops = _tops(drawn.top) if drawn.top is not None else {}
+    tops = top_fields(drawn.top) if drawn.top is not None else {}
     return [
         SampledToken(slot=item.slot, token_id=ids[n], **tops.get(n, {}))
         for n, item in enumerate(handle.items)
@@ -105,7 +105,7 @@ def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken
     ]
 
 
-def _tops(top: TopLogprobs) -> dict[int, dict[str, Any]]:
+def top_fields(top: TopLogprobs) -> dict[int, dict[str, Any]]:
     """Return the log-probability fields of the rows that asked."""
     parts = (top.counts, top.chosen.tolist(), top.ids.tolist(), top.values.tolist())
     return {

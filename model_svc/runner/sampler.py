@@ -18,6 +18,7 @@ from kernels.penalties import Penalties, apply_penalties
 from kernels.sample import sample
 from model_svc.engine.plan import SequenceStep
 from model_svc.runner.slots import FREQUENCY, MIN_P, PRESENCE, REPETITION, TEMPERATURE, TOP_P, Extras, Slots
+from model_svc.runner.staging import send
 
 MAX_TOP_LOGPROBS = 128  # of the kernel
 
@@ -53,8 +54,8 @@ def draw(
     finite = torch.isfinite(logits).all(-1)
     extras = [slots.extras.get(item.slot) for item in items]
     asking = [n for n, extra in enumerate(extras) if extra is not None and extra.num_top is not None]
-    raw = logits[torch.tensor(asking, device=logits.device)] if asking else None
-    params = slots.params[:, sample_slots]
+    raw = logits[_longs(asking, logits)] if asking else None
+    params = slots.params[:, sample_slots].contiguous()
     penalties = _penalties(slots, items, extras, params)
     if penalties is not None:
         apply_penalties(logits, penalties)
@@ -73,7 +74,7 @@ def draw(
 
 def _top_logprobs(raw: Tensor, tokens: Tensor, rows: list[int], extras: Sequence[Extras | None]) -> TopLogprobs:
     counts = [extra.num_top or 0 for n in rows if (extra := extras[n]) is not None]
-    chosen = tokens[torch.tensor(rows, device=tokens.device)]
+    chosen = tokens[_longs(rows, tokens)]
     return TopLogprobs(rows, counts, *top_logprobs(raw, chosen, min(max(counts), MAX_TOP_LOGPROBS, raw.shape[1])))
 
 
@@ -95,7 +96,7 @@ def _penalties(
         biases = [extra.bias if extra is not None else {} for extra in extras]
         fields["bias_ids"] = _ints(_padded([list(bias) for bias in biases], -1), params)
         values = np.array(_padded([list(bias.values()) for bias in biases], 0.0), dtype=np.float32)
-        fields["bias"] = torch.from_numpy(values).to(params.device)
+        fields["bias"] = send(values, params.device)
     held = [
         extra is not None and item.output_index < extra.min_tokens for item, extra in zip(items, extras, strict=True)
     ]
@@ -109,14 +110,18 @@ def _penalties(
     if masks:
         present = np.array([bool(item.allow_bitmask) for item in items])
         fields["grammar"] = _ints(np.where(present, present.cumsum() - 1, -1), params)
-        fields["allowed"] = torch.from_numpy(np.stack(masks)).to(params.device)
+        fields["allowed"] = send(np.stack(masks), params.device)
     if any(item.forced_id >= 0 for item in items):
         fields["forced"] = _ints([item.forced_id for item in items], params)
     return Penalties(**fields) if fields else None
 
 
 def _ints(values: Any, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.int32)).to(like.device)
+    return send(np.array(values, dtype=np.int32), like.device)
+
+
+def _longs(values: list[int], like: Tensor) -> Tensor:
+    return send(np.array(values, dtype=np.int64), like.device)
 
 
 def _padded(rows: list[list[Any]], filler: Any) -> list[list[Any]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.penalties import count_tokens
 from model_svc.engine.plan import NewSequence, StepPlan
+from model_svc.runner.staging import send
 from wire.messages import SamplingParams
 
 # Rows of `params`, float32: one row per parameter, so that a step's values of one are contiguous for the kernels.
@@ -89,9 +90,7 @@ class Slots:
             sampling, stops = SamplingParams(temperature=0.0), ()
         penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
         row = (sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
-        self.params[:, slot] = torch.tensor(row, dtype=torch.float32)
-        self.top_k[slot] = min(max(sampling.top_k, 0), self.vocab_size)
-        self.seeds[slot] = _signed(new.seed)
+        self._write(slot, row, min(max(sampling.top_k, 0), self.vocab_size), _signed(new.seed))
         extras = Extras(
             bias=sampling.logit_bias,
             stop_ids=stops,
@@ -104,6 +103,11 @@ class Slots:
         if extras.penalized:
             self._count(slot, new)
 
+    def _write(self, slot: int, params: tuple[float, ...], top_k: int, seed: int) -> None:
+        self.params[:, slot] = torch.tensor(params, dtype=torch.float32)
+        self.top_k[slot] = top_k
+        self.seeds[slot] = seed
+
     def _count(self, slot: int, new: NewSequence) -> None:
         """Set up the lines of a sequence with penalties, which may start again with much generated already."""
         mask, counts = self.tables()
@@ -111,8 +115,8 @@ class Slots:
         present = np.zeros(mask.shape[1] * 32, dtype=np.uint8)
         present[prompt] = 1
         packed = np.packbits(present, bitorder="little").view(np.int32)
-        mask[slot] = torch.from_numpy(packed).to(self.device)
-        counts[slot] = torch.from_numpy(np.bincount(generated, minlength=self.vocab_size)).to(self.device, torch.int32)
+        mask[slot] = send(packed, self.device)
+        counts[slot] = send(np.bincount(generated, minlength=self.vocab_size).astype(np.int32), self.device)
 
     def _known_ids(self, packed: bytes) -> np.ndarray:
         ids = np.frombuffer(packed, dtype=np.int32)

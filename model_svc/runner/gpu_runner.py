@@ -1,0 +1,252 @@
+"""Execute step plans on a GPU without ever waiting for it in `submit`.
+
+A step crosses to the device as one buffer; one launch unpacks it, a recorded graph computes it and draws, the tokens
+feed the next step where they are and come back beside it. The host reads them one step behind.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.sample import sample
+from kernels.step_inputs import StepInputs, step_inputs
+from kernels.token_feedback import token_feedback
+from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
+from model_svc.layers.step import StepBatch
+from model_svc.models.decoder import Decoder
+from model_svc.runner.device_slots import DeviceSlots
+from model_svc.runner.graphs import Recording, Shapes, record, recorded_shapes
+from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.packed_step import StepShape, pack, shape_of
+from model_svc.runner.runner import top_fields
+from model_svc.runner.sampler import TopLogprobs, draw
+from model_svc.runner.staging import Returns, Staging, fetch, new_event, send
+
+_RING = 4  # buffers of each kind: two steps in flight, one being read, one being filled
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When the device began and ended a step; without a device, what the host saw."""
+
+    begin: torch.cuda.Event | float
+    end: torch.cuda.Event | float
+
+    def wait_ms(self) -> float:
+        """Wait for the end; return how long the step took, waiting for the one before it left out."""
+        if isinstance(self.begin, float) or isinstance(self.end, float):
+            return (time.perf_counter() - float(self.begin)) * 1000  # type: ignore[arg-type]
+        self.end.synchronize()
+        return float(self.begin.elapsed_time(self.end))
+
+
+@dataclass(frozen=True)
+class GpuHandle:
+    """A submitted step: `tokens` will hold one token per sequence (-1: not sound), `rows` are those that sample."""
+
+    step: int
+    items: tuple[SequenceStep, ...]
+    rows: list[int]
+    bad_slots: frozenset[int]
+    tokens: Tensor | None
+    top: TopLogprobs | None
+    clock: Clock
+
+
+class GpuRunner:
+    """One model on one GPU. Implements the engine's Runner protocol."""
+
+    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, *, graphs: bool = True) -> None:
+        self._model = model
+        self._cache = cache
+        self._info = info
+        device = model.device
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        max_blocks = -(-info.max_model_len // info.block_size)
+        S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
+        largest = StepShape(T, S, False)
+        self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
+        self._staging = Staging(largest.size, _RING, device)
+        self._returns = Returns(S, _RING, device)
+        self._inputs = _buffers(T, S, self._slots.block_tables.shape[1], device)
+        self._logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=device)
+        self._out = torch.zeros(S, dtype=torch.int32, device=device)
+        shapes = recorded_shapes(S, T) if graphs else []
+        self._shapes = Shapes(shapes)
+        self._recordings: dict[StepShape, Recording] = {}
+        if device.type == "cuda":
+            with torch.inference_mode(), self._on_stream():
+                self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
+
+    @property
+    def info(self) -> RunnerInfo:
+        """Return the size of the KV pool and the step limits."""
+        return self._info
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> GpuHandle:
+        """Queue a step."""
+        with self._on_stream():
+            begin = self._now()
+            self._slots.begin(plan)
+            if plan.copies:
+                pairs = send(np.array(plan.copies, dtype=np.int64).T.copy(), self._device)
+                self._cache.copy_blocks(pairs[0], pairs[1])
+            tokens, top = self._queue(plan.sequences) if plan.sequences else (None, None)
+            rows = [n for n, item in enumerate(plan.sequences) if item.sample]
+            items = tuple(plan.sequences[n] for n in rows)
+            bad = self._slots.bad
+            failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
+            return GpuHandle(plan.step, items, rows, failed, tokens, top, Clock(begin, self._now()))
+
+    def collect(self, handle: GpuHandle) -> StepOutput:
+        """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
+        elapsed_ms = handle.clock.wait_ms()
+        failed = set(handle.bad_slots)
+        tokens: list[SampledToken] = []
+        if handle.tokens is not None:
+            ids = handle.tokens.tolist()
+            drawn = [ids[row] for row in handle.rows]
+            failed |= {item.slot for item, token in zip(handle.items, drawn, strict=True) if token < 0}
+            tops = top_fields(handle.top) if handle.top is not None else {}
+            tokens = [
+                SampledToken(slot=item.slot, token_id=token, **tops.get(n, {}))
+                for n, (item, token) in enumerate(zip(handle.items, drawn, strict=True))
+                if item.slot not in failed
+            ]
+        return StepOutput(
+            step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed_ms
+        )
+
+    def close(self) -> None:
+        """Free the model and the cache."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._recordings.clear()
+        del self._model, self._cache, self._slots, self._logits, self._inputs
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    # --- a step ---
+
+    def _queue(self, sequences: tuple[SequenceStep, ...]) -> tuple[Tensor, TopLogprobs | None]:
+        """Queue everything between plan and tokens."""
+        blocks = self._slots.enter_blocks(sequences, self._info.block_size)
+        self._slots.flush()
+        exact = shape_of(sequences)
+        shape = self._shapes.fit(exact) or exact
+        self._stage(sequences, shape, blocks)
+        recording = self._recordings.get(shape)
+        if recording is not None:
+            recording.forward()
+            hidden = recording.hidden
+        else:
+            hidden = self._forward(shape)
+        top = None
+        if self._draws_plainly(sequences):
+            if recording is not None:
+                recording.draw()
+            else:
+                self._draw(shape, hidden)
+        else:
+            top = self._draw_specially(sequences, hidden)
+        return self._returns.keep(self._out[: len(sequences)]), top
+
+    def _stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
+        pack(sequences, shape, blocks, self._staging.array(shape.size))
+        self._staging.send(shape.size)
+
+    def _stage_padding(self, shape: StepShape) -> None:
+        self._stage((), shape, [])
+
+    def _forward(self, shape: StepShape) -> Tensor:
+        """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of."""
+        T, S, decode = shape
+        inputs = self._inputs
+        step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
+        batch = StepBatch(
+            positions=inputs.positions[:T],
+            slot_mapping=inputs.slot_mapping[:T],
+            block_tables=inputs.block_tables[:S],
+            query_start=inputs.query_start[: S + 1],
+            context_lens=inputs.context_lens[:S],
+            max_query_len=1 if decode else T,
+            max_context_len=self._info.max_model_len,
+        )
+        hidden = self._model.forward(inputs.ids[:T], batch, self._cache.layers)
+        if T != S or not decode:
+            hidden = hidden.index_select(0, inputs.last_rows[:S])
+        self._model.logits_into(hidden, self._logits[:S])
+        return hidden
+
+    def _draw(self, shape: StepShape, hidden: Tensor) -> None:
+        """Draw a token for each sequence."""
+        S, inputs = shape.num_sequences, self._inputs
+        logits = self._logits[:S]
+        tokens = sample(
+            logits, inputs.temperature[:S], inputs.top_k[:S], inputs.top_p[:S], inputs.min_p[:S], inputs.seeds[:S],
+            inputs.counters[:S],
+        )  # fmt: skip
+        slots = self._staging.device[2 * shape.num_tokens :][:S]
+        token_feedback(tokens, logits, hidden, slots, inputs.counters[:S], self._slots.state, self._out)
+
+    def _draws_plainly(self, sequences: tuple[SequenceStep, ...]) -> bool:
+        extras = self._slots.extras
+        if extras and any(item.slot in extras for item in sequences):
+            return False
+        return not any(item.forced_id >= 0 or item.allow_bitmask for item in sequences)
+
+    def _draw_specially(self, sequences: tuple[SequenceStep, ...], hidden: Tensor) -> TopLogprobs | None:
+        """Draw with whatever the sequences ask for, launch by launch."""
+        rows = [n for n, item in enumerate(sequences) if item.sample]
+        if not rows:
+            return None
+        items = [sequences[n] for n in rows]
+        numbers = np.array([rows, [item.slot for item in items], [item.output_index for item in items]], dtype=np.int64)
+        where, slots, counters = send(numbers, self._device).unbind(0)
+        drawn = draw(self._logits.index_select(0, where), self._slots, items, slots, counters)
+        self._slots.record(slots, drawn.state, drawn.tokens)
+        sound = drawn.finite & torch.isfinite(hidden.index_select(0, where)).all(-1)
+        self._out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
+        if drawn.top is None:
+            return None
+        top = drawn.top
+        return TopLogprobs(top.rows, top.counts, fetch(top.chosen), fetch(top.ids), fetch(top.values))
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
+
+    def _now(self) -> torch.cuda.Event | float:
+        if self._stream is None:
+            return time.perf_counter()
+        event = new_event(timing=True)
+        event.record()
+        return event
+
+
+def _buffers(T: int, S: int, num_blocks: int, device: torch.device) -> StepInputs:
+    def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    return StepInputs(
+        ids=zeros(T),
+        positions=zeros(T, dtype=torch.int64),
+        slot_mapping=zeros(T, dtype=torch.int64),
+        block_tables=zeros(S, num_blocks),
+        query_start=zeros(S + 1),
+        context_lens=zeros(S),
+        last_rows=zeros(S, dtype=torch.int64),
+        temperature=zeros(S, dtype=torch.float32),
+        top_p=zeros(S, dtype=torch.float32),
+        min_p=zeros(S, dtype=torch.float32),
+        top_k=zeros(S),
+        seeds=zeros(S, dtype=torch.int64),
+        counters=zeros(S, dtype=torch.int64),
+    )

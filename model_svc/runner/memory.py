@@ -1,0 +1,66 @@
+"""How much memory the KV cache of a GPU may take: what is free once the largest step has been seen to run."""
+
+from __future__ import annotations
+
+import torch
+
+from model_svc.layers.step import StepBatch
+from model_svc.models.decoder import Decoder
+from model_svc.runner.kv_cache import KvCache
+
+_SHARE_OF_FREE = 0.95  # the allocator's rounding, graphs, libraries' workspaces
+
+
+@torch.inference_mode()
+def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+    """Run the largest step over a cache of one block and return its peak above what was in use before.
+
+    Raises torch.OutOfMemoryError.
+    """
+    device = model.device
+    cache = KvCache(model.kv_shapes(), 1, 16, dtype, device)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+    batch = StepBatch(
+        positions=zeros,
+        slot_mapping=zeros - 1,
+        block_tables=torch.zeros(1, 1, dtype=torch.int32, device=device),
+        query_start=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
+        context_lens=torch.zeros(1, dtype=torch.int32, device=device),
+        max_query_len=num_tokens,
+        max_context_len=16,
+    )
+    hidden = model.forward(zeros.int(), batch, cache.layers)[:num_sequences]
+    logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
+    model.logits_into(hidden, logits)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+    """Return how many bytes the KV cache may take on the model's GPU.
+
+    Raises MemoryError that says what is there, what the largest step takes and which setting makes it smaller.
+    """
+    gib = 1 << 30
+    free, total = torch.cuda.mem_get_info(model.device)
+    weights = torch.cuda.memory_allocated(model.device)
+    have = f"{total / gib:.1f} GiB, of which the weights take {weights / gib:.1f} GiB"
+    try:
+        step = step_bytes(model, dtype, num_tokens, num_sequences)
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(
+            f"a step of {num_tokens} tokens does not fit: the GPU has {have} and {free / gib:.1f} GiB are free; lower "
+            f"max_num_batched_tokens, or take a smaller model or another dtype"
+        ) from error
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(model.device)
+    left = int(free * _SHARE_OF_FREE) - step
+    if left <= 0:
+        raise MemoryError(
+            f"no room for a KV cache: the GPU has {have}, {free / gib:.1f} GiB are free and a step of {num_tokens} "
+            f"tokens takes {step / gib:.1f} GiB; lower max_num_batched_tokens, or take a smaller model"
+        )
+    return left

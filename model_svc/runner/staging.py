@@ -1,0 +1,70 @@
+"""The way of small arrays to the device and back without a wait: pinned memory, asynchronous copies, a ring.
+
+A copy from ordinary memory makes the host wait for the device, a step long; so nothing here copies from it. Buffers
+used in each step form a ring, one more than steps can be in flight, and an event tells when one is free again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def send(array: np.ndarray, device: torch.device) -> Tensor:
+    """Return `array` on the device; on a GPU the copy is queued, and the pinned memory goes back when it is done."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def fetch(tensor: Tensor) -> Tensor:
+    """Return `tensor` in pinned memory of the host; its content is there once the device has come so far."""
+    return tensor.to("cpu", non_blocking=True)
+
+
+def new_event(*, timing: bool = False) -> torch.cuda.Event:
+    """Return an event of the current device."""
+    return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
+
+
+class Staging:
+    """A ring of pinned int32 buffers that all go to one place on the device (graphs read from fixed addresses)."""
+
+    def __init__(self, size: int, num_buffers: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._host = [torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(num_buffers)]
+        self._arrays = [buffer.numpy() for buffer in self._host]
+        self._sent = [new_event() if pinned else None for _ in range(num_buffers)]
+        self._at = 0
+        self.device = torch.empty(size, dtype=torch.int32, device=device)
+
+    def array(self, size: int) -> np.ndarray:
+        """Return the next buffer to fill; waits only if the copy out of it, a ring ago, is not done."""
+        self._at = (self._at + 1) % len(self._host)
+        event = self._sent[self._at]
+        if event is not None:
+            event.synchronize()
+        return self._arrays[self._at][:size]
+
+    def send(self, size: int) -> None:
+        """Queue the copy of what was filled."""
+        self.device[:size].copy_(self._host[self._at][:size], non_blocking=True)
+        event = self._sent[self._at]
+        if event is not None:
+            event.record()
+
+
+class Returns:
+    """A ring of pinned buffers in which steps leave their tokens."""
+
+    def __init__(self, size: int, num_buffers: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._host = [torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(num_buffers)]
+        self._at = 0
+
+    def keep(self, values: Tensor) -> Tensor:
+        """Queue the copy of `values` and return where they will be, until the ring has gone round."""
+        self._at = (self._at + 1) % len(self._host)
+        place = self._host[self._at][: len(values)]
+        place.copy_(values, non_blocking=True)
+        return place

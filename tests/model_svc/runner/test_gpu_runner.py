@@ -1,0 +1,103 @@
+"""The GPU's way of running (packed steps, state in one matrix) against the eager runner; on the CPU without graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from model_svc.models.decoder import Decoder
+from model_svc.runner.gpu_runner import GpuRunner
+from model_svc.runner.graphs import Shapes, decode_sizes, recorded_shapes
+from model_svc.runner.load import make_runner
+from model_svc.runner.packed_step import StepShape
+from model_svc.runner.runner import TorchRunner
+from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked, token_ids
+from wire.messages import SamplingParams
+
+PROMPTS = [[5, 9, 14, 3, 60, 22, 41], [7], list(range(11, 28)), [66, 1]]
+SAMPLINGS = [
+    GREEDY,
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.9, top_k=9, top_p=0.9),
+    SamplingParams(temperature=1.3, min_p=0.05),
+]
+
+
+@pytest.fixture
+def both(tiny_model: Decoder) -> tuple[TorchRunner, GpuRunner]:
+    sizes = {"num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
+    made = [make_runner(tiny_model, packed=packed, **sizes) for packed in (False, True)]
+    assert isinstance(made[0], TorchRunner)
+    assert isinstance(made[1], GpuRunner)
+    return made[0], made[1]
+
+
+def generate(runner: Any, samplings: list[SamplingParams], *, chunk: int = 1 << 30, fed: bool = True) -> dict[int, Any]:
+    sequences = [
+        Tracked(slot * 2 + 1, list(ids), sampling=sampling, seed=slot)
+        for slot, (ids, sampling) in enumerate(zip(PROMPTS, samplings, strict=True))
+    ]
+    return RunnerDriver(runner).generate(sequences, 20, chunk=chunk, fed=fed)
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 30])
+@pytest.mark.parametrize("fed", [False, True])
+def test_mixed_batches_draw_what_the_eager_runner_draws(
+    both: tuple[TorchRunner, GpuRunner], chunk: int, fed: bool
+) -> None:
+    eager, packed = (token_ids(generate(runner, SAMPLINGS, chunk=chunk, fed=fed)) for runner in both)
+    assert packed == eager
+
+
+def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(
+    both: tuple[TorchRunner, GpuRunner],
+) -> None:
+    samplings = [
+        GREEDY,
+        SamplingParams(temperature=1.0, frequency_penalty=0.7, repetition_penalty=1.2),
+        SamplingParams(temperature=1.0, logit_bias={3: 4.0}, logprobs=2),
+        SamplingParams(temperature=0.0, logprobs=0),
+    ]
+    eager, packed = (generate(runner, samplings, chunk=3) for runner in both)
+    assert token_ids(packed) == token_ids(eager)
+    for ours, theirs in zip(packed[5] + packed[7], eager[5] + eager[7], strict=True):
+        assert ours.top_ids == theirs.top_ids
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+
+
+def test_a_forced_id_and_a_mask_hold_for_their_row(both: tuple[TorchRunner, GpuRunner]) -> None:
+    driver = RunnerDriver(both[1])
+    mask = np.zeros(3, np.int32)
+    mask[0] = 1 << 7
+    steps = [driver.dealer.share(Tracked(slot, list(PROMPTS[0])), 7) for slot in (2, 4)]
+    steps[0] = msgspec.structs.replace(steps[0], forced_id=66)
+    steps[1] = msgspec.structs.replace(steps[1], allow_bitmask=mask.tobytes())
+    assert [token.token_id for token in driver.run(*steps).tokens] == [66, 7]
+
+
+def test_a_slot_whose_parameters_make_no_sense_fails_alone(both: tuple[TorchRunner, GpuRunner]) -> None:
+    driver = RunnerDriver(both[1])
+    broken = SamplingParams(temperature=float("nan"))
+    steps = [driver.dealer.share(Tracked(0, [1, 2], sampling=broken), 2), driver.dealer.share(Tracked(1, [1, 2]), 2)]
+    output = driver.run(*steps)
+    assert output.failed_slots == (0,)
+    assert [token.slot for token in output.tokens] == [1]
+
+
+def test_padded_sizes_are_dense_where_a_row_costs_much_and_end_at_the_limit() -> None:
+    assert decode_sizes(1) == [1]
+    assert decode_sizes(12) == [1, 2, 4, 8, 12]
+    sizes = decode_sizes(256)
+    assert sizes[:6] == [1, 2, 4, 8, 16, 24]
+    assert sizes[-1] == 256
+    shapes = Shapes(recorded_shapes(256, 2048))
+    for n in range(1, 257):
+        found = shapes.fit(StepShape(n, n, True))
+        assert found is not None
+        assert n <= found.num_sequences <= max(n + 15, 4)
+    assert shapes.fit(StepShape(100, 3, False)) == StepShape(128, 8, False)
+    assert shapes.fit(StepShape(100, 40, False)) == StepShape(128, 256, False)
+    assert shapes.fit(StepShape(600, 1, False)) is None
