@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from headrace.lifeline import die_with_parent
 from wire import process
 from wire import settings as wire_settings
+from wire.lifeline import die_with
 from wire.settings import Settings, SettingsError
 
 # role -> package that holds `service.serve` and `settings`; the name of its settings Struct is the role's, in CamelCase
@@ -52,7 +53,9 @@ def load_settings(roles: Sequence[str], flags: Mapping[str, Any]) -> dict[str, S
 
 def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
     """Run desks in this process until SIGTERM or SIGINT; a desk that fails takes the process down with its error."""
-    die_with_parent()
+    supervisor = os.environ.pop("HEADRACE_SUPERVISOR", "")  # its process id, when `up` is our parent
+    if supervisor:
+        die_with(int(supervisor))
 
     async def serve_all(_: Settings) -> None:
         async with anyio.create_task_group() as desks:

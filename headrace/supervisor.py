@@ -18,11 +18,13 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process, TaskGroup
 
+from wire.errors import StartError
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 STEADY_S = 10.0  # a child that ran this long has started well: the pause begins anew
 
 
-class ChildError(RuntimeError):
+class ChildError(StartError):
     """A child never came up; the message holds the end of its log."""
 
 
@@ -51,7 +53,7 @@ class Supervisor:
         self._log_dir = log_dir
         self._tasks = tasks
         self._grace_s = grace_s
-        self._stopping = False
+        self._stopping = anyio.Event()
         self.children: list[Child] = []
         self.ready = False
 
@@ -67,7 +69,6 @@ class Supervisor:
             finally:
                 with anyio.CancelScope(shield=True):
                     await supervisor._stop()
-                tasks.cancel_scope.cancel()
 
     async def start(self, name: str, arguments: Sequence[str]) -> Child:
         """Start `headrace ARGUMENTS` as a child and keep it running."""
@@ -92,20 +93,22 @@ class Supervisor:
             assert child.process is not None
             started = anyio.current_time()
             code = await child.process.wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if not self.ready:
                 raise ChildError(f"{child.name} ended with exit code {code}:\n{child.last_words()}")
             pause = FIRST_PAUSE_S if anyio.current_time() - started > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
             with child.log.open("a") as log:
                 log.write(f"-- {child.name} ended with exit code {code}; starting again in {pause:.2f} s --\n")
-            await anyio.sleep(pause)
+            with anyio.move_on_after(pause):
+                await self._stopping.wait()
+                return
             child.restarts += 1
             await self._spawn(child)
 
     async def _stop(self) -> None:
         """Stop in the order of the stream: edges first, so that open answers finish while their replicas still run."""
-        self._stopping = True
+        self._stopping.set()
         for child in reversed(self.children):
             await self._end(child)
 

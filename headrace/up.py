@@ -17,11 +17,13 @@ from headrace.catalogue import CATALOGUE
 from headrace.pull import PullError, pull
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
-from headrace.supervisor import ChildError, Supervisor
-from wire.bus.embedded import EmbeddedServerError, embedded_server
+from headrace.supervisor import Supervisor
+from wire.bus.embedded import embedded_server
+from wire.errors import StartError
+from wire.process import first_leaf
 
 
-class UpError(RuntimeError):
+class UpError(StartError):
     """Why `up` cannot start, in one sentence for the user."""
 
 
@@ -67,7 +69,7 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
 
 
 async def run(settings: UpSettings, console: Console) -> None:
-    """Start everything, say where it is, and stay until a signal. Raises UpError, ChildError, EmbeddedServerError."""
+    """Start everything, say where it is, and stay until a signal. Raises StartError."""
     started = time.monotonic()
     check_port(settings.host, settings.port)
     await anyio.to_thread.run_sync(ensure_model, settings, console)
@@ -120,13 +122,6 @@ async def _signal() -> None:
             return
 
 
-def _first_leaf(error: BaseException) -> BaseException:
-    """Return what first went wrong inside nested task groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def main(settings: UpSettings) -> int:
     """Run `up`; returns the exit code (0 stopped by the user, 1 could not start)."""
     console = Console(stderr=not sys.stdout.isatty())
@@ -135,8 +130,8 @@ def main(settings: UpSettings) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        cause = _first_leaf(error)
-        if not isinstance(cause, UpError | ChildError | EmbeddedServerError):
+        cause = first_leaf(error)
+        if not isinstance(cause, StartError):
             raise
         console.print(f"[bold red]headrace up:[/] {cause}", highlight=False)
         return 1

@@ -14,6 +14,7 @@ from anyio.abc import Process
 
 from model_svc.pipe import Broken, EngineConfig, Progress, Ready, Refused, ServiceEnd, ToEngine
 from model_svc.settings import ModelSettings
+from wire.errors import StartError
 
 _STOP_S = 5.0
 
@@ -22,7 +23,7 @@ _STOP_S = 5.0
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-class EngineDiedError(RuntimeError):
+class EngineDiedError(StartError):
     """The engine process is gone; the message says why, as far as it said so itself."""
 
 

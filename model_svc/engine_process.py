@@ -6,11 +6,9 @@ does: the pipe's end says so, and on Linux the kernel kills us even in the middl
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import logging
-import os
 import signal
 import socket
 import sys
@@ -35,12 +33,12 @@ from model_svc.pipe import (
     ToEngine,
 )
 from wire.errors import HeadraceError
+from wire.lifeline import die_with
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
 LOAD_EVERY_S = 0.1
 
 
@@ -136,21 +134,14 @@ def serve(pipe: EngineEnd) -> None:
         raise SystemExit(1) from error
 
 
-def die_with_service(service_pid: int) -> None:
-    """Ask the kernel to kill us when the service dies (Linux); signals for the whole group are the service's affair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != service_pid:
-        raise SystemExit(1)
-
-
 def main(argv: list[str]) -> None:
     """Arguments: the pipe's file descriptor, the service's process id, the log level."""
     descriptor, service_pid, level = argv
     logging.basicConfig(level=level.upper(), format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
-    die_with_service(int(service_pid))
+    # Signals for the whole group are the service's affair.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with(int(service_pid))
     serve(EngineEnd(socket.socket(fileno=int(descriptor))))
 
 

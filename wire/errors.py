@@ -154,3 +154,7 @@ def _walk(cls: type[HeadraceError]) -> list[type[HeadraceError]]:
 def by_code(code: str) -> type[HeadraceError]:
     """Return the error class of a stable code; an unknown code is an InternalError."""
     return next((cls for cls in _walk(HeadraceError) if cls.code == code and cls is not HeadraceError), InternalError)
+
+
+class StartError(Exception):
+    """Why a process cannot start or go on, in one sentence for whoever runs it. Never reaches a client."""

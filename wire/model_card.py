@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from wire.errors import StartError
 
-class ModelCardError(ValueError):
+
+class ModelCardError(StartError):
     """The model directory lacks a file or holds a malformed one; the message names it."""
 
 

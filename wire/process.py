@@ -5,34 +5,56 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import uvloop
 
 from wire import telemetry
+from wire.errors import StartError, UnavailableError
 from wire.settings import Settings
 
 S = TypeVar("S", bound=Settings)
+_ALIVE_S = 2.0
 
 
 def run(serve: Callable[[S], Awaitable[None]], settings: S, *, name: str) -> None:
-    """Run `serve(settings)` until SIGTERM or SIGINT, which cancel it: it drains by itself. A second signal ends it."""
+    """Run `serve(settings)` until SIGTERM or SIGINT, which cancel it: it drains by itself. A second signal ends it.
+
+    What an operator can mend (StartError, a bus that does not answer, a taken address) is one sentence and exit code 1.
+    """
     logging.basicConfig(
         level=settings.log_level.upper(), format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s"
     )
     telemetry.setup(f"headrace-{name}")
     try:
         anyio.run(_run, serve, settings, backend_options={"loop_factory": uvloop.new_event_loop})
+    except Exception as error:
+        cause = first_leaf(error)
+        if not isinstance(cause, StartError | UnavailableError | OSError):
+            raise
+        sys.stderr.write(f"headrace {name}: {cause}\n")
+        raise SystemExit(1) from None
     finally:
         telemetry.shutdown()
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return what first went wrong inside nested task groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _run(serve: Callable[[S], Awaitable[None]], settings: S) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope() as scope:
             tasks.start_soon(_stop_on_signal, scope)
+            if settings.alive_file:
+                tasks.start_soon(_show_life, Path(settings.alive_file))
             await serve(settings)
         tasks.cancel_scope.cancel()
 
@@ -43,3 +65,10 @@ async def _stop_on_signal(scope: anyio.CancelScope) -> None:
             if scope.cancel_called:
                 os._exit(130)
             scope.cancel()
+
+
+async def _show_life(path: Path) -> None:
+    """Touch the file for ever. One that grows old says that the loop hangs, also of desks that speak no HTTP."""
+    while True:
+        path.touch()  # noqa: ASYNC240 - microseconds, and a thread that still runs would hide a loop that does not
+        await anyio.sleep(_ALIVE_S)

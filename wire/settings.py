@@ -15,13 +15,15 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from wire.errors import StartError
+
 ENV_PREFIX = "HEADRACE_"
 
 # Read outside a Settings Struct: by the kernels' dispatch, by tests, and by the supervisor for its children.
 OTHER_NAMES = frozenset({"KERNELS", "TEST_MODEL", "DEBUG_KILL_AT", "CACHE_DIR", "SUPERVISOR"})
 
 
-class SettingsError(ValueError):
+class SettingsError(StartError):
     """A setting is unknown, malformed or out of range; the message names it."""
 
 
@@ -42,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `models` are the names served, each a directory below `model_dir`. `partitions` and `block_size` are fixed for a
     deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
+    `alive_file` is touched every two seconds while the event loop turns: a liveness probe looks at its age.
     """
 
     redis_url: str = ""
@@ -52,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     drain_s: float = 20.0
     log_level: str = "info"
+    alive_file: str = ""
 
     def __post_init__(self) -> None:
         if self.partitions < 1:

@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
+from wire.errors import StartError
+
 _BYTE_TOKEN = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 
 
-class VocabularyError(ValueError):
+class VocabularyError(StartError):
     """tokenizer.json is missing or not of a known kind; the message names the fault."""
 
 

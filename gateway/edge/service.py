@@ -17,7 +17,6 @@ from gateway.edge.edge import Edge, ServedModel
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
 from gateway.postprocess.safety.policy import SafetyPolicy
-from wire import telemetry
 from wire.bus import Bus
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -29,7 +28,6 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
     """Run the edge until cancelled, then drain."""
     models = {name: await anyio.to_thread.run_sync(_load, settings, name) for name in settings.models}
     safety = await anyio.to_thread.run_sync(_load_policy, settings)
-    telemetry.setup("edge")
     stop = anyio.Event()
     async with anyio.create_task_group() as outer:
         outer.start_soon(_set_when_cancelled, stop)

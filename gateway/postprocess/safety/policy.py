@@ -24,11 +24,12 @@ import msgspec
 from gateway.postprocess.safety.match import Matcher
 from gateway.postprocess.safety.patterns import PatternMatcher
 from gateway.postprocess.safety.terms import TermMatcher
+from wire.errors import StartError
 
 Direction = Literal["answer", "reasoning", "prompt"]
 
 
-class SafetyPolicyError(ValueError):
+class SafetyPolicyError(StartError):
     """The policy file is malformed; the message names the rule."""
 
 
