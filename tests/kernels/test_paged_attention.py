@@ -68,6 +68,8 @@ MIXED = [(1, 33), (7, 7), (1, 1), (4, 41), (40, 52), (2, 70)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("H", "K", "D"), [(1, 1, 64), (9, 3, 64), (2, 1, 80), (4, 2, 96), (8, 2, 128), (8, 1, 256)])
 def test_mixed_batches_of_prefill_decode_and_drafts(device, close, H, K, D, dtype):
+    if dtype == torch.float16 and D != 128:
+        pytest.skip("one head dim is enough for the interpreter, which is slow")
     if dtype == torch.bfloat16 and device == "cpu" and dispatch.form(torch.empty(0)) == "triton":
         pytest.skip("Triton's interpreter cannot multiply bf16")
     batch = Batch(MIXED, H, K, D, dtype=dtype, device=device)
@@ -82,7 +84,7 @@ def test_every_group_size_shares_its_kv_head(device, close, G):
 
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("softcap", [None, 5.0])
-@pytest.mark.parametrize("window", [None, 1, 16, 21])
+@pytest.mark.parametrize("window", [None, 1, 21])
 def test_windows_soft_caps_and_sinks(device, close, window, softcap, sinks):
     batch = Batch([(1, 77), (3, 50), (45, 70), (1, 2)], 4, 2, 64, B=16, device=device)
     options = {
@@ -162,7 +164,7 @@ def test_heads_cut_out_of_a_fused_row_are_read_in_place(device, close):
     close(out, batch.truth(scale=0.1))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lens=st.lists(st.tuples(st.integers(1, 48), st.integers(0, 60)), min_size=1, max_size=5),
     heads=st.sampled_from([(1, 1), (6, 2), (5, 1)]),

@@ -54,9 +54,9 @@ def test_nan_and_empty_rows_give_a_valid_id(device):
         assert sample(logits, *params(4, device, **options)).tolist() == [0, 0, 250, 0]
 
 
-@pytest.mark.parametrize("V", [1, 5, 128, 1000, 4097])
+@pytest.mark.parametrize("V", [1, 5, 1000, 4097])
 def test_kernel_and_reference_draw_the_same_tokens(device, V):
-    S = 16
+    S = 10
     logits = torch.randn(S, V) * torch.rand(S, 1) * 8
     logits[5] = logits[5].bfloat16().float()  # many equal logits
     args = [
@@ -72,9 +72,9 @@ def test_kernel_and_reference_draw_the_same_tokens(device, V):
     assert got.tolist() == expected.tolist()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    V=st.integers(1, 700),
+    V=st.integers(1, 400),
     spread=st.floats(0.0, 12.0),
     temperature=st.floats(0.05, 4.0),
     top_k=st.one_of(st.just(0), st.integers(1, 400)),
@@ -86,7 +86,7 @@ def test_a_draw_lies_in_what_the_filters_keep(device, V, spread, temperature, to
     logits = torch.randn(V) * spread
     logits = logits.round() if coarse else logits
     keep, _, near = allowed(logits, temperature, top_k, top_p, min_p)
-    rows = 3
+    rows = 2
     drawn = sample(
         logits.expand(rows, V).contiguous().to(device),
         *params(rows, device, temperature, top_k, top_p, min_p, position=torch.arange(rows)),
@@ -140,10 +140,10 @@ def test_noise_is_gumbel_and_independent_over_ids_positions_and_seeds():
 
 
 def test_a_row_draws_the_same_in_any_batch(device):
-    logits = torch.randn(6, 900, device=device)
-    args = params(6, device, temperature=0.9, top_k=30, top_p=0.9, seed=torch.arange(6), position=torch.arange(6) * 3)
+    logits = torch.randn(3, 900, device=device)
+    args = params(3, device, temperature=0.9, top_k=30, top_p=0.9, seed=torch.arange(3), position=torch.arange(3) * 3)
     together = sample(logits, *args).tolist()
-    alone = [sample(logits[s : s + 1], *(a[s : s + 1] for a in args)).item() for s in range(6)]
+    alone = [sample(logits[s : s + 1], *(a[s : s + 1] for a in args)).item() for s in range(3)]
     assert together == alone
 
 
