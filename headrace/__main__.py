@@ -74,23 +74,30 @@ def serve(
 
 @app.command()
 def pull(
-    source: Annotated[str, typer.Argument(help="A catalogue name, a .gguf file, or a hub repository (owner/name).")],
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A catalogue name, a .gguf file, a hub repository (owner/name); none: HEADRACE_MODELS."),
+    ] = None,
     model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.")] = None,
     name: Annotated[str | None, typer.Option(help="Name to serve it under.")] = None,
     pre: Annotated[str | None, typer.Option(help="Pre-tokenizer of a .gguf file that does not name its own.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace a model directory that exists.")] = False,
 ) -> None:
-    """Make a model directory in Hugging Face form."""
+    """Make a model directory in Hugging Face form. One that is there already is kept, without asking the network."""
     from headrace.pull import PullError
     from headrace.pull import pull as command
+    from headrace.settings import UpSettings
 
     console = Console(stderr=True)
     try:
-        directory = model_dir or Path(wire_settings.default_model_dir())
-        path = command(source, directory, console=console, name=name, pre=pre, again=again)
+        settings = wire_settings.load(UpSettings)
+        for target in [source] if source else settings.models:
+            directory = model_dir or Path(settings.model_dir)
+            typer.echo(command(target, directory, console=console, name=name, pre=pre, again=again))
+    except SettingsError as error:
+        _fail(str(error))
     except PullError as error:
         _fail(str(error), 1)
-    typer.echo(path)
 
 
 @app.command()

@@ -39,6 +39,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
     """Run the replica out of reach of the outer cancellation, which only asks it to drain."""
     model = settings.served_model
     replica_id = "-".join(part for part in (model, settings.replica_name, secrets.token_hex(4)) if part)
+    log.info("this is replica %s", replica_id)
     with anyio.CancelScope(shield=True):
         async with Bus.open(settings.redis_url) as bus:
             heartbeat = Heartbeat(bus, replica_id=replica_id, model=model, interval_s=settings.heartbeat_s)
