@@ -72,6 +72,21 @@ def check_kernels() -> Finding:
     return Finding("kernels", f"compiled on {device}" if device == "cuda" else "torch forms on the CPU")
 
 
+def check_native() -> Finding:
+    """Look at the native CPU kernels: the best instruction set that is built and that this machine runs."""
+    from kernels.native.build import compiler
+    from kernels.native.library import available, cores
+
+    found = available()
+    if found:
+        return Finding("native kernels", f"{found[0]}, {cores()} threads")
+    lost = "not built: on a CPU models run in float32 by torch, several times slower"
+    mend = (
+        "python -m kernels.native.build" if compiler() else "pip install ziglang, then python -m kernels.native.build"
+    )
+    return Finding("native kernels", lost, mend)
+
+
 def check_bus() -> Finding:
     """Start the bundled server and talk to it, or talk to the configured one."""
     from wire.bus import Bus
@@ -135,7 +150,8 @@ def check_port() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    check_python, check_settings, check_device, check_kernels, check_bus, check_model, check_disk, check_port,
+    check_python, check_settings, check_device, check_kernels, check_native, check_bus,
+    check_model, check_disk, check_port,
 )  # fmt: skip
 
 

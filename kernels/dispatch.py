@@ -1,7 +1,8 @@
 """Which form of an op runs: the torch reference or the Triton kernel. Every public op asks here and nowhere else.
 
-CUDA tensors take Triton, CPU tensors the reference. HEADRACE_KERNELS=reference|triton, read once, overrides both; on a
-machine without a GPU `triton` means Triton's interpreter, which is slow and made for tests.
+CUDA tensors take Triton; float32 tensors on a CPU the native kernels where these are built, else the reference.
+HEADRACE_KERNELS=reference|triton|native, read once, overrides that; on a machine without a GPU `triton` means Triton's
+interpreter, which is slow and made for tests. An op without a native form takes its reference.
 """
 
 import os
@@ -11,7 +12,9 @@ from typing import Literal, cast, get_args
 
 import torch
 
-Form = Literal["reference", "triton"]
+from kernels.native.library import built
+
+Form = Literal["reference", "triton", "native"]
 
 _VARIABLE = "HEADRACE_KERNELS"
 
@@ -24,13 +27,16 @@ def _from_environment() -> Form | None:
 
 
 _forced: Form | None = _from_environment()
+_on_cpu: Form = "native"
 
 
 def form(tensor: torch.Tensor) -> Form:
     """Return the form in which an op on `tensor` runs."""
     if _forced is not None:
         return _forced
-    return "triton" if tensor.is_cuda else "reference"
+    if tensor.is_cuda:
+        return "triton"
+    return _on_cpu if tensor.dtype == torch.float32 and built() else "reference"
 
 
 @contextmanager
@@ -42,3 +48,14 @@ def forced(name: Form) -> Iterator[None]:
         yield
     finally:
         _forced = before
+
+
+@contextmanager
+def on_cpu(name: Form) -> Iterator[None]:
+    """Let CPU tensors take the form `name` inside unless one is forced: the exact mode asks for its reference."""
+    global _on_cpu
+    before, _on_cpu = _on_cpu, name
+    try:
+        yield
+    finally:
+        _on_cpu = before

@@ -7,15 +7,18 @@ from torch.nn import functional
 
 from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.native.packed_weight import PackedWeight
 
 
-def embedding(ids: Tensor, weight: Tensor, *, scale: float | None = None) -> Tensor:
+def embedding(ids: Tensor, weight: Tensor | PackedWeight, *, scale: float | None = None) -> Tensor:
     """Return `weight`[ids] [T, E] for `ids` [T] (int32 or int64) and `weight` [V, E], times `scale`.
 
     An id outside 0..V-1 gives a row of zeros: padding needs no valid id, and a shard of the table sums with the others.
     """
     if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"ids is {ids.dtype} of shape {tuple(ids.shape)}; it must be [T] int32 or int64")
+    if isinstance(weight, PackedWeight):
+        return weight.rows(ids, 1.0 if scale is None else scale)
     if weight.dim() != 2:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be [V, E]")
     if dispatch.form(weight) == "triton":

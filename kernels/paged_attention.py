@@ -15,6 +15,8 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.native import record
+from kernels.native.library import threads
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _MASKED = tl.constexpr(-1.0e30)  # finite, so that a row without a key in some tile stays free of NaN
@@ -52,13 +54,25 @@ def paged_attention(
     if window is not None and window < 1:
         raise ValueError(f"window is {window}; it must be at least 1, or None")
     if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        native = q.dtype == torch.float32 and q.device.type == "cpu"
+        out = record.empty(tuple(q.shape)) if native else torch.empty(q.shape, dtype=q.dtype, device=q.device)
     elif out.shape != q.shape or not out.is_contiguous():
         raise ValueError(f"out has shape {tuple(out.shape)}; it must be contiguous {tuple(q.shape)}")
     T, S = q.shape[0], context_lens.shape[0]
     if T == 0 or S == 0:
         return out
+    if dispatch.form(q) == "native" and _native_fits(q, k_cache, out, sinks):
+        deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
+        _native(
+            _Step(
+                q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out,
+                scale, window or 0, softcap or 0.0,
+            ),
+            deepest, max_query_len == 1,
+        )  # fmt: skip
+        return out
     if dispatch.form(q) != "triton":
+        record.refuse("attention by torch looks at the lengths on the host")
         _reference_into(
             out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale, window, softcap, sinks
         )  # fmt: skip
@@ -226,6 +240,41 @@ class _Step(NamedTuple):
     scale: float
     window: int
     softcap: float
+
+
+_NATIVE_SPLIT = 512  # keys; SPLIT in attention.c
+_NATIVE_FLOATS, _NATIVE_ROWS, _NATIVE_D = 8192, 64, 512  # the C form's accumulators
+
+
+def _native_fits(q: Tensor, k_cache: Tensor, out: Tensor, sinks: Tensor | None) -> bool:
+    H, D = q.shape[1:]
+    group = H // k_cache.shape[2]
+    floats = all(tensor.dtype == torch.float32 for tensor in (q, k_cache, out)) and not (
+        sinks is not None and sinks.dtype != torch.float32
+    )
+    return floats and D <= _NATIVE_D and group <= _NATIVE_ROWS and group * cdiv(D, 16) * 16 <= _NATIVE_FLOATS
+
+
+def _native(step: _Step, max_context_len: int, decodes: bool) -> None:
+    """Run the C form. A few decodes of long contexts have too few heads to share among threads: splits are shared."""
+    T, H, D = step.q.shape
+    S, K = step.context_lens.shape[0], step.k_cache.shape[2]
+    splits = cdiv(max_context_len, _NATIVE_SPLIT) + (step.window > 0)  # a window may begin within a split
+    # Tapes are made for any length, so the record may not depend on this step's.
+    if not decodes or 4 * threads() <= S * K or splits == 1 or record.recorder is not None:
+        splits = 0
+    partial = record.empty((S, splits, H, cdiv(D, 16) * 16 + 2)) if splits else None
+    tables = step.block_tables if step.block_tables.stride(1) == 1 else step.block_tables.contiguous()
+    numbers = (
+        T, S, H, K, D, step.k_cache.shape[1], tables.stride(0), *step.q.stride()[:2], *step.k_cache.stride()[:3],
+        step.window, splits, step.k_cache.shape[0],
+    )  # fmt: skip
+    tensors = (
+        step.q, step.k_cache, step.v_cache, tables, step.query_start, step.context_lens, step.sinks, step.out, partial
+    )  # fmt: skip
+    pointers, floats = tuple(map(record.pointer, tensors)), (step.scale, step.softcap)
+    kinds = (record.ATTENTION, record.MERGE) if splits else (record.ATTENTION,)
+    record.call([record.Record(kind, numbers, pointers, floats) for kind in kinds], tensors)
 
 
 class _Tile(NamedTuple):

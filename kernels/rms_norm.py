@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.native import record
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
@@ -22,6 +23,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> T
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         _launch(x, None, weight, out, eps, offset)
         return out
+    if dispatch.form(x) == "native" and x.dim() <= 3 and _plain(x, weight):
+        return _native(x, None, weight, eps, offset)
     return reference(x, weight, eps, offset=offset)
 
 
@@ -39,6 +42,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, off
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         _launch(x, residual, weight, out, eps, offset)
         return out
+    if dispatch.form(x) == "native" and _plain(x, residual, weight) and x.is_contiguous() and residual.is_contiguous():
+        return _native(x, residual, weight, eps, offset)
     return reference_add(x, residual, weight, eps, offset=offset)
 
 
@@ -60,6 +65,24 @@ def _check(x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs ({x.shape[-1]},)")
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         raise ValueError("x must be contiguous in its last dimension")
+
+
+def _plain(*tensors: Tensor) -> bool:
+    return all(tensor.dtype == torch.float32 for tensor in tensors)
+
+
+def _native(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: float) -> Tensor:
+    out = record.empty(tuple(x.shape))
+    inner = x.shape[-2] if x.dim() > 1 else 1
+    strides = (
+        x.stride(0) if x.dim() > 2 else inner * x.stride(-2) if x.dim() > 1 else 0,
+        x.stride(-2) if x.dim() > 1 else 0,
+    )
+    rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
+    pointers = (x.data_ptr(), record.pointer(residual), weight.data_ptr(), out.data_ptr())
+    call = record.Record(record.RMS_NORM, (rows, x.shape[-1], max(inner, 1), *strides), pointers, (eps, offset))
+    record.call([call], (x, residual, weight, out))
+    return out
 
 
 def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps: float, offset: float) -> None:

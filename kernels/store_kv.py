@@ -16,6 +16,10 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     check(k, v, k_cache, v_cache, slot_mapping)
     if dispatch.form(k_cache) == "triton":
         _launch(k, v, k_cache, v_cache, slot_mapping)
+    elif dispatch.form(k_cache) == "native" and plain(k, v, k_cache):
+        from kernels.rope import native  # one C kernel rotates and stores; here it has nothing to rotate
+
+        native(k, k, v, None, None, None, k_cache, v_cache, slot_mapping, False)
     else:
         reference(k, v, k_cache, v_cache, slot_mapping)
 
@@ -30,6 +34,11 @@ def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappi
     block, offset = torch.div(slots, B, rounding_mode="floor"), slots % B
     k_cache[block, offset] = k.to(k_cache.dtype)
     v_cache[block, offset] = v.to(v_cache.dtype)
+
+
+def plain(*tensors: Tensor) -> bool:
+    """Tell whether the C form can read these: float32, and contiguous in the last dimension."""
+    return all(tensor.dtype == torch.float32 and tensor.stride(-1) == 1 for tensor in tensors)
 
 
 def check(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import embedding
+from kernels.native.packed_weight import PackedWeight
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
 from model_svc.quant.tensor import QuantizedTensor
@@ -20,10 +21,11 @@ EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 class Embedding:
     """Token ids -> rows [T, E], times `scale` where the architecture asks for it."""
 
-    def __init__(self, table: Tensor, scale: float | None = None) -> None:
+    def __init__(self, table: Tensor | PackedWeight, scale: float | None = None) -> None:
         self._table = table
         # Rounded like the table: checkpoints were trained with a scale of that precision.
-        self._scale = None if scale is None else float(torch.tensor(scale, dtype=table.dtype))
+        dtype = table.dtype if isinstance(table, Tensor) else torch.float32
+        self._scale = None if scale is None else float(torch.tensor(scale, dtype=dtype))
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids` [T]."""
@@ -39,18 +41,18 @@ def load_tables(
     """
     source, shape = loader.source, (vocab, hidden)
     if not tied:
-        table, rows = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
-        return Embedding(loader.method.dense(table), scale), Linear(loader.method.linear([rows], None))
+        embed, rows = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
+        return Embedding(loader.method.table(embed), scale), Linear(loader.method.linear([rows], None))
     name = EMBED if source.has(EMBED) or not source.has(HEAD) else HEAD
     stored = source.get_shard(name, shape)
     if name == EMBED and source.has(HEAD) and not _equal(stored, source.get_shard(HEAD, shape)):
         _log.warning(
             "the config ties head and embeddings, but the checkpoint's two tensors differ; embeddings are used"
         )
-    dense = loader.method.dense(stored)
+    table = loader.method.table(stored)
     # A dense method shares one matrix between both; one that computes on blocks gets them as stored.
-    head = loader.method.linear([stored if loader.method.keeps_blocks else dense], None)
-    return Embedding(dense, scale), Linear(head)
+    head = loader.method.linear([table if isinstance(table, Tensor) else stored], None)
+    return Embedding(table, scale), Linear(head)
 
 
 def _equal(left: Stored, right: Stored) -> bool:

@@ -17,13 +17,21 @@ from model_svc.weights.open import open_weights
 from model_svc.weights.source import WeightSource
 
 
-def load_model(directory: Path, *, dtype: torch.dtype, device: torch.device, max_len: int | None = None) -> Decoder:
-    """Load the model of a directory. `max_len` None: the checkpoint's own limit.
+def load_model(
+    directory: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_len: int | None = None,
+    method: QuantMethod | None = None,
+) -> Decoder:
+    """Load the model of a directory. `max_len` None: the checkpoint's own limit; `method` None: dequantize.
 
     Raises CheckpointError that names the file and the fault; nothing half-filled is ever returned.
     """
     config = load_config(directory)
-    return build_model(config, open_weights(directory), Dequantized(dtype, device), device=device, max_len=max_len)
+    method = method or Dequantized(dtype, device)
+    return build_model(config, open_weights(directory), method, device=device, max_len=max_len)
 
 
 def build_model(

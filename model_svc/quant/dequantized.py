@@ -74,6 +74,10 @@ class Dequantized:
         self.num_bytes += out.nbytes
         return out
 
+    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return an embedding table as numbers."""
+        return self.dense(tensor)
+
 
 def _fill(out: Tensor, part: Tensor | QuantizedTensor) -> None:
     if not isinstance(part, QuantizedTensor):

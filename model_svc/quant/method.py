@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.native.packed_weight import PackedWeight
 from model_svc.quant.tensor import QuantizedTensor
 
 # x [T, in] -> x W^T + b [T, out]
@@ -19,7 +20,11 @@ class QuantMethod(Protocol):
 
     name: str
     keeps_blocks: bool  # multiplies with quantized blocks as they are, instead of with numbers made of them
-    num_bytes: int  # what the weights prepared so far take on the device
+
+    @property
+    def num_bytes(self) -> int:
+        """What the weights prepared so far take on the device."""
+        ...
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Prepare the product with the stacked parts, each [out, in]."""
@@ -27,6 +32,10 @@ class QuantMethod(Protocol):
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return a tensor that is used as numbers (norms, biases, embedding rows) in the computing dtype."""
+        ...
+
+    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
+        """Return an embedding table in the form that rows are taken from."""
         ...
 
     @property

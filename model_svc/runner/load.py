@@ -6,9 +6,13 @@ from pathlib import Path
 
 import torch
 
+from kernels.native.library import set_threads
 from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
+from model_svc.quant import native
+from model_svc.quant.method import QuantMethod
+from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import kv_bytes
@@ -36,24 +40,43 @@ def load_runner(
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
+    `dtype` auto is bfloat16 on a GPU; on a CPU it computes with the weights' own blocks by native kernels (int8 in the
+    products, float32 between them) where these are built, else in float32. int8 insists on them.
+
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading.
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
-    if dtype not in _DTYPES:
-        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are {', '.join(_DTYPES)}")
+    where = torch.device(device)
+    kind, method = _precision(dtype, where)
     if threads is not None:
         torch.set_num_threads(threads)
-    where = torch.device(device)
-    model = load_model(Path(model_path), dtype=_DTYPES[dtype], device=where, max_len=max_model_len)
+    set_threads(threads)
+    model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
     return make_runner(
         model,
-        dtype=_DTYPES[dtype],
+        dtype=kind,
+        native_kernels=method is not None,
         num_blocks=num_blocks,
         kv_memory_bytes=kv_memory_bytes,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
     )
+
+
+def _precision(dtype: str, device: torch.device) -> tuple[torch.dtype, QuantMethod | None]:
+    """Return the dtype of activations and, where the native kernels are to compute, their method."""
+    if dtype == "auto" and device.type != "cpu":
+        return torch.bfloat16, None
+    if dtype in ("auto", "int8"):
+        if device.type == "cpu" and native.usable():
+            return torch.float32, native.Native()
+        if dtype == "int8":
+            raise RunnerConfigError("dtype int8 needs a CPU and native kernels; `headrace doctor` tells about them")
+        return torch.float32, None
+    if dtype not in _DTYPES:
+        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are auto, int8, {', '.join(_DTYPES)}")
+    return _DTYPES[dtype], None
 
 
 def make_runner(
@@ -67,11 +90,13 @@ def make_runner(
     max_num_batched_tokens: int = 512,
     depth: int | None = None,
     packed: bool | None = None,
+    native_kernels: bool = False,
 ) -> TorchRunner | GpuRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
     `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
-    `packed` picks the runner made for GPUs; elsewhere it works without graphs, for tests.
+    `native_kernels` picks the runner of these, `packed` the one made for GPUs; elsewhere it works without graphs, for
+    tests.
     """
     on_gpu = model.device.type == "cuda"
     shapes = model.kv_shapes()
@@ -100,6 +125,8 @@ def make_runner(
         weight_bytes=model.weight_bytes,
     )
     cache = KvCache(shapes, num_blocks, block_size, dtype, model.device)
+    if native_kernels:
+        return CpuRunner(model, cache, info)
     return GpuRunner(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)
 
 

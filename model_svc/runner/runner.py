@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels import dispatch
 from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
@@ -82,10 +83,11 @@ class TorchRunner:
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         host = flatten(plan, self._slots.num_blocks)
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
-        hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
-        if not items:
-            return None
-        logits = self._model.logits(self._sampling_rows(hidden, step))
+        with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
+            hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+            if not items:
+                return None
+            logits = self._model.logits(self._sampling_rows(hidden, step))
         drawn = draw(logits, self._slots, items, step.sample_slots, step.output_index)
         self._slots.record(step.sample_slots, drawn.state, drawn.tokens)
         return drawn

@@ -29,6 +29,7 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture(
     params=[
         pytest.param(("reference", "cpu"), id="reference"),
+        pytest.param(("native", "cpu"), id="native"),
         pytest.param(("triton", "cpu"), id="interpreted"),
         pytest.param(("triton", "cuda"), id="compiled", marks=pytest.mark.gpu),
     ]

@@ -42,3 +42,16 @@ def test_an_unknown_form_is_refused_by_name():
     )
     assert run.returncode
     assert "HEADRACE_KERNELS is 'cuda'; it must be one of reference, triton" in run.stderr
+
+
+def test_the_exact_mode_asks_for_the_reference_and_what_is_forced_wins():
+    with dispatch.on_cpu("reference"):
+        with dispatch.forced("triton"):
+            assert dispatch.form(torch.empty(0)) == "triton"
+        if not dispatch._forced:
+            assert dispatch.form(torch.empty(0)) == "reference"
+
+
+def test_only_float32_has_native_kernels():
+    if not dispatch._forced:
+        assert dispatch.form(torch.empty(0, dtype=torch.bfloat16)) == "reference"

@@ -1,0 +1,80 @@
+"""Chain neighbouring calls of a tape, so that threads need not wait for one another between them.
+
+A call may be chained to the one before if it can be cut into the same independent items: rows; a KV head and the
+queries of its group; 32 columns of a gate with what it gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernels.native.record import (
+    ACTIVATION,
+    ATTENTION,
+    BY_COLUMN,
+    BY_HEAD,
+    LINEAR,
+    QUANTIZE,
+    RMS_NORM,
+    ROPE,
+    Record,
+)  # fmt: skip
+
+CHAIN = 3  # the longest
+_COLUMN = 32
+
+
+def fuse(records: Sequence[Record]) -> list[Record]:
+    """Return the same calls in the same order, some of them chained."""
+    fused = list(records)
+    for at in range(len(fused)):
+        head, *rest = fused[at : at + 3]
+        if not rest:
+            break
+        if head.kind == RMS_NORM and _rows_follow(head, rest[0]):
+            fused[at + 1] = rest[0]._replace(chained=True)
+        elif head.kind == LINEAR and _gate_follows(head, rest):
+            fused[at] = head._replace(shape=BY_COLUMN)
+            for n in range(1, 3):
+                fused[at + n] = fused[at + n]._replace(shape=BY_COLUMN, chained=True)
+        elif head.kind == ROPE and _decode_follows(head, rest[0]):
+            fused[at] = head._replace(shape=BY_HEAD)
+            fused[at + 1] = rest[0]._replace(shape=BY_HEAD, chained=True)
+            if len(rest) == 2 and _heads_follow(rest[0], rest[1]):
+                heads = rest[0].numbers[3]
+                numbers = (*rest[1].numbers[:3], heads)
+                fused[at + 2] = rest[1]._replace(numbers=numbers, shape=BY_HEAD, chained=True)
+    return fused
+
+
+def _rows_follow(norm: Record, call: Record) -> bool:
+    """A norm whose rows are rounded next."""
+    rows, width = norm.numbers[:2]
+    return call.kind == QUANTIZE and call.pointers[0] == norm.pointers[3] and call.numbers[:3] == (rows, width, width)
+
+
+def _gate_follows(linear: Record, rest: Sequence[Record]) -> bool:
+    """Gate and up in one product, then the activation, then its rounding."""
+    if len(rest) < 2 or rest[0].kind != ACTIVATION or rest[1].kind != QUANTIZE:
+        return False
+    act, rounding = rest
+    T, _, N, stride = linear.numbers[:4]
+    width = act.numbers[1]
+    same = act.pointers[0] == linear.pointers[3] and rounding.pointers[0] == act.pointers[1]
+    sizes = act.numbers[0] == T and N == stride == 2 * width and rounding.numbers[:3] == (T, width, width)
+    return same and sizes and width % _COLUMN == 0
+
+
+def _decode_follows(rope: Record, call: Record) -> bool:
+    """Attention right after the store, when each sequence has one query: no head sees what another one stored."""
+    if call.kind != ATTENTION or call.pointers[:3] != (rope.pointers[0], rope.pointers[6], rope.pointers[7]):
+        return False
+    T, S, H, K = call.numbers[:4]
+    return T == S and rope.numbers[:3] == (T, H, K) and call.numbers[13] == 0
+
+
+def _heads_follow(attention: Record, call: Record) -> bool:
+    """Attention whose result is rounded next, in blocks that do not span groups of heads."""
+    T, _, H, K, D = attention.numbers[:5]
+    same = call.kind == QUANTIZE and call.pointers[0] == attention.pointers[7]
+    return same and call.numbers[:3] == (T, H * D, H * D) and H // K * D % _COLUMN == 0

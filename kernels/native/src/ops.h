@@ -1,0 +1,35 @@
+/* An operation as a record of plain numbers, so that Python prepares it once and a tape replays it as it lies.
+ * The layout is mirrored in kernels/native/record.py; a test compares the sizes. */
+#ifndef HR_OPS_H
+#define HR_OPS_H
+#include <stdint.h>
+
+typedef struct {
+  int32_t kind;
+  int32_t shape;   /* how the work is cut into items: BY_ROW unless the tape fused neighbours */
+  int32_t chained; /* runs on the items of the operation before it, without waiting for all of them */
+  int32_t unused;
+  int64_t n[24];
+  float f[4];
+  void *p[12];
+} Op;
+
+enum { BY_ROW, BY_HEAD, BY_COLUMN };
+enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION, OP_MERGE, OP_EMBEDDING, NUM_OPS };
+
+/* Weight formats; the tile layouts are told in tiles.h. */
+enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
+
+/* One block of 32 activations: value = scale * q. `sum` is scale times the sum of all q, `half` of each 16 of them. */
+typedef struct {
+  float scale, sum, half[2];
+} BlockScale;
+
+typedef struct {
+  int64_t (*items)(const Op *op);                          /* how many independent items there are now */
+  void (*run)(const Op *op, int64_t from, int64_t to);     /* computes items from .. to - 1 */
+} OpType;
+extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding;
+
+#define COLUMN_BLOCK 32 /* BY_COLUMN: an item is this many columns of every row: two tiles, one block */
+#endif

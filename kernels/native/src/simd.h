@@ -1,0 +1,262 @@
+/* One vector of LANES floats, LANES int32 or 4 * LANES bytes, in the widest form that this build's instruction set has.
+ * Kernels are written once against these names; the build compiles them once for each instruction set. */
+#ifndef HR_SIMD_H
+#define HR_SIMD_H
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float hr_half(uint16_t h) { /* IEEE half to float, subnormals included */
+  uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023, bits;
+  float f;
+  if (exponent == 0) {
+    f = (float)mantissa * 0x1p-24f;
+    memcpy(&bits, &f, 4);
+    bits |= sign;
+  } else if (exponent == 31) {
+    bits = sign | 0x7f800000u | mantissa << 13;
+  } else {
+    bits = sign | (exponent + 112) << 23 | mantissa << 13;
+  }
+  memcpy(&f, &bits, 4);
+  return f;
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+#include <immintrin.h>
+#define LANES 16
+#define HR_ISA "avx512vnni"
+typedef __m512 vf;
+typedef __m512i vi, vb;
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE vf vf_set1(float a) { return _mm512_set1_ps(a); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
+INLINE float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vf_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^n, n integral */
+INLINE vf vf_half(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE vf vf_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+INLINE vf vf_i8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vb vb_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+INLINE vb vb_set1(uint8_t a) { return _mm512_set1_epi8((char)a); }
+INLINE vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }
+INLINE vb vb_or(vb a, vb b) { return _mm512_or_si512(a, b); }
+/* Shifts move 16-bit pairs: mask afterwards. */
+#define vb_shr(a, n) _mm512_srli_epi16(a, n)
+#define vb_shl(a, n) _mm512_slli_epi16(a, n)
+/* acc += unsigned bytes . signed bytes, four of each a lane; `x` holds four signed bytes that all lanes share */
+INLINE vi vi_dot(vi acc, vb w, int32_t x) { return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x)); }
+/* The same for weights stored as q + 128: what is returned is q . x + 128 * sum(x), or q . x where that is cheaper. */
+#define HR_DOT8_BIASED 1
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return vi_dot(acc, w, x); }
+/* Round to the nearest (ties to even) and store as bytes; returns the sum. */
+INLINE int32_t vf_store_i8(int8_t *p, vf a) {
+  __m512i n = _mm512_cvtps_epi32(a);
+  _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(n));
+  return _mm512_reduce_add_epi32(n);
+}
+INLINE vf vf_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+INLINE void vf_store_n(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a); }
+
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#define LANES 8
+#ifdef __AVXVNNI__
+#define HR_ISA "avx2vnni"
+#else
+#define HR_ISA "avx2"
+#endif
+typedef __m256 vf;
+typedef __m256i vi, vb;
+INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+INLINE vf vf_set1(float a) { return _mm256_set1_ps(a); }
+INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE float vf_sum(vf a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE float vf_top(vf a) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vf_scale2(vf a, vf n) {
+  __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(a, _mm256_castsi256_ps(bits));
+}
+INLINE vf vf_half(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vf vf_u8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+INLINE vf vf_i8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE vb vb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE vb vb_set1(uint8_t a) { return _mm256_set1_epi8((char)a); }
+INLINE vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }
+INLINE vb vb_or(vb a, vb b) { return _mm256_or_si256(a, b); }
+#define vb_shr(a, n) _mm256_srli_epi16(a, n)
+#define vb_shl(a, n) _mm256_slli_epi16(a, n)
+#ifdef __AVXVNNI__
+INLINE vi vi_dot(vi acc, vb w, int32_t x) { return _mm256_dpbusd_avx_epi32(acc, w, _mm256_set1_epi32(x)); }
+#define HR_DOT8_BIASED 1
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return vi_dot(acc, w, x); }
+#else
+/* maddubs saturates at 16 bits: safe for weights up to 127 (2 * 127 * 127 < 32768); 8-bit ones go by their magnitude. */
+INLINE vi vi_dot(vi acc, vb w, int32_t x) {
+  __m256i pairs = _mm256_maddubs_epi16(w, _mm256_set1_epi32(x));
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#define HR_DOT8_BIASED 0
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) {
+  __m256i q = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+  __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(_mm256_set1_epi32(x), q));
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+INLINE int32_t vf_store_i8(int8_t *p, vf a) {
+  __m256i n = _mm256_cvtps_epi32(a);
+  int32_t all[8], sum = 0;
+  _mm256_storeu_si256((__m256i *)all, n);
+  for (int i = 0; i < 8; i++) p[i] = (int8_t)all[i], sum += all[i];
+  return sum;
+}
+INLINE vf vf_load_n(const float *p, int n) {
+  float all[8] = {0};
+  memcpy(all, p, sizeof(float) * (size_t)n);
+  return vf_load(all);
+}
+INLINE void vf_store_n(float *p, vf a, int n) {
+  float all[8];
+  vf_store(all, a);
+  memcpy(p, all, sizeof(float) * (size_t)n);
+}
+
+#else /* plain C, which compilers turn into what the machine has; on ARM the dot product is named */
+#define LANES 4
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#define HR_ISA "neon"
+#else
+#define HR_ISA "generic"
+#endif
+typedef struct { float v[LANES]; } vf;
+typedef struct { int32_t v[LANES]; } vi;
+typedef struct { uint8_t v[4 * LANES]; } vb;
+#define EACH(n) for (int l = 0; l < (n); l++)
+INLINE vf vf_load(const float *p) { vf r; memcpy(&r, p, sizeof r); return r; }
+INLINE void vf_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+INLINE vf vf_set1(float a) { vf r; EACH(LANES) r.v[l] = a; return r; }
+INLINE vf vf_add(vf a, vf b) { EACH(LANES) a.v[l] += b.v[l]; return a; }
+INLINE vf vf_sub(vf a, vf b) { EACH(LANES) a.v[l] -= b.v[l]; return a; }
+INLINE vf vf_mul(vf a, vf b) { EACH(LANES) a.v[l] *= b.v[l]; return a; }
+INLINE vf vf_div(vf a, vf b) { EACH(LANES) a.v[l] /= b.v[l]; return a; }
+INLINE vf vf_fma(vf a, vf b, vf c) { EACH(LANES) c.v[l] += a.v[l] * b.v[l]; return c; }
+INLINE vf vf_max(vf a, vf b) { EACH(LANES) a.v[l] = a.v[l] > b.v[l] ? a.v[l] : b.v[l]; return a; }
+INLINE vf vf_min(vf a, vf b) { EACH(LANES) a.v[l] = a.v[l] < b.v[l] ? a.v[l] : b.v[l]; return a; }
+INLINE vf vf_abs(vf a) { EACH(LANES) a.v[l] = fabsf(a.v[l]); return a; }
+INLINE float vf_sum(vf a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+INLINE float vf_top(vf a) { float t = a.v[0]; EACH(LANES) t = a.v[l] > t ? a.v[l] : t; return t; }
+INLINE vf vf_round(vf a) { EACH(LANES) a.v[l] = rintf(a.v[l]); return a; }
+INLINE vf vf_scale2(vf a, vf n) {
+  EACH(LANES) {
+    uint32_t bits = (uint32_t)((int32_t)n.v[l] + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    a.v[l] *= power;
+  }
+  return a;
+}
+INLINE vf vf_half(const uint8_t *p) { uint16_t h[LANES]; vf r; memcpy(h, p, sizeof h); EACH(LANES) r.v[l] = hr_half(h[l]); return r; }
+INLINE vf vf_u8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = p[l]; return r; }
+INLINE vf vf_i8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = (int8_t)p[l]; return r; }
+INLINE vf vf_int(vi a) { vf r; EACH(LANES) r.v[l] = (float)a.v[l]; return r; }
+INLINE vi vi_zero(void) { vi r; EACH(LANES) r.v[l] = 0; return r; }
+INLINE vi vi_add(vi a, vi b) { EACH(LANES) a.v[l] += b.v[l]; return a; }
+INLINE vb vb_load(const uint8_t *p) { vb r; memcpy(&r, p, sizeof r); return r; }
+INLINE vb vb_set1(uint8_t a) { vb r; memset(&r, a, sizeof r); return r; }
+INLINE vb vb_and(vb a, vb b) { EACH(4 * LANES) a.v[l] &= b.v[l]; return a; }
+INLINE vb vb_or(vb a, vb b) { EACH(4 * LANES) a.v[l] |= b.v[l]; return a; }
+INLINE vb vb_shr(vb a, int n) { EACH(4 * LANES) a.v[l] = (uint8_t)(a.v[l] >> n); return a; }
+INLINE vb vb_shl(vb a, int n) { EACH(4 * LANES) a.v[l] = (uint8_t)(a.v[l] << n); return a; }
+#if defined(__ARM_FEATURE_DOTPROD)
+INLINE vi hr_dot_signed(vi acc, int8x16_t w, int32_t x) {
+  int32x4_t sum = vdotq_s32(vld1q_s32(acc.v), w, vreinterpretq_s8_s32(vdupq_n_s32(x)));
+  vst1q_s32(acc.v, sum);
+  return acc;
+}
+INLINE vi vi_dot(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, vreinterpretq_s8_u8(vld1q_u8(w.v)), x); }
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) {
+  return hr_dot_signed(acc, vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w.v), vdupq_n_u8(0x80))), x);
+}
+#else
+INLINE vi vi_dot(vi acc, vb w, int32_t x) {
+  int8_t b[4];
+  memcpy(b, &x, 4);
+  EACH(LANES) acc.v[l] += w.v[4 * l] * b[0] + w.v[4 * l + 1] * b[1] + w.v[4 * l + 2] * b[2] + w.v[4 * l + 3] * b[3];
+  return acc;
+}
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) {
+  EACH(4 * LANES) w.v[l] ^= 0x80;
+  int8_t b[4], q[4 * LANES];
+  memcpy(b, &x, 4);
+  memcpy(q, &w, sizeof q);
+  EACH(LANES) acc.v[l] += q[4 * l] * b[0] + q[4 * l + 1] * b[1] + q[4 * l + 2] * b[2] + q[4 * l + 3] * b[3];
+  return acc;
+}
+#endif
+#define HR_DOT8_BIASED 0
+INLINE int32_t vf_store_i8(int8_t *p, vf a) {
+  int32_t sum = 0;
+  EACH(LANES) {
+    int32_t n = (int32_t)rintf(a.v[l]);
+    p[l] = (int8_t)n;
+    sum += n;
+  }
+  return sum;
+}
+INLINE vf vf_load_n(const float *p, int n) { vf r = vf_set1(0.0f); memcpy(&r, p, sizeof(float) * (size_t)n); return r; }
+INLINE void vf_store_n(float *p, vf a, int n) { memcpy(p, &a, sizeof(float) * (size_t)n); }
+#endif
+
+INLINE vf vf_zero(void) { return vf_set1(0.0f); }
+
+/* e^x to about 2 ulp; below -87 it is that of -87, next to nothing. */
+INLINE vf vf_exp(vf x) {
+  x = vf_min(vf_set1(88.0f), vf_max(vf_set1(-87.0f), x)); /* in this order NaN stays NaN */
+  vf n = vf_round(vf_mul(x, vf_set1(1.44269504089f)));
+  vf r = vf_fma(n, vf_set1(-0.693145751953125f), x);
+  r = vf_fma(n, vf_set1(-1.42860677e-6f), r);
+  vf p = vf_set1(1.9875691500e-4f);
+  p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+  p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+  p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+  p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+  p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+  p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+  return vf_scale2(p, n);
+}
+#endif

@@ -1,0 +1,93 @@
+"""Keep GGML blocks packed and multiply with int8 activations: the fast path on CPUs, by the native kernels.
+
+Weights are the checkpoint's own, without loss; only activations are rounded. What has no packed form is dequantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.native import library
+from kernels.native.packed_weight import PackedWeight, packable
+from kernels.quantized_linear import quantized_linear
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.method import LinearOp
+from model_svc.quant.tensor import QuantizedTensor
+
+_STRIP = 16  # output rows of a tile: the next part of a stack can only begin at a multiple
+
+
+def usable() -> bool:
+    """Tell whether this machine has the kernels."""
+    return library.built()
+
+
+class PackedLinear:
+    """x W^T + b over weights that lie one after another along the outputs, each in one format."""
+
+    def __init__(self, weights: Sequence[PackedWeight], bias: Tensor | None) -> None:
+        self._weights = tuple(weights)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return quantized_linear(x, self._weights, self._bias)
+
+
+class Native:
+    """Packed products on the CPU; activations are float32 between them."""
+
+    name = "native"
+    keeps_blocks = True
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        self._dense = Dequantized(torch.float32, torch.device("cpu"))
+        self._packed_bytes = 0
+        self._tables: dict[int, tuple[QuantizedTensor, PackedWeight]] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """What the weights prepared so far take."""
+        return self._dense.num_bytes + self._packed_bytes
+
+    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
+        """Pack the parts; neighbours of one format become one weight."""
+        blocks = [part for part in parts if isinstance(part, QuantizedTensor) and _fits(part)]
+        if len(blocks) < len(parts):
+            return self._dense.linear(parts, bias)
+        runs: list[list[QuantizedTensor]] = []
+        for part in blocks:
+            aligned = bool(runs) and sum(item.shape[0] for item in runs[-1]) % _STRIP == 0
+            if aligned and runs[-1][0].type == part.type:
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        return PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
+
+    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return the numbers in float32."""
+        return self._dense.dense(tensor)
+
+    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
+        """Return an embedding table; a tied head uses the same tiles."""
+        if not isinstance(tensor, QuantizedTensor) or not _fits(tensor):
+            return self.dense(tensor)
+        packed = self._pack([tensor])
+        self._tables[id(tensor)] = tensor, packed
+        return packed
+
+    def _pack(self, parts: Sequence[QuantizedTensor]) -> PackedWeight:
+        known = self._tables.get(id(parts[0])) if len(parts) == 1 else None
+        if known is not None:
+            return known[1]
+        packed = PackedWeight([part.blocks for part in parts], parts[0].type.name, parts[0].shape[1])
+        self._packed_bytes += packed.tiles.nbytes
+        return packed
+
+
+def _fits(part: QuantizedTensor) -> bool:
+    return len(part.shape) == 2 and packable(part.type.name, part.shape[1])
