@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -37,7 +37,7 @@ class SecondEdge:
         self._ring.portal.start_task(self._serve)
 
     def kill(self) -> None:
-        """Cut all connections and stop listening."""
+        """Cut all connections and stop listening; nothing happens if it is gone already."""
         assert self._scope is not None
         self._ring.portal.call(self._scope.cancel)
         self._ring.portal.call(self._gone.wait)
@@ -49,13 +49,15 @@ class SecondEdge:
 
 
 @pytest.fixture
-def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> SecondEdge:
+def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> Iterator[SecondEdge]:
     """An edge that can go away."""
     model_dir = str(tiny_model.parent)
     settings = EdgeSettings(
         redis_url=bus_url, models=(tiny_model.name,), model_dir=model_dir, port=free_port(), drain_s=0.0
     )
-    return SecondEdge(ring, settings)
+    second = SecondEdge(ring, settings)
+    yield second
+    second.kill()
 
 
 def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
@@ -75,8 +77,6 @@ def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
     chat.ask("Go on")
     chat.page.reload()
     expect(chat.newest.locator(".said")).to_have_text("Go on")
-    chat.page.close()
-    edge.kill()
 
 
 def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: SecondEdge, open_page: OpenPage) -> None:
@@ -96,8 +96,6 @@ def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: Seco
     chat.button("Try again").click()
     chat.until_done()
     expect(chat.turns).to_have_count(1)
-    chat.page.close()
-    edge.kill()
 
 
 def test_after_an_outage_the_conversation_on_screen_is_read_again(
@@ -112,8 +110,6 @@ def test_after_an_outage_the_conversation_on_screen_is_read_again(
     expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
     edge.start()
     expect(chat.newest.locator(".said")).to_have_text("From elsewhere", timeout=15_000)
-    chat.page.close()
-    edge.kill()
 
 
 async def _say(ring: LiveRing, conversation: str, text: str) -> None:
