@@ -1,0 +1,97 @@
+"""Compose and Kubernetes files parse, run every desk with settings that exist, and mount what exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.roles import ROLES, load_settings
+from wire import settings as wire_settings
+from wire.settings import ENV_PREFIX, OTHER_NAMES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+OBJECTS = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "headrace.yaml").read_text())["items"]
+DEPLOYMENTS = {item["metadata"]["name"]: item for item in OBJECTS if item["kind"] == "Deployment"}
+
+
+def check_command(command: list[str], role: str) -> None:
+    """Assert that `headrace COMMAND` is a way to run a role."""
+    assert command[:2] == ["serve", role]
+    load_settings([role], wire_settings.parse_flag_pairs(command[2:]))
+
+
+def check_names(names: set[str]) -> None:
+    fields = {field for role in ROLES for field in load_settings([role], {})[role].__struct_fields__}
+    known = {ENV_PREFIX + name.upper() for name in fields} | {ENV_PREFIX + name for name in OTHER_NAMES}
+    assert {name for name in names if name.startswith(ENV_PREFIX)} <= known
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_compose_runs_every_desk_unprivileged_and_watched(role: str) -> None:
+    service = COMPOSE["services"][role]
+    check_command(service["command"], role)
+    check_names(set(service["environment"]))
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["healthcheck"]["test"]
+    assert service["depends_on"]["pull"]["condition"] == "service_completed_successfully"
+
+
+def test_compose_publishes_on_loopback_only() -> None:
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_compose_mounts_files_and_volumes_that_exist() -> None:
+    for name, service in COMPOSE["services"].items():
+        for source in (mount.split(":")[0] for mount in service.get("volumes", [])):
+            assert (ROOT / source).exists() if source.startswith("./") else source in COMPOSE["volumes"], (name, source)
+
+
+def test_a_desk_has_longer_to_stop_than_it_takes_to_drain() -> None:
+    for role in ROLES:
+        drain_s = load_settings([role], {})[role].drain_s
+        assert int(COMPOSE["services"][role]["stop_grace_period"].removesuffix("s")) > drain_s
+        assert DEPLOYMENTS[role]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain_s
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_kubernetes_runs_every_desk_with_probes(role: str) -> None:
+    deployment = DEPLOYMENTS[role]["spec"]
+    assert deployment["selector"]["matchLabels"] == deployment["template"]["metadata"]["labels"]
+    pod = deployment["template"]["spec"]
+    (container,) = pod["containers"]
+    check_command(container["args"], role)
+    check_names({variable["name"] for variable in container["env"]})
+    assert container["livenessProbe"]
+    assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
+    assert pod["securityContext"]["runAsUser"] == 10001
+
+
+def test_kubernetes_settings_and_references_exist() -> None:
+    config = next(item for item in OBJECTS if item["kind"] == "ConfigMap")
+    check_names(set(config["data"]))
+    services = {item["metadata"]["name"] for item in OBJECTS if item["kind"] == "Service"}
+    workloads = {item["metadata"]["name"] for item in OBJECTS if item["kind"] in ("Deployment", "StatefulSet")}
+    assert services <= workloads
+
+
+def test_the_image_holds_every_package_and_runs_as_the_user_of_the_manifests() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "scratch"}
+    assert packages
+    assert packages <= set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
+    assert "--uid 10001" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deploy").rglob("*.y*ml")), ids=lambda path: path.name)
+def test_every_file_is_yaml_that_says_what_it_is_for(path: Path) -> None:
+    content: Any = yaml.safe_load(path.read_text())
+    assert isinstance(content, dict)
+    assert path.read_text().startswith("#")
