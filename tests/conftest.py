@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -15,6 +16,9 @@ from wire.bus import Bus, BusOptions
 
 # Before torch is imported: spinning OpenMP threads make a test ten times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Triton decides at its first import whether it interprets, and transformers may import it before our kernels do.
+if not Path("/proc/driver/nvidia").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run, and no deadline: a busy machine must not fail a test.
 hypothesis.settings.register_profile("headrace", derandomize=True, deadline=None, max_examples=50)
