@@ -148,7 +148,7 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "1000"]
             server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(server.terminate)
-        clients = [stack.enter_context(redis.Redis(port=port)) for port in nodes]
+        clients = [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in nodes]
         for client in clients:
             _until(client.ping)
         for number, client in enumerate(clients):
