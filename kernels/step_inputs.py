@@ -151,15 +151,15 @@ def _step_inputs_kernel(
         token = (program - S) * TOKENS + tl.arange(0, TOKENS)
         sequence = tl.load(packed_ptr + T + token, mask=token < T, other=-1)
         real = sequence >= 0
-        slot = tl.load(slot_ptr + sequence, mask=real, other=0).to(tl.int64)
-        start = tl.load(starts_ptr + sequence, mask=real, other=0)
-        position = token - tl.load(begins_ptr + sequence, mask=real, other=0) + start
-        new_block = tl.load(blocks_ptr + sequence, mask=real, other=-1)
-        line = state_ptr + slot * width
-        block = tl.load(line + _TABLE + position // B, mask=real, other=0)
-        block = tl.where((new_block >= 0) & (position // B == start // B), new_block, block).to(tl.int64)
+        slots = tl.load(slot_ptr + sequence, mask=real, other=0).to(tl.int64)
+        starts = tl.load(starts_ptr + sequence, mask=real, other=0)
+        position = token - tl.load(begins_ptr + sequence, mask=real, other=0) + starts
+        entries = tl.load(blocks_ptr + sequence, mask=real, other=-1)
+        lines = state_ptr + slots * width
+        blocks = tl.load(lines + _TABLE + position // B, mask=real, other=0)
+        blocks = tl.where((entries >= 0) & (position // B == starts // B), entries, blocks).to(tl.int64)
         ids = tl.load(packed_ptr + token, mask=token < T, other=0)
-        last = tl.load(line, mask=real, other=0)
+        last = tl.load(lines, mask=real, other=0)
         tl.store(ids_ptr + token, tl.where(real & (ids < 0), last, ids), mask=token < T)
         tl.store(positions_ptr + token, tl.where(real, position, 0).to(tl.int64), mask=token < T)
-        tl.store(slots_ptr + token, tl.where(real, block * B + position % B, -1), mask=token < T)
+        tl.store(slots_ptr + token, tl.where(real, blocks * B + position % B, -1), mask=token < T)

@@ -217,7 +217,7 @@ def mixed(bench: Bench) -> float:
 def stutter(bench: Bench) -> tuple[float, float]:
     """Return p99 of the time between two tokens of 32 streams in ms: quiet, and while prompts of 8,192 arrive."""
     quiet_ms, _ = decode(bench, 32, 40)
-    bench.engine = bench.new_engine(policy="dynamic_chunk", inter_token_ms=1.9 * quiet_ms)
+    bench.engine = bench.new_engine(policy="dynamic_chunk", inter_token_ms=1.5 * quiet_ms)
     streams = {bench.add(bench.prompt(128), 2000) for _ in range(32)}
     while bench.engine.scheduler.prefilling or bench.engine.load().num_waiting:
         bench.engine.step()
@@ -351,6 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", default="", help="names with commas in between; all by default")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--num-blocks", type=int, help="of the KV cache; by default what fits")
     parser.add_argument("--profile", default="", help="batch sizes whose decode step is profiled")
     args = parser.parse_args(argv)
     console = Console(width=130)
@@ -360,7 +361,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ceiling = ceilings()
     torch.cuda.empty_cache()
     card = torch.cuda.get_device_name()
-    bench = Bench(LLAMA_8B, ceiling)
+    bench = Bench(LLAMA_8B, ceiling, num_blocks=args.num_blocks)
     console.print(f"{card}: copy {ceiling[0]:,.0f} GB/s, product {ceiling[1]:,.0f} TFLOP/s; {bench.seconds}")
     gc.collect()
     gc.freeze()

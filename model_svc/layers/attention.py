@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kernels import few_rows
+from kernels.few_rows_attention import MAX_ROWS, few_rows_attention
 from kernels.paged_attention import paged_attention
 from kernels.rope import rope_store_kv
 from kernels.store_kv import store_kv
@@ -57,6 +59,7 @@ class Attention:
         )
         self._qkv = loader.columns(names, outs, config.hidden, bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
+        self._arrived: Tensor | None = None
         self._q_norm = self._k_norm = None
         if config.norm_qk:
             sizes = (D, D) if config.norm_qk == "head" else (q, kv)
@@ -80,6 +83,33 @@ class Attention:
             max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
         return self._o(out.view(x.shape[0], -1))
+
+    @property
+    def serves_few_rows(self) -> bool:
+        """Whether `add_few_rows` computes this layer."""
+        config = self._config
+        usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
+        bare = not config.norm_qk and config.window is None and config.softcap is None
+        size = config.head_dim
+        return usual and bare and size >= 16 and size & (size - 1) == 0 and self._qkv.is_plain and self._o.is_plain
+
+    def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv) -> None:
+        """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence."""
+        assert self._rope is not None
+        T, D = total.shape[0], self._config.head_dim
+        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
+        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn)
+        if T <= MAX_ROWS:
+            if self._arrived is None:
+                self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
+            out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
+        else:
+            q = qkv.view(T, -1, D)[:, : self.num_heads]
+            out = paged_attention(
+                q, *kv, step.block_tables, step.query_start, step.context_lens,
+                scale=self._scale, max_query_len=1, max_context_len=step.max_context_len,
+            ).view(T, -1)  # fmt: skip
+        few_rows.linear_add(out, self._o.plain_weight, total)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""

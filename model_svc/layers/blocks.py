@@ -11,8 +11,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from kernels import few_rows
 from model_svc.layers.attention import Attention
-from model_svc.layers.norm import Norm
+from model_svc.layers.mlp import GatedMlp
+from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.step import LayerKv, StepBatch
 
 Mlp = Callable[[Tensor], Tensor]
@@ -34,15 +36,41 @@ def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Te
     return norm.add(x, residual), residual
 
 
+class FewRows:
+    """A pre-norm layer for the few rows of a decode step: norms, additions and gate are parts of the products."""
+
+    def __init__(self, norm: RmsNorm, attention: Attention, mlp_norm: RmsNorm, mlp: GatedMlp) -> None:
+        self._norm, self._attention, self._mlp_norm, self._mlp = norm.weights, attention, mlp_norm.weights, mlp
+
+    @classmethod
+    def of(cls, norm: Norm, attention: Attention, mlp_norm: Norm, mlp: Mlp) -> FewRows | None:
+        """Return the fused form of a layer with these parts, None if a part is of another kind."""
+        if not (isinstance(norm, RmsNorm) and isinstance(mlp_norm, RmsNorm) and isinstance(mlp, GatedMlp)):
+            return None
+        return cls(norm, attention, mlp_norm, mlp) if attention.serves_few_rows and mlp.serves_few_rows else None
+
+    def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Add both parts to `total` in place and return it."""
+        self._attention.add_few_rows(self._norm, total, step, kv)
+        self._mlp.add_few_rows(self._mlp_norm, total)
+        return total
+
+
 class PreNorm:
-    """x + attn(norm x), then x + mlp(norm x): Llama and most others. `multiplier` scales what is added (Granite)."""
+    """x + attn(norm x), then x + mlp(norm x): Llama and most others. `multiplier` scales what is added (Granite).
+
+    Decode steps with few rows take fused kernels where all parts are of the plain kind.
+    """
 
     def __init__(self, norm: Norm, attention: Attention, mlp_norm: Norm, mlp: Mlp, multiplier: float = 1.0) -> None:
         self._norm, self._attention, self._mlp_norm, self._mlp = norm, attention, mlp_norm, mlp
         self._multiplier = multiplier
+        self._fused = FewRows.of(norm, attention, mlp_norm, mlp) if multiplier == 1.0 else None
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
         """Return what this layer adds, and the sum before it."""
+        if self._fused is not None and step.max_query_len == 1 and few_rows.fits(x, x.shape[0]):
+            return self._fused(x if residual is None else residual.add_(x), step, kv), None
         normed, residual = add_norm(self._norm, x, residual)
         normed = self._mlp_norm.add(self._scaled(self._attention(normed, step, kv)), residual)
         return self._scaled(self._mlp(normed)), residual

@@ -26,6 +26,12 @@ class Linear:
             out.copy_(self._op(x))
 
     @property
-    def dense(self) -> DenseLinear | None:
-        """The product's dense form, if it has one."""
-        return self._op if isinstance(self._op, DenseLinear) else None
+    def is_plain(self) -> bool:
+        """Whether this is a product with dense numbers and nothing else."""
+        return isinstance(self._op, DenseLinear) and self._op.bias is None
+
+    @property
+    def plain_weight(self) -> Tensor:
+        """The weight [out, in] of a plain product."""
+        assert isinstance(self._op, DenseLinear)
+        return self._op.weight

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from kernels import activation
+from kernels import activation, few_rows
 from model_svc.layers.loader import Loader
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -14,6 +14,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": activation.gelu_and_mul,
     "gelu": lambda x: activation.gelu_and_mul(x, tanh=False),
 }
+_FEW_ROWS_ACTS = {"silu": few_rows.SILU, "gelu": few_rows.GELU, "gelu_pytorch_tanh": few_rows.GELU_TANH}
 
 
 class GatedMlp:
@@ -27,8 +28,19 @@ class GatedMlp:
         names, outs = ((fused,), (2 * inner,)) if fused else (("gate_proj", "up_proj"), (inner, inner))
         self._gate_up = loader.columns(names, outs, hidden, bias=bias)
         self._act = _ACTIVATIONS[act]
+        self._few_rows_act = _FEW_ROWS_ACTS[act]
         self._down = loader.rows("down_proj", hidden, inner, bias=bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's output [T, E]."""
         return self._down(self._act(self._gate_up(x)))
+
+    @property
+    def serves_few_rows(self) -> bool:
+        """Whether `add_few_rows` computes this block."""
+        return self._gate_up.is_plain and self._down.is_plain
+
+    def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor) -> None:
+        """Add the block's output for norm(total) to `total` [T, E] in place: two kernels for one row."""
+        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._few_rows_act)
+        few_rows.linear_add(gated, self._down.plain_weight, total)

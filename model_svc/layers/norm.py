@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import rms_norm
+from kernels.few_rows import RmsNormWeights
 from model_svc.layers.loader import Loader
 
 
@@ -38,6 +39,11 @@ class RmsNorm:
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Add `x` to `residual` in place and return the norm of the sum."""
         return rms_norm.add_rms_norm(x, residual, self._weight, self._eps, offset=self._offset)
+
+    @property
+    def weights(self) -> RmsNormWeights:
+        """The norm as a product that begins with it wants it."""
+        return RmsNormWeights(self._weight, self._eps, self._offset)
 
 
 class LayerNorm:

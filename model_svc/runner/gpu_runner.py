@@ -21,7 +21,7 @@ from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOu
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.device_slots import DeviceSlots
-from model_svc.runner.graphs import Recording, Shapes, record, recorded_shapes
+from model_svc.runner.graphs import Recording, Shapes, record, recorded_shapes, widths
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack, shape_of
 from model_svc.runner.runner import top_fields
@@ -79,11 +79,14 @@ class GpuRunner:
         self._logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=device)
         self._out = torch.zeros(S, dtype=torch.int32, device=device)
         shapes = recorded_shapes(S, T) if graphs else []
-        self._shapes = Shapes(shapes)
+        self._shapes = Shapes(shapes, S, T)
         self._recordings: dict[StepShape, Recording] = {}
         if device.type == "cuda":
             with torch.inference_mode(), self._on_stream():
                 self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
+                for width in widths(S):  # what is not recorded is compiled now, too, not when a prompt waits
+                    self._stage_padding(large := StepShape(T, width, False))
+                    self._draw(large, self._forward(large))
 
     @property
     def info(self) -> RunnerInfo:
@@ -140,8 +143,7 @@ class GpuRunner:
         """Queue everything between plan and tokens."""
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
-        exact = shape_of(sequences)
-        shape = self._shapes.fit(exact) or exact
+        shape = self._shapes.fit(shape_of(sequences))
         self._stage(sequences, shape, blocks)
         recording = self._recordings.get(shape)
         if recording is not None:

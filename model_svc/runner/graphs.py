@@ -16,43 +16,52 @@ from torch import Tensor
 
 from model_svc.runner.packed_step import StepShape
 
-_MIXED_TOKENS = (32, 64, 128, 256, 512)  # with more, the device is busy for longer than eager launches take
-_FEW_SEQUENCES = 8
+# With more tokens the device is busy for longer than eager launches take.
+_MIXED_TOKENS = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512)
+_WIDTHS = (8, 64)
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
-    """Return the padded numbers of sequences: dense where a row costs much, at most an eighth of padding above."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_num_seqs + 1, 32)]
+    """Return the padded numbers of sequences: multiples of 16 are one variant of each kernel."""
+    sizes = [1, 2, 4, 8, *range(16, 256, 16), *range(256, max_num_seqs + 1, 32)]
     return [size for size in sizes if size < max_num_seqs] + [max_num_seqs]
+
+
+def widths(max_num_seqs: int) -> list[int]:
+    """Return the padded numbers of sequences of mixed steps: few, as each is another variant of the kernels."""
+    return [width for width in _WIDTHS if width < max_num_seqs] + [max_num_seqs]
 
 
 def recorded_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
     """Return the shapes to record, the largest first, so that the others fit in the memory it leaves."""
     limit = max(max_num_batched_tokens, max_num_seqs)
     decodes = [StepShape(size, size, True) for size in decode_sizes(max_num_seqs)]
-    widths = sorted({min(_FEW_SEQUENCES, max_num_seqs), max_num_seqs})
-    mixed = [StepShape(T, S, False) for T in _MIXED_TOKENS for S in widths if limit >= T]
+    mixed = [StepShape(T, S, False) for T in _MIXED_TOKENS for S in widths(max_num_seqs) if limit >= T]
     return sorted(decodes + mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
 
 
 class Shapes:
     """Finds the recorded shape that a step fits in."""
 
-    def __init__(self, shapes: Iterable[StepShape]) -> None:
+    def __init__(self, shapes: Iterable[StepShape], max_num_seqs: int, max_num_batched_tokens: int) -> None:
         shapes = list(shapes)
+        self._widths = widths(max_num_seqs)
+        self._limit = max_num_batched_tokens
         self._decode = sorted(shape for shape in shapes if shape.decode)
         self._mixed = sorted(shape for shape in shapes if not shape.decode)
         self._sizes = [shape.num_sequences for shape in self._decode]
 
-    def fit(self, step: StepShape) -> StepShape | None:
-        """Return the smallest shape that holds a step, None if it must run as it is."""
+    def fit(self, step: StepShape) -> StepShape:
+        """Return the smallest shape that holds a step; one that is not recorded is only rounded up."""
         if step.decode:
             at = bisect_left(self._sizes, step.num_sequences)
-            return self._decode[at] if at < len(self._decode) else None
+            if at < len(self._decode):
+                return self._decode[at]
         for shape in self._mixed:
             if shape.num_tokens >= step.num_tokens and shape.num_sequences >= step.num_sequences:
                 return shape
-        return None
+        width = next(width for width in self._widths if width >= step.num_sequences)
+        return StepShape(min(-(-step.num_tokens // 16) * 16, self._limit), width, False)
 
 
 @dataclass(frozen=True)

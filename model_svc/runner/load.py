@@ -48,7 +48,10 @@ def load_runner(
     """
     where = torch.device(device)
     kind, method = _precision(dtype, where)
-    if threads is not None:
+    if method is not None:
+        # What is left to torch is small; its threads would only spin beside ours.
+        torch.set_num_threads(1)
+    elif threads is not None:
         torch.set_num_threads(threads)
     set_threads(threads)
     model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)

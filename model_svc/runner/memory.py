@@ -22,15 +22,16 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
+    num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one, read but never written
     zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
     batch = StepBatch(
-        positions=zeros,
+        positions=torch.arange(num_tokens, device=device).clamp(max=model.max_len - 1),
         slot_mapping=zeros - 1,
-        block_tables=torch.zeros(1, 1, dtype=torch.int32, device=device),
+        block_tables=torch.zeros(1, num_blocks, dtype=torch.int32, device=device),
         query_start=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
-        context_lens=torch.zeros(1, dtype=torch.int32, device=device),
+        context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
         max_query_len=num_tokens,
-        max_context_len=16,
+        max_context_len=num_tokens,
     )
     hidden = model.forward(zeros.int(), batch, cache.layers)[:num_sequences]
     logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)

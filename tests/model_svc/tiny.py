@@ -28,9 +28,9 @@ TINY: dict[str, Any] = {
 }
 
 
-def tiny_llama(device: str = "cpu", **changes: Any) -> Decoder:
+def tiny_llama(device: str = "cpu", dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device."""
     source = RandomSource(tied=False, spread=0.3)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
-    return build_model(config, source, Dequantized(torch.float32, where), device=where)
+    return build_model(config, source, Dequantized(dtype, where), device=where)

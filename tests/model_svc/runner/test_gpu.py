@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from kernels import few_rows
 from model_svc.engine.engine import Engine
 from model_svc.engine.request import EngineRequest
 from model_svc.runner.load import make_runner
@@ -65,6 +67,36 @@ def test_each_alone_has_the_ids_of_the_batch() -> None:
 
 def test_preemption_changes_no_ids() -> None:
     assert answers("cuda", num_blocks=60) == answers("cuda")
+
+
+@pytest.mark.parametrize("num_sequences", [1, 3, 20])
+def test_fused_kernels_give_the_log_probabilities_of_the_plain_ones(
+    num_sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forced_logprobs() -> torch.Tensor:
+        model = tiny_llama("cuda", dtype=torch.bfloat16, hidden_size=128)
+        runner = make_runner(model, dtype=torch.bfloat16, **SIZES)
+        driver = RunnerDriver(runner)
+        sampling = SamplingParams(temperature=0.0, logprobs=0)
+        sequences = [Tracked(n, [1 + n, 2, 3, 4 + n], sampling=sampling) for n in range(num_sequences)]
+        found = []
+        for step in range(40):
+            shares = []
+            for seq in sequences:
+                token = (7 * step + seq.slot) % VOCAB
+                share = driver.dealer.share(seq, len(seq.ids) - seq.computed, fed=step > 0)
+                shares.append(msgspec.structs.replace(share, forced_id=token))
+                seq.ids.append(token)
+            found.append([token.logprob for token in driver.run(*shares).tokens])
+        runner.close()
+        return torch.tensor(found)
+
+    fused = forced_logprobs()
+    monkeypatch.setattr(few_rows, "MAX_ROWS", 0)
+    plain = forced_logprobs()
+    assert not torch.equal(fused, plain)  # they did take different ways
+    assert float((fused - plain).abs().mean()) < 0.03
+    assert float((fused - plain).abs().max()) < 0.3
 
 
 def test_submit_waits_for_nothing() -> None:

@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+from kernels import activation
+from kernels.few_rows import MAX_ROWS, RmsNormWeights, Rotation, linear_add, linear_into, norm_gate, norm_qkv
+
+H, K, D, B, E = 4, 2, 16, 4, 48
+
+
+def dtype(device):
+    return torch.bfloat16 if device == "cuda" else torch.float32  # the interpreter cannot multiply bf16
+
+
+def normed(x, norm):
+    wide = x.cpu().double()
+    scale = norm.weight.cpu().double() + norm.offset
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps) * scale
+
+
+def made(T, F, device, size=E):
+    x = torch.randn(T, size, device=device, dtype=dtype(device))
+    norm = RmsNormWeights(torch.rand(size, device=device, dtype=dtype(device)) + 0.5, 1e-5, 0.5)
+    return x, norm, torch.randn(F, size, device=device, dtype=dtype(device))
+
+
+@pytest.mark.parametrize("T", [1, 2, 5, 16, 17, 40])
+def test_queries_keys_and_values_are_normed_turned_and_stored(device, close, T):
+    x, norm, weight = made(T, (H + 2 * K) * D, device)
+    angle = torch.rand(64, D // 2, device=device) * 6
+    caches = [torch.zeros(32, B, K, D, device=device, dtype=x.dtype) for _ in range(2)]
+    slots = torch.randperm(32 * B, device=device)[:T]
+    slots[T // 2] = -1
+    positions = torch.randint(64, (T,), device=device)
+    out = norm_qkv(x, norm, weight, D, Rotation(angle.cos(), angle.sin(), positions, *caches, slots))
+    heads = (normed(x, norm) @ weight.cpu().double().T).view(T, -1, D)
+    a, b = heads[:, : H + K, : D // 2].clone(), heads[:, : H + K, D // 2 :].clone()
+    cos, sin = (table[positions].cpu().double()[:, None] for table in (angle.cos(), angle.sin()))
+    heads[:, : H + K] = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    close(out.view(T, -1, D), heads, loose=2)
+    for cache, part in zip(caches, (heads[:, H : H + K], heads[:, H + K :]), strict=True):
+        truth = torch.zeros(32 * B, K, D, dtype=torch.float64)
+        kept = slots.cpu() >= 0
+        truth[slots.cpu()[kept]] = part[kept]
+        close(cache.view(-1, K, D), truth, loose=2)
+
+
+@pytest.mark.parametrize("T", [1, 3, 33])
+@pytest.mark.parametrize("act", [0, 1, 2])
+def test_gate_and_up_meet_in_one_pass(device, close, T, act):
+    x, norm, weight = made(T, 96, device)
+    truth = activation.reference(normed(x, norm) @ weight.cpu().double().T, act)
+    close(norm_gate(x, norm, weight, act), truth, loose=3)
+
+
+@pytest.mark.parametrize("T", [1, 4, 64])
+@pytest.mark.parametrize("size", [48, 1040])
+def test_a_product_is_added_or_written(device, close, T, size):
+    x, _, weight = made(T, 80, device, size)
+    before = torch.randn(T, 80, device=device, dtype=x.dtype)
+    residual = before.clone()
+    product = x.cpu().double() @ weight.cpu().double().T
+    linear_add(x, weight, residual)
+    close(residual, before.cpu().double() + product)
+    out = torch.full((T, 80), float("nan"), device=device)
+    linear_into(x, weight, out)
+    close(out, product)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="weight"):
+        linear_add(torch.zeros(1, 16), torch.zeros(4, 32), torch.zeros(1, 4))
+    with pytest.raises(ValueError, match="x has shape"):
+        linear_add(torch.zeros(MAX_ROWS + 1, 16), torch.zeros(4, 16), torch.zeros(MAX_ROWS + 1, 4))
+    with pytest.raises(ValueError, match="residual"):
+        linear_add(torch.zeros(1, 16), torch.zeros(4, 16), torch.zeros(2, 4))
