@@ -1,0 +1,35 @@
+"""docs/operate.md names every setting and every metric, and none that does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.roles import ROLES, settings_class
+from headrace.settings import UpSettings
+from tests.deploy.test_dashboards import exported
+from tests.ring import Ring, make_ring, ring, tiny_model
+
+__all__ = ["make_ring", "ring", "tiny_model"]
+
+TEXT = (Path(__file__).resolve().parent.parent.parent / "docs" / "operate.md").read_text()
+
+
+def section(title: str) -> str:
+    return re.split(r"^## ", TEXT.split(f"\n## {title}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_the_settings_table_is_complete_and_names_nothing_else() -> None:
+    classes = (UpSettings, *map(settings_class, ROLES))
+    fields = {name for cls in classes for name in cls.__struct_fields__}
+    named = set(re.findall(r"^\| `(\w+)` \|", section("Settings"), re.MULTILINE))
+    assert named == fields
+
+
+@pytest.mark.anyio
+async def test_the_metrics_table_is_complete_and_names_nothing_else(ring: Ring) -> None:
+    samples = {re.sub(r"_(bucket|sum|count)$", "", name) for name in await exported(ring) if "_created" not in name}
+    named = set(re.findall(r"`((?:headrace|gen_ai)_[a-z_]+[a-z])`", section("Metrics")))
+    assert named == samples
