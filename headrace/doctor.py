@@ -101,7 +101,7 @@ def check_bus() -> Finding:
         with anyio.fail_after(10):
             if settings.redis_url:
                 await talk(settings.redis_url)
-                return settings.redis_url
+                return wire_settings.without_password(settings.redis_url)
             with tempfile.TemporaryDirectory(prefix="hr-") as folder:
                 async with embedded_server(Path(folder)) as url:
                     await talk(url)
@@ -128,7 +128,7 @@ def check_model() -> Finding:
 
 def check_disk() -> Finding:
     """Look at the room for models and the bus's file."""
-    folder = Path(wire_settings.default_model_dir())
+    folder = Path(wire_settings.load(UpSettings).model_dir).expanduser()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free

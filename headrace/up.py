@@ -56,8 +56,10 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
 
 def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
     """Return the flags that every role gets."""
+    # A URL that was given may hold a password: the roles have it from the environment, and flags are seen by everybody.
+    bus = [] if settings.redis_url else [f"--redis-url={redis_url}"]
     return [
-        f"--redis-url={redis_url}",
+        *bus,
         f"--partitions={settings.partitions}",
         f"--state-dir={settings.state_dir}",
         f"--model-dir={settings.model_dir}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -180,8 +181,15 @@ def parse_flags(cls: type[Settings], arguments: Sequence[str]) -> dict[str, str]
 
 
 def as_text(settings: Settings) -> str:
-    """Return one `name = value` line per setting."""
-    return "\n".join(f"{name} = {value!r}" for name, value in msgspec.to_builtins(settings).items())
+    """Return one `name = value` line per setting; a password in a URL is not shown."""
+    values = msgspec.to_builtins(settings)
+    values["redis_url"] = without_password(settings.redis_url)
+    return "\n".join(f"{name} = {value!r}" for name, value in values.items())
+
+
+def without_password(url: str) -> str:
+    """Return a URL fit for eyes and logs."""
+    return re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url)
 
 
 def _flags(cls: type[Settings]) -> list[str]:

@@ -36,3 +36,9 @@ def test_an_unknown_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[
 def test_settings_out_of_range_are_refused(field: str, value: int) -> None:
     with pytest.raises(SettingsError, match=field):
         wire_settings.load(UpSettings, {}, {field: value})
+
+
+def test_a_given_bus_url_is_not_put_on_command_lines() -> None:
+    secret = "redis://:secret@bus:6379/0"
+    assert "secret" not in " ".join(up.common_flags(UpSettings(redis_url=secret), secret))
+    assert "--redis-url=unix:///own.sock" in up.common_flags(UpSettings(), "unix:///own.sock")

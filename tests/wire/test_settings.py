@@ -2,7 +2,16 @@
 
 import pytest
 
-from wire.settings import Settings, SettingsError, as_text, from_command_line, load, parse_flag_pairs, parse_flags
+from wire.settings import (
+    Settings,
+    SettingsError,
+    as_text,
+    from_command_line,
+    load,
+    parse_flag_pairs,
+    parse_flags,
+    without_password,
+)
 
 
 class DeskSettings(Settings, frozen=True, kw_only=True):
@@ -67,3 +76,9 @@ def test_print_settings_shows_every_field_and_leaves(capsys: pytest.CaptureFixtu
 
 def test_settings_as_text_hold_one_line_a_field() -> None:
     assert len(as_text(DeskSettings()).splitlines()) == len(DeskSettings.__struct_fields__)
+
+
+def test_a_password_in_the_bus_url_is_not_shown() -> None:
+    assert "secret" not in as_text(Settings(redis_url="redis://:secret@bus:6379/0"))
+    assert without_password("rediss://me:se:cr@t@bus:1/0") == "rediss://me:***@bus:1/0"
+    assert without_password("unix:///run/bus.sock") == "unix:///run/bus.sock"
