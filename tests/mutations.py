@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 600
 LEFT_OUT = shutil.ignore_patterns(".venv", ".git", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 
 
@@ -37,14 +38,20 @@ def apply(mutation: dict[str, Any], root: Path) -> str | None:
     return None
 
 
-def noticed(mutation: dict[str, Any], root: Path) -> bool:
-    """Tell whether the named tests fail in the mutated copy (exit code 1: tests ran and some failed)."""
+def outcome_of(mutation: dict[str, Any], root: Path) -> str:
+    """Run the named tests in a mutated copy: noticed (they fail, or hang), SURVIVED, or BROKEN (none of them ran)."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *mutation["tests"]]
     environ = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=900, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "noticed"
     if done.returncode not in (0, 1):
         sys.stdout.write(done.stdout[-1500:] + done.stderr[-1500:])
-    return done.returncode == 1
+        return "BROKEN"
+    return "noticed" if done.returncode else "SURVIVED"
 
 
 def main(names: list[str]) -> int:
@@ -56,8 +63,7 @@ def main(names: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
             root = Path(folder) / "headrace"
             shutil.copytree(ROOT, root, ignore=LEFT_OUT)
-            fault = apply(mutation, root)
-            outcome = fault or ("noticed" if noticed(mutation, root) else "SURVIVED")
+            outcome = apply(mutation, root) or outcome_of(mutation, root)
         sys.stdout.write(f"{outcome:<10} {mutation['name']}\n")
         sys.stdout.flush()
         if outcome != "noticed":
