@@ -37,8 +37,8 @@ def rounded_activations(x: Tensor) -> Tensor:
     """Return what `x` [T, K] becomes as int8 in blocks of 32."""
     blocks = x.reshape(x.shape[0], -1, 32)
     top = blocks.abs().amax(-1, keepdim=True)
-    scale = torch.where(top > 0, top / 127, torch.ones_like(top))
-    return (torch.round(blocks / scale) * scale).reshape(x.shape)
+    inverse = torch.where(top > 0, 127 / top, torch.zeros_like(top))
+    return (torch.round(blocks * inverse) * (top / 127)).reshape(x.shape)
 
 
 def _launch(x: Tensor, weights: Sequence[PackedWeight], bias: Tensor | None, width: int) -> Tensor:

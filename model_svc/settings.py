@@ -18,7 +18,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     model: str = ""
     replica_name: str = ""
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str = "auto"
     runner: str = "model_svc.runner.load:load_runner"
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None

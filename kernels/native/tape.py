@@ -157,12 +157,17 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say no: skipping what nobody compiles would import the compiler, which takes two seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default or torch.Tag.data_dependent_output in func.tags:
-            raise UnrecordableError(f"{func} reads a value on the host")
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if not (func.is_view or _is_fresh_memory(func) or _only_views(args, result)):
+        if func._schema.returns and not _tensors(result):
+            raise UnrecordableError(f"{func} reads a value on the host")
+        if func._schema.is_mutable or not (func.is_view or _is_fresh_memory(func) or _only_views(args, result)):
             self._tape.note_torch(func, args, kwargs, result)
         return result
 

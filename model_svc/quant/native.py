@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels import dispatch
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
 from kernels.quantized_linear import quantized_linear
@@ -21,8 +22,8 @@ _STRIP = 16  # output rows of a tile: the next part of a stack can only begin at
 
 
 def usable() -> bool:
-    """Tell whether this machine has the kernels."""
-    return library.built()
+    """Tell whether this machine has the kernels, and whether nobody asked for another form."""
+    return library.built() and dispatch.form(torch.empty(0)) == "native"
 
 
 class PackedLinear:

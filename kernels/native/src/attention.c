@@ -55,25 +55,49 @@ INLINE vf sums(const vf *part) {
 #endif
 }
 
-/* Scores of one query (padded to whole vectors) and the keys lo .. hi - 1 of a tile that begins at `base`. */
-INLINE void scores(const View *view, const float *q, const int64_t *at, int64_t lo, int64_t hi, float *to, int wide) {
+/* Scores of one query (padded to whole vectors) and LANES keys, of which lo .. hi - 1 exist. */
+INLINE vf some_scores(const View *view, const float *q, const int64_t *at, int64_t lo, int64_t hi) {
   int64_t D = view->D, whole = D / LANES * LANES;
-  for (int64_t key = lo / LANES * LANES; key < hi; key += LANES) {
-    vf part[LANES];
-    for (int i = 0; i < LANES; i++) {
-      part[i] = vf_zero();
-      if (key + i < lo || key + i >= hi) continue;
-      const float *k = view->k + at[key + i];
-      if (wide) {
-#pragma GCC unroll 4
-        for (int d = 0; d < wide; d++) part[i] = vf_fma(vf_load(q + d * LANES), vf_load(k + d * LANES), part[i]);
-      } else {
-        for (int64_t d = 0; d < whole; d += LANES) part[i] = vf_fma(vf_load(q + d), vf_load(k + d), part[i]);
-        if (whole < D) part[i] = vf_fma(vf_load(q + whole), vf_load_n(k + whole, (int)(D - whole)), part[i]);
-      }
-    }
-    vf_store(to + key, sums(part));
+  vf part[LANES];
+  for (int i = 0; i < LANES; i++) {
+    part[i] = vf_zero();
+    if (i < lo || i >= hi) continue;
+    const float *k = view->k + at[i];
+    for (int64_t d = 0; d < whole; d += LANES) part[i] = vf_fma(vf_load(q + d), vf_load(k + d), part[i]);
+    if (whole < D) part[i] = vf_fma(vf_load(q + whole), vf_load_n(k + whole, (int)(D - whole)), part[i]);
   }
+  return sums(part);
+}
+
+/* The same for LANES keys that all exist and a head of `wide` whole vectors. */
+INLINE vf whole_scores(const View *view, const float *q, const int64_t *at, int wide) {
+  vf part[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) {
+    const float *k = view->k + at[i];
+    part[i] = vf_zero();
+#pragma GCC unroll 8
+    for (int d = 0; d < wide; d++) part[i] = vf_fma(vf_load(q + d * LANES), vf_load(k + d * LANES), part[i]);
+  }
+  return sums(part);
+}
+
+static void scores(const View *view, const float *q, const int64_t *at, int64_t lo, int64_t hi, float *to) {
+  int64_t D = view->D;
+  for (int64_t key = lo / LANES * LANES; key < hi; key += LANES) {
+    vf s;
+    if (key < lo || key + LANES > hi || D % LANES) s = some_scores(view, q, at + key, lo - key, hi - key);
+    else if (D == 64) s = whole_scores(view, q, at + key, 64 / LANES);
+    else if (D == 128) s = whole_scores(view, q, at + key, 128 / LANES);
+    else s = some_scores(view, q, at + key, lo - key, hi - key);
+    vf_store(to + key, s);
+  }
+}
+
+/* Ask for the lines of a tile's keys or values early: heads lie apart, which no hardware prefetcher follows. */
+INLINE void fetch(const float *from, const int64_t *at, int64_t lo, int64_t hi, int64_t D) {
+  for (int64_t i = lo; i < hi; i++)
+    for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(from + at[i] + d);
 }
 
 /* acc[0 .. rows) += weights . values, 4 vectors of dimensions at a time */
@@ -119,10 +143,12 @@ typedef struct {
 static void soften(const Op *op, float *p, int64_t visible_lo, int64_t visible_hi, int64_t lo, int64_t hi, State *s, int r,
                    int64_t padded) {
   int64_t from = lo / LANES * LANES, to = (hi + LANES - 1) / LANES * LANES;
+  int all = visible_lo == 0 && visible_hi == KEYS;
   if (op->f[1] > 0.0f)
     for (int64_t i = visible_lo; i < visible_hi; i++) p[i] = op->f[1] * tanhf(p[i] / op->f[1]);
-  for (int64_t i = from; i < to; i++)
-    if (i < visible_lo || i >= visible_hi) p[i] = LOW;
+  if (!all)
+    for (int64_t i = from; i < to; i++)
+      if (i < visible_lo || i >= visible_hi) p[i] = LOW;
   vf most = vf_set1(s->top[r]);
   for (int64_t i = from; i < to; i += LANES) most = vf_max(vf_load(p + i), most);
   float top = vf_top(most);
@@ -139,11 +165,10 @@ static void soften(const Op *op, float *p, int64_t visible_lo, int64_t visible_h
     vf weight = vf_exp(vf_sub(vf_load(p + i), vf_set1(top)));
     vf_store(p + i, weight);
   }
-  for (int64_t i = from; i < to; i++)
-    if (i < visible_lo || i >= visible_hi) p[i] = 0.0f;
   /* Sums of whole tiles, so that the order of addition does not depend on where the item's keys begin. */
-  for (int64_t i = 0; i < from; i++) p[i] = 0.0f;
-  for (int64_t i = to; i < KEYS; i++) p[i] = 0.0f;
+  if (!all)
+    for (int64_t i = 0; i < KEYS; i++)
+      if (i < visible_lo || i >= visible_hi) p[i] = 0.0f;
   for (int64_t i = 0; i < KEYS; i += LANES) sum = vf_add(sum, vf_load(p + i));
   s->total[r] += vf_sum(sum);
 }
@@ -158,9 +183,10 @@ static void attend(const View *view, const float *q, int64_t position, int64_t c
   for (int64_t base = begin / KEYS * KEYS; base < end; base += KEYS) {
     int64_t lo = begin > base ? begin - base : 0, hi = end - base < KEYS ? end - base : KEYS;
     for (int64_t i = lo; i < hi; i++) at[i] = offset_of(view, base + i);
+    fetch(view->k, at, lo, hi, view->D);
+    fetch(view->v, at, lo, hi, view->D);
     for (int64_t r = 0; r < rows; r++) {
-      if (padded == 4 * LANES && view->D == padded) scores(view, q + r * padded, at, lo, hi, p + r * KEYS, 4);
-      else scores(view, q + r * padded, at, lo, hi, p + r * KEYS, 0);
+      scores(view, q + r * padded, at, lo, hi, p + r * KEYS);
       int64_t here = position + r / G, last = here + 1 - base, first = window ? here - window + 1 - base : 0;
       int64_t to = last < hi ? last : hi, from = first > lo ? first : lo;
       if (to < 0) to = 0;

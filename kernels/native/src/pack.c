@@ -12,16 +12,16 @@ typedef struct {
   uint16_t d[2];
 } Piece;
 
-static void nibbles(const uint8_t *from, uint8_t *q) {
+INLINE void nibbles(const uint8_t *from, uint8_t *q) {
   for (int i = 0; i < 16; i++) q[i] = from[i] & 15, q[i + 16] = from[i] >> 4;
 }
 
-static void fifth_bits(const uint8_t *from, uint8_t *q) {
+INLINE void fifth_bits(const uint8_t *from, uint8_t *q) {
   for (int i = 0; i < 32; i++) q[i] |= (uint8_t)((from[i / 8] >> (i % 8) & 1) << 4);
 }
 
 /* The 6-bit scale and minimum of part k: low four plain, high four split over two places. */
-static void k_scales(const uint8_t *raw, int k, uint8_t *s) {
+INLINE void k_scales(const uint8_t *raw, int k, uint8_t *s) {
   if (k < 4) {
     s[0] = raw[k] & 63, s[1] = raw[k + 4] & 63;
   } else {
@@ -30,7 +30,7 @@ static void k_scales(const uint8_t *raw, int k, uint8_t *s) {
   }
 }
 
-static void read_piece(int format, const uint8_t *row, int64_t b, Piece *p) {
+INLINE void read_piece(int format, const uint8_t *row, int64_t b, Piece *p) {
   const uint8_t *w = row + b * 32 / BLOCKS[format].values * BLOCKS[format].bytes;
   int k = (int)(b % 8);
   memset(p, 0, sizeof *p);
@@ -60,14 +60,30 @@ static void read_piece(int format, const uint8_t *row, int64_t b, Piece *p) {
   }
 }
 
-static void write_piece(int format, uint8_t *strip, int64_t b, int r, const Piece *p) {
+INLINE void write_piece(int format, uint8_t *strip, int64_t b, int r, const Piece *p) {
   uint8_t *w = strip + tile_at(format, b), *high = w + tile_low(format), *s = high + tile_high(format);
-  for (int i = 0; i < 32; i++) {
-    int c = i % 4, at = r * 4 + c, j = i / 4;
-    if (format == Q8_0) w[64 * j + at] = p->q[i];
-    else w[64 * (j / 2) + at] |= (uint8_t)(j % 2 ? p->q[i] << 4 : p->q[i] & 15);
-    if (tile_high(format) == 64) high[at] |= (uint8_t)((p->q[i] >> 4 & 1) << j);
-    if (tile_high(format) == 128) high[64 * (j / 4) + at] |= (uint8_t)((p->q[i] >> 4 & 3) << 2 * (j % 4));
+  uint32_t q[8]; /* four inputs at a time: their bytes never carry into one another */
+  memcpy(q, p->q, 32);
+  w += r * 4, high += r * 4;
+  if (format == Q8_0) {
+    for (int j = 0; j < 8; j++) memcpy(w + 64 * j, &q[j], 4);
+  } else {
+    for (int j = 0; j < 4; j++) {
+      uint32_t both = (q[2 * j] & 0x0f0f0f0fu) | (q[2 * j + 1] & 0x0f0f0f0fu) << 4;
+      memcpy(w + 64 * j, &both, 4);
+    }
+  }
+  if (tile_high(format) == 64) {
+    uint32_t bits = 0;
+    for (int j = 0; j < 8; j++) bits |= (q[j] >> 4 & 0x01010101u) << j;
+    memcpy(high, &bits, 4);
+  }
+  if (tile_high(format) == 128) {
+    for (int a = 0; a < 2; a++) {
+      uint32_t bits = 0;
+      for (int j = 0; j < 4; j++) bits |= (q[4 * a + j] >> 4 & 0x03030303u) << 2 * j;
+      memcpy(high + 64 * a, &bits, 4);
+    }
   }
   if (is_k(format)) {
     uint8_t *head = strip + b / 8 * (8 * tile_bytes(format) + group_head(format));
@@ -82,8 +98,7 @@ static void write_piece(int format, uint8_t *strip, int64_t b, int r, const Piec
 
 int64_t hr_tiles_bytes(int format, int64_t N, int64_t K) { return (N + 15) / 16 * strip_bytes(format, K / 32); }
 
-/* Pack rows at .. at + N - 1 of a matrix of `out` (zeroed, strips of K inputs). Rows of blocks are `stride` bytes apart. */
-void hr_pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int64_t K, int64_t at, uint8_t *out) {
+INLINE void pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int64_t K, int64_t at, uint8_t *out) {
   Piece p;
   for (int64_t n = 0; n < N; n++) {
     uint8_t *strip = out + (at + n) / 16 * strip_bytes(format, K / 32);
@@ -91,6 +106,15 @@ void hr_pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int64_t
       read_piece(format, rows + n * stride, b, &p);
       write_piece(format, strip, b, (int)((at + n) % 16), &p);
     }
+  }
+}
+
+/* Pack rows at .. at + N - 1 of a matrix of `out` (zeroed, strips of K inputs). Rows of blocks are `stride` bytes apart. */
+void hr_pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int64_t K, int64_t at, uint8_t *out) {
+  switch (format) { /* one loop for each, in which the format is a constant */
+#define CASE(name) case name: pack(name, rows, stride, N, K, at, out); break;
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+#undef CASE
   }
 }
 

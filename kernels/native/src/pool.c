@@ -1,8 +1,8 @@
 /* A phase is an operation and those chained to it. Threads claim pieces of the current phase's items, large ones first.
  *
  * A phase ends when its items are done, not when all threads have come: a thread that the system has taken away holds up
- * the others only while it holds items. Waiting is a short spin, then sleep. If waiting costs too much (a core is taken by
- * somebody else), runs go on with one thread for a while, then try again. */
+ * the others only while it holds items. Waiting is a short spin, then sleep. When waiting takes much of the time (a core is
+ * taken by somebody else) a run is tried on one thread; what costs less goes on, and the other is tried again now and then. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -20,8 +20,10 @@
 #define MAX_THREADS 64
 #define MAX_PHASES 4096
 #define SPINS 2000         /* about 20 us: longer than a phase's own imbalance, shorter than a step's Python part */
-#define ALONE_RUNS 48      /* runs on one thread after waiting proved too dear */
-#define DEAR_SHARE 0.4     /* of a run's time spent waiting */
+#define DEAR_SHARE 0.3     /* of all threads' time spent waiting: reason to try with one */
+#define FIRST_TRIAL 8      /* runs on one thread before several are tried again; doubles with each failure */
+#define LAST_TRIAL 256
+#define SMALL_WORK 1500000 /* multiplications of bytes: about 15 us, not worth another thread's attention */
 
 static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rms_norm, &hr_activation,
                                              &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding};
@@ -42,9 +44,15 @@ static _Atomic uint64_t current;            /* phase */
 static _Atomic uint64_t next[MAX_PHASES];   /* first unclaimed item */
 static _Atomic int64_t done[MAX_PHASES];
 static _Atomic uint32_t bell, sleepers;     /* changes with every phase; who waits on it */
-static int num_workers, alone;
+static int num_workers;
 static uint32_t run_number;
-static double waited;
+static _Atomic int64_t waited_ns;
+
+/* What runs of about one size cost per unit of work on several threads and on one. Index: log2 of the work. */
+static struct {
+  double together, alone;
+  int single, countdown, trial;
+} choices[64];
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
 static double now(void) {
@@ -86,11 +94,13 @@ static void wait_for_change(uint64_t seen) {
     if (atomic_load_explicit(&current, memory_order_acquire) != seen) return;
     relax();
   }
+  double from = now();
   while (1) {
     uint32_t heard = atomic_load(&bell);
-    if (atomic_load(&current) != seen) return;
+    if (atomic_load(&current) != seen) break;
     sleep_on(heard);
   }
+  if (seen && (int)(uint32_t)seen < job.num_phases) atomic_fetch_add(&waited_ns, (int64_t)(1e9 * (now() - from)));
 }
 
 static void run_phase(const Phase *phase, int64_t from, int64_t to) {
@@ -162,9 +172,8 @@ static void run_alone(void) {
 }
 
 static void run_together(void) {
-  double begin = now();
   uint32_t run = ++run_number ? run_number : ++run_number;
-  waited = 0;
+  atomic_store(&waited_ns, 0);
   for (int phase = 0; phase < job.num_phases; phase++) {
     atomic_store_explicit(&done[phase], 0, memory_order_relaxed);
     atomic_store_explicit(&next[phase], (uint64_t)run << 32, memory_order_relaxed);
@@ -175,11 +184,57 @@ static void run_together(void) {
     if ((int)(uint32_t)seen >= job.num_phases) break;
     help(seen);
     if (atomic_load(&current) != seen) continue;
-    double from = now();
     wait_for_change(seen);
-    waited += now() - from;
   }
-  if (waited > DEAR_SHARE * (now() - begin) && waited > 5e-4) alone = ALONE_RUNS;
+}
+
+/* An estimate in multiplications of bytes; it only has to compare runs of about the same kind. */
+static double work_of(const Op *op) {
+  const int64_t *n = op->n;
+  switch (op->kind) {
+    case OP_LINEAR: return (double)n[0] * (double)n[1] * (double)n[2];
+    case OP_ATTENTION: {
+      const int32_t *start = op->p[4], *context = op->p[5];
+      double keys = 0;
+      for (int64_t s = 0; s < n[1]; s++) keys += (double)(start[s + 1] - start[s]) * context[s];
+      return 16.0 * keys * (double)(n[2] * n[4]);
+    }
+    case OP_ROPE: return 16.0 * (double)(n[0] * (n[1] + 2 * n[2]) * n[3]);
+    case OP_MERGE: return 0;
+    case OP_EMBEDDING: return 64.0 * (double)(n[0] * n[2]);
+    default: return 16.0 * (double)(n[0] * n[1]);
+  }
+}
+
+static double blend(double old, double cost) { return old > 0 ? 0.7 * old + 0.3 * cost : cost; }
+
+/* Run the job on as many threads as have proved best for runs of this size. */
+static void run_best(double work) {
+  int size = 0, threads = job.threads;
+  while (size < 63 && work > (double)(1ll << size)) size++;
+  int trial = choices[size].single && --choices[size].countdown <= 0;
+  if (choices[size].single && !trial) job.threads = 1;
+  double begin = now();
+  if (job.threads > 1) run_together();
+  else run_alone();
+  double cost = (now() - begin) / work;
+  if (job.threads == 1) {
+    choices[size].alone = blend(choices[size].alone, cost);
+    return;
+  }
+  if (trial) {
+    choices[size].together = cost;
+    choices[size].single = cost > choices[size].alone;
+    choices[size].trial = choices[size].trial * 2 > LAST_TRIAL ? LAST_TRIAL : choices[size].trial * 2;
+    choices[size].countdown = choices[size].trial;
+    return;
+  }
+  choices[size].together = blend(choices[size].together, cost);
+  if ((double)atomic_load(&waited_ns) > DEAR_SHARE * 1e9 * cost * work * threads) {
+    /* If one thread turns out to be slower after all, the next trial is soon. */
+    choices[size].single = 1;
+    choices[size].trial = choices[size].countdown = FIRST_TRIAL;
+  }
 }
 
 static void run_some(const Op *ops, int64_t count, int threads) {
@@ -190,10 +245,11 @@ static void run_some(const Op *ops, int64_t count, int threads) {
     else job.phases[job.num_phases++] = (Phase){at, at + 1, 0};
   }
   ensure_workers(threads);
+  double work = 1;
+  for (int64_t at = 0; at < count; at++) work += work_of(&ops[at]);
   job.threads = threads < num_workers + 1 ? threads : num_workers + 1;
-  if (alone > 0) alone--, job.threads = 1;
-  if (job.threads > 1) run_together();
-  else run_alone();
+  if (job.threads > 1 && work > SMALL_WORK) run_best(work);
+  else job.threads = 1, run_alone();
 }
 
 void hr_run(const Op *ops, int64_t count, int threads) {
@@ -207,5 +263,3 @@ void hr_run(const Op *ops, int64_t count, int threads) {
   }
   pthread_mutex_unlock(&starting);
 }
-
-int hr_threads_now(void) { return alone > 0 ? 1 : num_workers + 1; }

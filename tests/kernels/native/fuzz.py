@@ -1,0 +1,80 @@
+"""Run every native kernel over random shapes: `python fuzz.py FOLDER ISA`, under a build with sanitizers.
+
+Results of exact size come from torch's allocator, which the address sanitizer watches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+from kernels import dispatch
+from kernels.activation import gelu_and_mul, silu_and_mul
+from kernels.embedding import embedding
+from kernels.native.library import set_threads, using
+from kernels.native.packed_weight import FORMATS
+from kernels.paged_attention import paged_attention
+from kernels.quantized_linear import quantized_linear
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rope import rope_store_kv
+from tests.kernels.native.blocks import random_weight
+
+
+def linear(rng: random.Random) -> None:
+    """One weight of any format: as a product and as a table."""
+    name = rng.choice(FORMATS)
+    K = rng.randint(1, 3) * (256 if name.endswith("K") else 32)
+    weight, _ = random_weight(name, rng.randint(1, 70), K)
+    quantized_linear(torch.randn(rng.randint(1, 20), K), [weight], torch.randn(weight.shape[0]))
+    embedding(torch.randint(-2, 80, (rng.randint(1, 9),)), weight)
+
+
+def rows(rng: random.Random) -> None:
+    """Norms and activations of odd widths."""
+    T, width = rng.randint(1, 9), rng.randint(1, 150)
+    rms_norm(torch.randn(T, 3, width)[:, 1:], torch.rand(width), 1e-5)
+    add_rms_norm(torch.randn(T, width), torch.randn(T, width), torch.rand(width), 1e-5)
+    silu_and_mul(torch.randn(T, 2 * width))
+    gelu_and_mul(torch.randn(T, 2 * width), tanh=rng.random() < 0.5)
+
+
+def attention(rng: random.Random) -> None:
+    """A mixed batch: store what is new, then attend."""
+    K, G, D, B = rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 40) * 2, rng.choice([1, 4, 16])
+    lengths = [rng.randint(1, 700) for _ in range(rng.randint(1, 3))]
+    queries = [rng.choice([1, 1, rng.randint(1, n)]) for n in lengths]
+    T, blocks = sum(queries), max(-(-n // B) for n in lengths)
+    cache = torch.randn(2, blocks * len(lengths), B, K, D)
+    tables = torch.randperm(blocks * len(lengths)).int().view(len(lengths), blocks)
+    positions = torch.cat([torch.arange(n - q, n) for n, q in zip(lengths, queries, strict=True)])
+    sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(queries))
+    slots = tables[sequence, positions // B].long() * B + positions % B
+    angles = torch.randn(700, rng.randint(1, D // 2))
+    q, k, v = torch.randn(T, K * G, D), torch.randn(T, K, D), torch.randn(T, K, D)
+    interleaved = rng.random() < 0.5
+    rope_store_kv(q, k, v, angles.cos(), angles.sin(), positions, cache[0], cache[1], slots, interleaved=interleaved)
+    start = torch.tensor([0, *torch.tensor(queries).cumsum(0)], dtype=torch.int32)
+    paged_attention(
+        q, cache[0], cache[1], tables, start, torch.tensor(lengths, dtype=torch.int32),
+        scale=0.1, window=rng.choice([None, 7, 600]), softcap=rng.choice([None, 5.0]),
+        sinks=torch.randn(K * G) if rng.random() < 0.3 else None,
+        max_query_len=max(queries), max_context_len=max(lengths),
+    )  # fmt: skip
+
+
+def main(folder: str, isa: str) -> None:
+    """Fuzz for a bounded number of rounds."""
+    rng = random.Random(int.from_bytes(random.randbytes(4)))
+    with using(isa, Path(folder)), dispatch.forced("native"):
+        for number in range(60):
+            set_threads(1 + number % 3)
+            for part in (linear, rows, attention):
+                part(rng)
+    sys.stdout.write("all well\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

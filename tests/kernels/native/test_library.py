@@ -1,0 +1,63 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.native import build, library, record
+
+
+def test_records_have_the_size_that_c_sees(isa):
+    assert library.library().op_bytes() == record.LAYOUT.size
+    assert library.library().isa == isa
+
+
+def test_the_best_build_is_taken():
+    names = library.available()
+    if not names:
+        pytest.skip("nothing is built")
+    assert library.library().isa == names[0]
+    assert set(names) <= set(build.variants("x86_64")) | set(build.variants("aarch64"))
+
+
+def test_an_empty_folder_offers_nothing(tmp_path: Path):
+    assert library.available(tmp_path) == ()
+
+
+def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(build.BuildError, match="ziglang"):
+        build.build(tmp_path)
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", f"{sys.executable} -c exit('no_such_header')")
+    with pytest.raises(build.BuildError, match="no_such_header"):
+        build.build(tmp_path, only=("generic",))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
+def test_no_kernel_touches_foreign_memory(tmp_path: Path):
+    """Every kernel over fuzzed shapes in a build with address and undefined-behaviour sanitizers."""
+    found = subprocess.run(
+        [*(build.compiler() or []), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    )
+    runtime = Path(found.stdout.strip())
+    if not runtime.is_absolute():
+        pytest.skip("this compiler has no address sanitizer")
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+    best = (library.available() or ("generic",))[0]
+    build.build(tmp_path, only=(best,), flags=flags)
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "fuzz.py"), str(tmp_path), best],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(Path.cwd()), "PATH": ""},
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "all well" in run.stdout

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from kernels import dispatch
+from kernels.native.library import set_threads
+from kernels.native.packed_weight import FORMATS
+from kernels.quantized_linear import quantized_linear, rounded_activations
+from tests.kernels.native.blocks import random_weight
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(("T", "N", "K"), [(1, 16, 256), (13, 45, 512), (70, 100, 256)])
+def test_products_are_those_of_rounded_activations(isa, close, format_name, T, N, K):
+    weight, truth = random_weight(format_name, N, K)
+    x = torch.randn(T, K)
+    bias = torch.randn(N)
+    close(quantized_linear(x, [weight], bias), rounded_activations(x).double() @ truth.T + bias.double())
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_rows_depend_neither_on_the_batch_nor_on_the_threads(isa, format_name):
+    weight, _ = random_weight(format_name, 600, 1024)
+    x = torch.randn(31, 1024)
+    set_threads(2)
+    try:
+        together = quantized_linear(x, [weight])
+    finally:
+        set_threads(1)
+    alone = torch.cat([quantized_linear(row[None], [weight]) for row in x])
+    set_threads(None)
+    assert torch.equal(together, alone)
+
+
+def test_stacked_weights_of_several_formats_fill_one_row(isa, close):
+    parts = [random_weight("Q4_K", 48, 256), random_weight("Q6_K", 21, 256), random_weight("Q4_0", 16, 256)]
+    x = torch.randn(5, 256)
+    truth = torch.cat([numbers for _, numbers in parts])
+    close(quantized_linear(x, [weight for weight, _ in parts]), rounded_activations(x).double() @ truth.T)
+
+
+def test_the_reference_means_the_same(isa, close):
+    weight, _ = random_weight("Q5_1", 40, 96)
+    x = torch.randn(6, 96)
+    fast = quantized_linear(x, [weight])
+    with dispatch.forced("reference"):
+        close(quantized_linear(x, [weight]), fast.double())
+
+
+def test_extreme_rows_stay_exact_and_bad_ones_stay_bad(isa):
+    weight, truth = random_weight("Q8_0", 32, 64)
+    x = torch.zeros(4, 64)
+    x[1, 3] = 1e30
+    x[2, 40] = float("nan")
+    x[3, 40] = float("inf")
+    y = quantized_linear(x, [weight])
+    assert not y[0].any()
+    assert torch.allclose(y[1].double(), truth[:, 3] * 1e30, rtol=1e-5)
+    assert not torch.isfinite(y[2:]).any()
+
+
+def test_rows_cut_out_of_wider_ones_are_read_in_place(isa):
+    weight, _ = random_weight("Q4_1", 32, 64)
+    wide = torch.randn(3, 128)
+    assert torch.equal(
+        quantized_linear(wide[:, 32:96], [weight]), quantized_linear(wide[:, 32:96].contiguous(), [weight])
+    )
+
+
+def test_no_rows_give_no_rows(isa):
+    weight, _ = random_weight("Q4_1", 32, 64)
+    assert quantized_linear(torch.empty(0, 64), [weight]).shape == (0, 32)
+
+
+def test_wrong_shapes_are_named(isa):
+    weight, _ = random_weight("Q4_1", 32, 64)
+    with pytest.raises(ValueError, match="x is"):
+        quantized_linear(torch.ones(2, 32), [weight])
+    with pytest.raises(ValueError, match="bias"):
+        quantized_linear(torch.ones(2, 64), [weight], torch.ones(31))
