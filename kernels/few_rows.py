@@ -46,18 +46,28 @@ class Rotation:
     slot_mapping: Tensor
 
 
+def suits(weight: Tensor) -> bool:
+    """Tell whether a weight has a shape that these ops multiply with."""
+    return weight.is_contiguous() and weight.shape[0] % 16 == 0 and weight.shape[1] % 16 == 0
+
+
 def fits(x: Tensor, num_rows: int) -> bool:
     """Tell whether these ops serve `num_rows` rows like `x`: bf16 on a GPU with dependent launches."""
     on_gpu = x.is_cuda and x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device)[0] >= 9
     return 0 < num_rows <= MAX_ROWS and on_gpu and dispatch.form(x) == "triton"
 
 
-def norm_qkv(x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation) -> Tensor:
-    """Return norm(x) W^T [T, (H + 2K) D] with queries and keys rotated; keys and values go to the caches as well."""
-    _check(x, weight)
+def norm_qkv(
+    x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation, arrived: Tensor | None = None
+) -> Tensor:
+    """Return norm(x) W^T [T, (H + 2K) D] with queries and keys rotated; keys and values go to the caches as well.
+
+    `arrived` as in `linear_add`.
+    """
+    _check(x, weight, arrived)
     if dispatch.form(x) == "triton":
         out = x.new_empty(x.shape[0], weight.shape[0])
-        _launch(x, norm, weight, out, _QKV.value, head_dim=head_dim, turn=turn)
+        _launch(x, norm, weight, out, _QKV.value, head_dim=head_dim, turn=turn, arrived=arrived)
         return out
     return reference_qkv(x, norm, weight, head_dim, turn)
 
@@ -72,13 +82,17 @@ def norm_gate(x: Tensor, norm: RmsNormWeights, weight: Tensor, act: int) -> Tens
     return activation.reference(functional.linear(_normed(x, norm), weight), act)
 
 
-def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> None:
-    """Add x W^T to `residual` [T, F] in place."""
-    _check(x, weight)
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor, arrived: Tensor | None = None) -> None:
+    """Add x W^T to `residual` [T, F] in place.
+
+    With `arrived`, F / 16 int32 that are zero before and after, the sum over E may be split between programs; the last
+    one to arrive adds the parts up, always in the same order.
+    """
+    _check(x, weight, arrived)
     if residual.shape != (x.shape[0], weight.shape[0]) or not residual.is_contiguous():
         raise ValueError(f"residual has shape {tuple(residual.shape)}; it must be contiguous [T, F]")
     if dispatch.form(x) == "triton":
-        _launch(x, None, weight, residual, _ADD.value)
+        _launch(x, None, weight, residual, _ADD.value, arrived=arrived)
     else:
         residual.add_(functional.linear(x, weight))
 
@@ -108,18 +122,20 @@ def _normed(x: Tensor, norm: RmsNormWeights) -> Tensor:
     return rms_norm.reference(x, norm.weight, norm.eps, offset=norm.offset)
 
 
-def _check(x: Tensor, weight: Tensor) -> None:
+def _check(x: Tensor, weight: Tensor, arrived: Tensor | None = None) -> None:
     if x.dim() != 2 or weight.dim() != 2 or weight.shape[1] != x.shape[1] or not weight.is_contiguous():
         raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs contiguous [F, E]")
     if not x.is_contiguous() or not 0 < x.shape[0] <= MAX_ROWS:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be contiguous with 1 to {MAX_ROWS} rows")
-    if weight.shape[0] % 4 or weight.shape[1] % 16:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}; its sizes must be multiples of 4 and 16")
+    if not suits(weight):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; its sizes must be multiples of 16")
+    if arrived is not None and (arrived.dtype != torch.int32 or arrived.numel() < weight.shape[0] // 16):
+        raise ValueError(f"arrived has {arrived.numel()} elements; it must be int32 with {weight.shape[0] // 16}")
 
 
 def _launch(
     x: Tensor, norm: RmsNormWeights | None, weight: Tensor, out: Tensor, kind: int, *, head_dim: int = 2, act: int = 0,
-    turn: Rotation | None = None,
+    turn: Rotation | None = None, arrived: Tensor | None = None,
 ) -> None:  # fmt: skip
     T, E = x.shape
     F = weight.shape[0]
@@ -149,10 +165,13 @@ def _launch(
             F=F, E=E, BLOCK=next_power_of_2(E), ROWS=rows, NORM=norm is not None, num_warps=warps, **common,
         )  # fmt: skip
         return
-    rows, depth, stages, warps, ahead = _rows_tile(F, E, T, kind)
-    _rows_kernel[(F // rows,)](
-        x, weight, out, *rotation, *strides, T, F=F, E=E, ROWS=rows, TOKENS=max(16, next_power_of_2(T)), DEPTH=depth,
-        STAGES=stages, AHEAD=ahead if x.is_cuda else 0, num_warps=warps, **common,
+    rows, depth, stages, split = _rows_tile(F, E, T, kind, arrived is not None)
+    tokens = max(16, next_power_of_2(T))
+    partial = x.new_empty((F // rows, split, rows, tokens), dtype=torch.float32) if split > 1 else x
+    _rows_kernel[(F // rows, split)](
+        x, weight, out, *rotation, *strides, partial, x if arrived is None else arrived, T, F=F, E=E, ROWS=rows,
+        TOKENS=tokens, DEPTH=depth, STAGES=stages, SPLIT=split, AHEAD=min(E // split, 256) if x.is_cuda else 0,
+        num_warps=4, **common,
     )  # fmt: skip
 
 
@@ -176,21 +195,25 @@ def _row_tile(F: int, E: int, kind: int) -> tuple[int, int, int]:
     return rows, max(4, min(8, rows * block // 2048)), 2
 
 
-def _rows_tile(F: int, E: int, T: int, kind: int) -> tuple[int, int, int, int, int]:
-    """Rows of weights, columns a stage, stages, warps, columns asked for before the wait; for the tensor cores.
+def _rows_tile(F: int, E: int, T: int, kind: int, may_split: bool) -> tuple[int, int, int, int]:
+    """Rows of weights, columns a stage, stages, parts of the sum; for the tensor cores.
 
-    Enough CTAs for every processor come first; then tiles of 64 rows, which the widest instructions want.
+    Every processor needs work first; then tiles of 64 rows, which the widest instructions want and which read x least
+    often. Both at once come by splitting the sum.
     """
     rows = 64
-    while rows > 16 and (F % rows or F // rows < 128):
+    splits = may_split and F % 64 == 0 and (kind == _ADD.value or T > 16)
+    while rows > 16 and not splits and (F % rows or F // rows < 128):
         rows //= 2
     depth = {64: 128, 32: 256, 16: 512}[rows]
     if T > 16:
         depth = min(depth, 256)
     while E % depth:
         depth //= 2
-    stages = 3 if rows == 16 else 4
-    return rows, depth, stages, 4, min(E, 512 if kind == _GATE.value else 256)
+    split = 1
+    while splits and split < 8 and F // rows * split < 256 and E % (2 * split * depth) == 0:
+        split *= 2
+    return rows, depth, 3 if rows == 16 or T > 32 else 4, split
 
 
 @jit
@@ -309,16 +332,17 @@ def _row_kernel(
 @jit
 def _rows_kernel(
     x_ptr, weight_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
-    table_stride, stride_n, stride_b, stride_h, T,
+    table_stride, stride_n, stride_b, stride_h, partial_ptr, arrived_ptr, T,
     F: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr, AHEAD: tl.constexpr, KIND: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr,
-    B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, KIND: tl.constexpr, D: tl.constexpr,
+    KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Up to 64 rows: acc [ROWS, TOKENS] = W x^T, the weights being the tall side that the tensor cores want."""
     if PDL:
         gdc_launch_dependents()
     n, token, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, TOKENS)[None, :], tl.arange(0, DEPTH)
-    row = weight_ptr + _weight_row(n, F, KIND, D).to(tl.int64) * E
+    first = tl.program_id(1) * (E // SPLIT)
+    row = weight_ptr + _weight_row(n, F, KIND, D).to(tl.int64) * E + first
     if AHEAD > 0:
         _l2_ahead(row, AHEAD * 2)
     live = token < T
@@ -330,25 +354,46 @@ def _rows_kernel(
     if PDL:
         gdc_wait()
     acc = tl.zeros([ROWS, TOKENS], tl.float32)
-    weights, inputs = row[:, None] + k[None, :], x_ptr + token * E + k[:, None]
-    for at in tl.range(0, E, DEPTH, num_stages=STAGES):
+    weights, inputs = row[:, None] + k[None, :], x_ptr + first + token * E + k[:, None]
+    for at in tl.range(0, E // SPLIT, DEPTH, num_stages=STAGES):
         w = tl.load(weights + at)
         x = tl.load(inputs + at, mask=live, other=0.0)
         acc = tl.dot(w, x, acc, input_precision="ieee")
-    if KIND == _ADD:
-        to = out_ptr + token * F + n[:, None]
-        tl.store(to, (tl.load(to, mask=live, other=0.0).to(tl.float32) + acc).to(out_ptr.dtype.element_ty), mask=live)
-    elif KIND == _PLAIN:
-        tl.store(out_ptr + token * F + n[:, None], acc.to(out_ptr.dtype.element_ty), mask=live)
-    else:
-        a, b = tl.split(tl.permute(tl.reshape(acc, [ROWS // 2, 2, TOKENS]), (0, 2, 1)))
-        if KIND == _GATE:
-            tl.store(out_ptr + token * (F // 2) + pair, _gated(a, b, ACT).to(out_ptr.dtype.element_ty), mask=live)
+    last = True
+    if SPLIT > 1:  # the last program to arrive has the sum; it adds the parts in their order
+        tile = tl.program_id(0) * SPLIT
+        at = tl.arange(0, ROWS)[:, None] * TOKENS + token
+        tl.store(partial_ptr + (tile + tl.program_id(1)) * (ROWS * TOKENS) + at, acc)
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == SPLIT - 1
+    if last:
+        if SPLIT > 1:
+            tl.store(arrived_ptr + tl.program_id(0), 0)
+            acc = _sum_parts(partial_ptr + tile * (ROWS * TOKENS) + at, ROWS * TOKENS, SPLIT)
+        if KIND == _ADD:
+            to = out_ptr + token * F + n[:, None]
+            acc += tl.load(to, mask=live, other=0.0).to(tl.float32)
+            tl.store(to, acc.to(out_ptr.dtype.element_ty), mask=live)
+        elif KIND == _PLAIN:
+            tl.store(out_ptr + token * F + n[:, None], acc.to(out_ptr.dtype.element_ty), mask=live)
         else:
-            _store_qkv(
-                a, b, pair, token, live & (pair >= 0), cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n,
-                stride_b, stride_h, F, D, KV_HEADS, B,
-            )  # fmt: skip
+            a, b = tl.split(tl.permute(tl.reshape(acc, [ROWS // 2, 2, TOKENS]), (0, 2, 1)))
+            if KIND == _GATE:
+                tl.store(out_ptr + token * (F // 2) + pair, _gated(a, b, ACT).to(out_ptr.dtype.element_ty), mask=live)
+            else:
+                _store_qkv(
+                    a, b, pair, token, live & (pair >= 0), cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n,
+                    stride_b, stride_h, F, D, KV_HEADS, B,
+                )  # fmt: skip
+
+
+@jit
+def _sum_parts(pointer, stride: tl.constexpr, SPLIT: tl.constexpr):
+    """Add what SPLIT programs wrote, in their order; it is read past the L1 cache."""
+    total = tl.load(pointer, cache_modifier=".cg")
+    for part in tl.static_range(1, SPLIT):
+        total += tl.load(pointer + part * stride, cache_modifier=".cg")
+    return total
 
 
 @jit

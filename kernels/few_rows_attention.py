@@ -3,7 +3,7 @@
 At one sequence attention moves little and waits much. So old keys and values are fetched before the kernel waits for
 this step's projection (their newest row comes from the projection itself), the context is cut into many short splits,
 and the last program of a head to arrive merges them: no second kernel. It merges in the order of the splits, whoever
-comes last. H100, context 400: 5 us a layer, where `paged_attention` takes 8 in two launches.
+comes last.
 """
 
 # mypy: disable-error-code="no-untyped-def"

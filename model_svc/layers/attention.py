@@ -91,14 +91,21 @@ class Attention:
         usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
         bare = not config.norm_qk and config.window is None and config.softcap is None
         size = config.head_dim
-        return usual and bare and size >= 16 and size & (size - 1) == 0 and self._qkv.is_plain and self._o.is_plain
+        return (
+            usual
+            and bare
+            and size >= 16
+            and size & (size - 1) == 0
+            and self._qkv.serves_few_rows
+            and self._o.serves_few_rows
+        )
 
     def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv) -> None:
         """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence."""
         assert self._rope is not None
         T, D = total.shape[0], self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
-        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn)
+        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived)
         if T <= MAX_ROWS:
             if self._arrived is None:
                 self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
@@ -109,7 +116,7 @@ class Attention:
                 q, *kv, step.block_tables, step.query_start, step.context_lens,
                 scale=self._scale, max_query_len=1, max_context_len=step.max_context_len,
             ).view(T, -1)  # fmt: skip
-        few_rows.linear_add(out, self._o.plain_weight, total)
+        self._o.add_few_rows(out, total)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from kernels import few_rows
 from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
 
@@ -13,6 +15,7 @@ class Linear:
 
     def __init__(self, op: LinearOp) -> None:
         self._op = op
+        self._arrived: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
@@ -26,9 +29,21 @@ class Linear:
             out.copy_(self._op(x))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether this is a product with dense numbers and nothing else."""
-        return isinstance(self._op, DenseLinear) and self._op.bias is None
+    def serves_few_rows(self) -> bool:
+        """Whether this is a product with dense numbers and nothing else, which `kernels.few_rows` may fuse."""
+        return isinstance(self._op, DenseLinear) and self._op.bias is None and few_rows.suits(self._op.weight)
+
+    def add_few_rows(self, x: Tensor, total: Tensor) -> None:
+        """Add the product to `total` [T, out] in place."""
+        few_rows.linear_add(x, self.plain_weight, total, self.arrived)
+
+    @property
+    def arrived(self) -> Tensor:
+        """Counters for a product that is split between programs: zero before and after each call."""
+        if self._arrived is None:
+            weight = self.plain_weight
+            self._arrived = torch.zeros(weight.shape[0] // 16, dtype=torch.int32, device=weight.device)
+        return self._arrived
 
     @property
     def plain_weight(self) -> Tensor:

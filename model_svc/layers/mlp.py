@@ -38,9 +38,9 @@ class GatedMlp:
     @property
     def serves_few_rows(self) -> bool:
         """Whether `add_few_rows` computes this block."""
-        return self._gate_up.is_plain and self._down.is_plain
+        return self._gate_up.serves_few_rows and self._down.serves_few_rows
 
     def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor) -> None:
         """Add the block's output for norm(total) to `total` [T, E] in place: two kernels for one row."""
         gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._few_rows_act)
-        few_rows.linear_add(gated, self._down.plain_weight, total)
+        self._down.add_few_rows(gated, total)

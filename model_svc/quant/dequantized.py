@@ -30,7 +30,12 @@ class DenseLinear:
 
     def into(self, x: Tensor, out: Tensor) -> None:
         """Multiply into float32 `out`: where the tensor cores sum in float32, nothing is rounded on the way."""
-        if self.bias is None and x.shape[0] <= _FEW_ROWS and few_rows.fits(x, x.shape[0]):
+        if (
+            self.bias is None
+            and x.shape[0] <= _FEW_ROWS
+            and few_rows.fits(x, x.shape[0])
+            and few_rows.suits(self.weight)
+        ):
             few_rows.linear_into(x, self.weight, out)
         elif x.is_cuda and x.dtype != torch.float32 and self.bias is None:
             torch.ops.aten.mm.dtype_out(x, self.weight.t(), torch.float32, out=out)

@@ -25,13 +25,15 @@ def made(T, F, device, size=E):
 
 @pytest.mark.parametrize("T", [1, 2, 5, 16, 17, 40])
 def test_queries_keys_and_values_are_normed_turned_and_stored(device, close, T):
-    x, norm, weight = made(T, (H + 2 * K) * D, device)
+    x, norm, weight = made(T, (H + 2 * K) * D, device, 512)  # split, from 17 rows on
+    arrived = torch.zeros(8, dtype=torch.int32, device=device)
     angle = torch.rand(64, D // 2, device=device) * 6
     caches = [torch.zeros(32, B, K, D, device=device, dtype=x.dtype) for _ in range(2)]
     slots = torch.randperm(32 * B, device=device)[:T]
     slots[T // 2] = -1
     positions = torch.randint(64, (T,), device=device)
-    out = norm_qkv(x, norm, weight, D, Rotation(angle.cos(), angle.sin(), positions, *caches, slots))
+    out = norm_qkv(x, norm, weight, D, Rotation(angle.cos(), angle.sin(), positions, *caches, slots), arrived)
+    assert not arrived.any()
     heads = (normed(x, norm) @ weight.cpu().double().T).view(T, -1, D)
     a, b = heads[:, : H + K, : D // 2].clone(), heads[:, : H + K, D // 2 :].clone()
     cos, sin = (table[positions].cpu().double()[:, None] for table in (angle.cos(), angle.sin()))
@@ -61,9 +63,30 @@ def test_a_product_is_added_or_written(device, close, T, size):
     product = x.cpu().double() @ weight.cpu().double().T
     linear_add(x, weight, residual)
     close(residual, before.cpu().double() + product)
+    arrived = torch.zeros(80, dtype=torch.int32, device=device)
+    residual = before.clone()
+    linear_add(x, weight, residual, arrived)
+    close(residual, before.cpu().double() + product)
+    assert not arrived.any()
     out = torch.full((T, 80), float("nan"), device=device)
     linear_into(x, weight, out)
     close(out, product)
+
+
+@pytest.mark.parametrize("T", [2, 20])
+def test_a_split_sum_is_added_in_one_order(device, close, T):
+    x, _, weight = made(T, 128, device, 1024)
+    before = torch.randn(T, 128, device=device, dtype=x.dtype)
+    arrived = torch.zeros(8, dtype=torch.int32, device=device)
+    results = []
+    for _ in range(3):
+        residual = before.clone()
+        linear_add(x, weight, residual, arrived)
+        results.append(residual)
+        assert not arrived.any()
+    close(results[0], before.cpu().double() + x.cpu().double() @ weight.cpu().double().T)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_wrong_arguments_are_named():
@@ -71,5 +94,9 @@ def test_wrong_arguments_are_named():
         linear_add(torch.zeros(1, 16), torch.zeros(4, 32), torch.zeros(1, 4))
     with pytest.raises(ValueError, match="x has shape"):
         linear_add(torch.zeros(MAX_ROWS + 1, 16), torch.zeros(4, 16), torch.zeros(MAX_ROWS + 1, 4))
+    with pytest.raises(ValueError, match="multiples of 16"):
+        linear_add(torch.zeros(1, 16), torch.zeros(4, 16), torch.zeros(1, 4))
     with pytest.raises(ValueError, match="residual"):
-        linear_add(torch.zeros(1, 16), torch.zeros(4, 16), torch.zeros(2, 4))
+        linear_add(torch.zeros(1, 16), torch.zeros(16, 16), torch.zeros(2, 16))
+    with pytest.raises(ValueError, match="arrived"):
+        linear_add(torch.zeros(1, 16), torch.zeros(16, 16), torch.zeros(1, 16), torch.zeros(2))

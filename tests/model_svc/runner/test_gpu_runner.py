@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from kernels import dispatch, few_rows
+from model_svc.layers.blocks import FewRows
 from model_svc.models.decoder import Decoder
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import Shapes, decode_sizes, recorded_shapes
@@ -35,12 +38,24 @@ def both(tiny_model: Decoder) -> tuple[TorchRunner, GpuRunner]:
     return made[0], made[1]
 
 
-def generate(runner: Any, samplings: list[SamplingParams], *, chunk: int = 1 << 30, fed: bool = True) -> dict[int, Any]:
+def generate(
+    runner: Any, samplings: list[SamplingParams], *, chunk: int = 1 << 30, fed: bool = True, num_tokens: int = 20
+) -> dict[int, Any]:
     sequences = [
         Tracked(slot * 2 + 1, list(ids), sampling=sampling, seed=slot)
         for slot, (ids, sampling) in enumerate(zip(PROMPTS, samplings, strict=True))
     ]
-    return RunnerDriver(runner).generate(sequences, 20, chunk=chunk, fed=fed)
+    return RunnerDriver(runner).generate(sequences, num_tokens, chunk=chunk, fed=fed)
+
+
+def counted(function: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
+    """Return `function`, noting each call."""
+
+    def call(*args: Any) -> Any:
+        calls.append(None)
+        return function(*args)
+
+    return call
 
 
 @pytest.mark.parametrize("chunk", [3, 1 << 30])
@@ -50,6 +65,18 @@ def test_mixed_batches_draw_what_the_eager_runner_draws(
 ) -> None:
     eager, packed = (token_ids(generate(runner, SAMPLINGS, chunk=chunk, fed=fed)) for runner in both)
     assert packed == eager
+
+
+def test_fused_kernels_draw_what_the_eager_runner_draws(
+    both: tuple[TorchRunner, GpuRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = token_ids(generate(both[0], [GREEDY] * 4, num_tokens=6))
+    monkeypatch.setattr(few_rows, "fits", lambda _, num_rows: num_rows <= few_rows.MAX_ROWS)
+    fused = []
+    monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
+    with dispatch.forced("triton"), np.errstate(all="ignore"):
+        assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
+    assert len(fused) == 2 * 5  # layers, steps after the prompts
 
 
 def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(

@@ -1,0 +1,45 @@
+"""What a GPU without room says. The card is played; the model's step is not run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from model_svc.models.decoder import Decoder
+from model_svc.runner import load, memory
+from model_svc.runner.load import RunnerConfigError
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 80 GiB with 20 free and weights of 16."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 16 * GIB)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+
+@pytest.mark.usefixtures("card")
+def test_the_cache_takes_what_the_largest_step_leaves(tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "step_bytes", lambda *_: 3 * GIB)
+    assert memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64) == 16 * GIB
+
+
+@pytest.mark.usefixtures("card")
+def test_without_room_the_message_gives_the_numbers_and_the_setting(
+    tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "step_bytes", lambda *_: 25 * GIB)
+    with pytest.raises(RunnerConfigError, match=r"80.0 GiB.*16.0 GiB.*20.0 GiB.*25.0 GiB.*max_num_batched_tokens"):
+        load._gpu_bytes(tiny_model, torch.bfloat16, 8192, 64)
+
+
+@pytest.mark.usefixtures("card")
+def test_a_step_that_does_not_fit_says_so(tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(memory, "step_bytes", fail)
+    with pytest.raises(RunnerConfigError, match=r"8192 tokens does not fit.*max_num_batched_tokens"):
+        load._gpu_bytes(tiny_model, torch.bfloat16, 8192, 64)
