@@ -39,7 +39,7 @@ class Driver:
 
     def ask(self, request_id: str, prompt_ids: list[int], *, max_tokens: int = 8, root: bytes = b"root",
             reasoning: ReasoningPlan | None = None, attempt: int = 0, checkpoint: dict[int, list[int]] | None = None,
-            priority: int = 0, **sampling: Any) -> EngineRequest:  # fmt: skip
+            priority: int = 0, block_hashes: bytes = b"", block_size: int = 16, **sampling: Any) -> EngineRequest:  # fmt: skip
         """Add a request."""
         request = EngineRequest(
             request_id=request_id,
@@ -49,6 +49,8 @@ class Driver:
                 token_ids=pack_ids(prompt_ids),
                 num_tokens=len(prompt_ids),
                 block_root=root,
+                block_hashes=block_hashes,
+                block_size=block_size,
                 max_tokens=max_tokens,
                 reasoning=reasoning,
             ),

@@ -124,3 +124,16 @@ def test_blocks_with_bad_values_are_never_hit_again() -> None:
     driver.run()
     assert driver.cached("good") == 0
     assert driver.reason("good") == "length"
+
+
+def test_names_given_with_the_prompt_are_the_ones_the_engine_would_give() -> None:
+    prompt = list(range(1, 15))
+    root = block_hash.root(b"secret", model="m", block_size=BLOCK)
+    given = b"".join(block_hash.chain(root, prompt, BLOCK))
+    for first, second in ((given, b""), (b"", given)):
+        driver = fresh()
+        driver.ask("first", prompt, root=root, block_hashes=first, block_size=BLOCK)
+        driver.run()
+        driver.ask("second", prompt, root=root, block_hashes=second, block_size=BLOCK)
+        driver.run()
+        assert driver.cached("second") == 12
