@@ -37,9 +37,21 @@ class Driver:
         self.received: dict[tuple[str, int], Received] = {}
         self._token_bytes = token_bytes
 
-    def ask(self, request_id: str, prompt_ids: list[int], *, max_tokens: int = 8, root: bytes = b"root",
-            reasoning: ReasoningPlan | None = None, attempt: int = 0, checkpoint: dict[int, list[int]] | None = None,
-            priority: int = 0, block_hashes: bytes = b"", block_size: int = 16, **sampling: Any) -> EngineRequest:  # fmt: skip
+    def ask(
+        self,
+        request_id: str,
+        prompt_ids: list[int],
+        *,
+        max_tokens: int = 8,
+        root: bytes = b"root",
+        reasoning: ReasoningPlan | None = None,
+        attempt: int = 0,
+        checkpoint: dict[int, list[int]] | None = None,
+        priority: int = 0,
+        block_hashes: bytes = b"",
+        block_size: int = 16,
+        **sampling: Any,
+    ) -> EngineRequest:
         """Add a request."""
         request = EngineRequest(
             request_id=request_id,
