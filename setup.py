@@ -1,6 +1,7 @@
 """What pyproject.toml cannot express: compile the native CPU kernels, if that is possible.
 
-Without a compiler the installation succeeds all the same: torch takes over, and `headrace doctor` says what was lost.
+A machine without a C compiler gets one for the build, out of the package `ziglang`. If nothing can be built the
+installation succeeds all the same: torch takes over, and `headrace doctor` says what was lost.
 """
 
 import importlib.util
@@ -46,4 +47,8 @@ class BuildNative(build_ext):
         return {}
 
 
-setup(ext_modules=[Extension("kernels.native.lib", sources=[], optional=True)], cmdclass={"build_ext": BuildNative})
+setup(
+    ext_modules=[Extension("kernels.native.lib", sources=[], optional=True)],
+    cmdclass={"build_ext": BuildNative},
+    setup_requires=[] if _build_module().compiler() else ["ziglang==0.17.1"],
+)

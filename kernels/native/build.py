@@ -46,7 +46,9 @@ def compiler() -> list[str] | None:
     found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if found:
         return [found]
-    return [sys.executable, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else None
+    # Zig compiles for this very processor unless told otherwise; `generic` must run on any.
+    zig = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+    return zig if importlib.util.find_spec("ziglang") else None
 
 
 def build(output: Path = OUTPUT, *, only: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> list[str]:
