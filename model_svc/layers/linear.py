@@ -10,6 +10,11 @@ from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
 
 
+# Splitting a product's sum between programs has been tested interpreted and compiled, but has not run on a card yet;
+# until it has (docs/performance.md, "Engine on the GPU"), the unsplit form serves, which has.
+_SPLIT_SUMS = False
+
+
 class Linear:
     """x [T, in] -> [T, out]."""
 
@@ -38,8 +43,10 @@ class Linear:
         few_rows.linear_add(x, self.plain_weight, total, self.arrived)
 
     @property
-    def arrived(self) -> Tensor:
-        """Counters for a product that is split between programs: zero before and after each call."""
+    def arrived(self) -> Tensor | None:
+        """Counters for a product that is split between programs, zero before and after each call; None: do not split."""
+        if not _SPLIT_SUMS:
+            return None
         if self._arrived is None:
             weight = self.plain_weight
             self._arrived = torch.zeros(weight.shape[0] // 16, dtype=torch.int32, device=weight.device)
