@@ -9,7 +9,6 @@ from kernels import few_rows
 from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
 
-
 # Splitting a product's sum between programs has been tested interpreted and compiled, but has not run on a card yet;
 # until it has (docs/performance.md, "Engine on the GPU"), the unsplit form serves, which has.
 _SPLIT_SUMS = False
@@ -44,7 +43,7 @@ class Linear:
 
     @property
     def arrived(self) -> Tensor | None:
-        """Counters for a product that is split between programs, zero before and after each call; None: do not split."""
+        """Counters for a product that is split between programs, zero between calls; None: do not split."""
         if not _SPLIT_SUMS:
             return None
         if self._arrived is None:
