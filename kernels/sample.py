@@ -62,7 +62,8 @@ def reference(
     filtered = drawn & ((k < V) | (top_p < 1) | (min_p > 0))
     ids = torch.arange(V, dtype=torch.int32, device=logits.device)
     # About one row of a large vocabulary at a time: the temporaries stay in the CPU's cache.
-    for rows in torch.split((drawn & ~filtered).nonzero()[:, 0], max(1, (1 << 16) // V)):
+    unfiltered = (drawn & ~filtered).nonzero()[:, 0]
+    for rows in torch.split(unfiltered, max(1, (1 << 16) // V)) if unfiltered.numel() else ():
         noisy = noise.reference(seeds[rows], positions[rows], ids).add_(clean[rows] * (1 / temperature[rows, None]))
         out[rows] = noisy.argmax(-1)
     rows = filtered.nonzero()[:, 0]

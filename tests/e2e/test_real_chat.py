@@ -76,7 +76,7 @@ def test_effort_opens_a_think_block_that_ends_within_its_budget(client: openai.O
         model=MODEL,
         messages=[{"role": "user", "content": "What is 2 + 3?"}],
         reasoning_effort="low",
-        extra_body={"thinking_token_budget": 12},
+        extra_body={"thinking_token_budget": 12, "ignore_eos": True},
         max_tokens=60,
         temperature=0,
     )
