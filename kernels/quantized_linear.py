@@ -37,7 +37,8 @@ def rounded_activations(x: Tensor) -> Tensor:
     """Return what `x` [T, K] becomes as int8 in blocks of 32."""
     blocks = x.reshape(x.shape[0], -1, 32)
     top = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(top > 0, 127 / top, torch.zeros_like(top))
+    # A true division, as the kernel's: torch makes `127 / top` a product with a reciprocal, and ties would round apart.
+    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, torch.zeros_like(top))
     return (torch.round(blocks * inverse) * (top / 127)).reshape(x.shape)
 
 
