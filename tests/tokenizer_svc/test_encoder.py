@@ -49,7 +49,8 @@ def test_a_run_without_spaces_costs_near_linear_time(name: str, kind: str, reque
     unit = RUNS[name]
     short, long = (unit * (length // len(unit)) for length in (25_000, 200_000))
     # Eight times the text: near-linear cost stays below 2.5 times for each doubling, quadratic is 64 times.
-    assert encode_time_s(encoder, long) < max(2.5**3 * encode_time_s(encoder, short), 0.1)
+    # Half a second of CPU passes whatever the ratio: quadratic merging of 200,000 characters takes minutes.
+    assert encode_time_s(encoder, long) < max(2.5**3 * encode_time_s(encoder, short), 0.5)
 
 
 def test_encoding_lets_other_threads_run(smollm2: PromptBuilder) -> None:
