@@ -5,18 +5,37 @@
 const char *hr_isa(void) { return HR_ISA; }
 int64_t hr_op_bytes(void) { return sizeof(Op); }
 
-/* Bits of instruction sets that this machine runs: 1 AVX2 with FMA and F16C, 2 AVX-VNNI, 4 AVX-512 with VNNI. */
+#if defined(__x86_64__)
+typedef struct {
+  uint32_t a, b, c, d;
+} Registers;
+
+static Registers cpuid(uint32_t leaf, uint32_t subleaf) {
+  Registers r = {leaf, 0, subleaf, 0};
+  __asm__ volatile("cpuid" : "+a"(r.a), "=b"(r.b), "+c"(r.c), "=d"(r.d));
+  return r;
+}
+
+static int all(uint32_t found, uint32_t wanted) { return (found & wanted) == wanted; }
+#define BIT(n) (1u << (n))
+#endif
+
+/* Bits of instruction sets that this machine runs: 1 AVX2 with FMA and F16C, 2 AVX-VNNI, 4 AVX-512 with VNNI.
+ * Asked of the processor itself: what __builtin_cpu_supports reads stays empty where the compiler's runtime is not
+ * libgcc (Zig). Wide registers also need a system that saves them (XCR0). */
 int hr_machine(void) {
   int found = 0;
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found |= 1;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
-    found |= 4;
-  unsigned a = 7, b, c = 1, d;
-  __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  if ((found & 1) && (a >> 4 & 1)) found |= 2;
+  Registers one = cpuid(1, 0);
+  if (cpuid(0, 0).a < 7 || !all(one.c, BIT(12) | BIT(27) | BIT(28) | BIT(29))) return 0; /* FMA OSXSAVE AVX F16C */
+  uint32_t saved, high;
+  __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  Registers seven = cpuid(7, 0);
+  if (!all(saved, 0x06) || !all(seven.b, BIT(5))) return 0; /* AVX2 */
+  found = 1;
+  if (seven.a >= 1 && all(cpuid(7, 1).a, BIT(4))) found |= 2;
+  uint32_t wide = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* AVX-512 F, DQ, BW, VL */
+  if (all(saved, 0xe6) && all(seven.b, wide) && all(seven.c, BIT(11))) found |= 4;
 #endif
   return found;
 }

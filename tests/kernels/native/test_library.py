@@ -1,3 +1,4 @@
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,19 @@ def test_no_kernel_touches_foreign_memory(tmp_path: Path):
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert "all well" in run.stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="reads Linux's list of x86 flags")
+def test_the_machine_is_known_as_the_system_knows_it(tmp_path: Path) -> None:
+    if build.compiler() is None:
+        pytest.skip("no C compiler")
+    line = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
+    flags = set(line.split(":")[1].split())
+    needs = {
+        1: {"avx2", "fma", "f16c"},
+        2: {"avx2", "fma", "f16c", "avx_vnni"},
+        4: {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+    }
+    expected = sum(bit for bit, names in needs.items() if names <= flags)
+    build.build(tmp_path, only=("generic",))
+    assert library.Library(tmp_path / "generic.so").machine() == expected
