@@ -47,13 +47,16 @@ async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGene
     last = await _last_id(bus, stream) if start == "$" else start
     while True:
         entries = await _read(bus, stream, last)
+        if not entries and await _began_again(bus, stream, last):
+            last = "0"
         for entry_id, fields in entries:
             message = _open(bus, stream, fields, seen)
             if message is not None:
                 yield message
             last = entry_id.decode()
         if trim and entries:
-            await bus.route.call(stream, "XTRIM", stream, "MINID", _after(last))
+            # By name, not by a lowest id: the stream may have been deleted meanwhile and count from an earlier clock.
+            await bus.route.call(stream, "XDEL", stream, *(entry_id for entry_id, _ in entries))
 
 
 async def _read(bus: Core, stream: str, last: str) -> list[Any]:
@@ -70,6 +73,16 @@ async def _read(bus: Core, stream: str, last: str) -> list[Any]:
             await bus.route.learn_again()
             continue
         return list(reply[0][1]) if reply else []
+
+
+async def _began_again(bus: Core, stream: str, last: str) -> bool:
+    # A stream that was deleted (or whose server changed for one with an earlier clock) counts anew: its entries would
+    # stay below what was read last, and unseen for ever.
+    try:
+        newest = await _last_id(bus, stream)
+    except PASSING:
+        return False
+    return newest != "0" and _order(newest) < _order(last)
 
 
 def _open(bus: Core, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessage | None:
@@ -89,6 +102,6 @@ async def _last_id(bus: Core, stream: str) -> str:
     return newest[0][0].decode() if newest else "0"
 
 
-def _after(entry_id: str) -> str:
-    milliseconds, sequence = entry_id.split("-")
-    return f"{milliseconds}-{int(sequence) + 1}"
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)
