@@ -36,7 +36,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How to choose tokens. Validated by the edge; the engine re-checks ranges.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `logprobs` None is off, n gives the chosen token and the
-    n most likely. `max_tokens` None means up to the context's end.
+    n most likely; `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens` None means up to the
+    context's end. `allowed_token_ids` None allows all. `bad_words` are never said (the tokenizer desk makes
+    `Prompt.bad_word_ids` of them).
     """
 
     n: int = 1
@@ -56,6 +58,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[int, float] = {}
     logprobs: int | None = None
     deterministic: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +100,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `request`: what the client wants, in our words. Written once by the edge.
 
     Exactly one of `messages`, `prompt_text` and `prompt_ids` is meaningful, by `kind`. `instructions` is a system
-    message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`.
+    message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
+    goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
+    shown (best_of). `include_reasoning` False: thinking is counted and not shown.
     """
 
     kind: Literal["chat", "text", "ids"] = "chat"
@@ -113,6 +120,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenant: str = ""
     cache_salt: str = ""
     created_at: float = 0.0
+    priority: int = 0
+    return_best: int = 0
+    include_reasoning: bool = True
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -134,7 +144,9 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes,
     matched on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the
-    engine forces when the budget is spent.
+    engine forces when the budget is spent (a bridging sentence and the tag). In the last `landing` tokens of the budget
+    the first of `landing_ids`, the tag alone, is made likelier where a sentence has ended; when it is drawn there, the
+    others follow. 0 or no ids: no soft landing.
     """
 
     budget: int | None = None
@@ -142,6 +154,8 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     open_tag: bytes = b"<think>"
     close_tag: bytes = b"</think>"
     close_ids: tuple[int, ...] = ()
+    landing: int = 0
+    landing_ids: tuple[int, ...] = ()
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,6 +170,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_token_ids: tuple[int, ...] = ()
     reasoning: ReasoningPlan | None = None
     messages_dropped: int = 0
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -186,6 +201,15 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: dict[int, bytes] = {}
 
 
+class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `closed` (edge): where the client ended the thinking of each choice, in generated tokens.
+
+    Another attempt closes at the same place, so that what it says goes on from what the client has seen.
+    """
+
+    at: dict[int, tuple[int, ...]] = {}
+
+
 RECORD_FIELDS: dict[str, type[Any]] = {
     "request": Request,
     "recalled": Recalled,
@@ -193,6 +217,7 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "matches": Matches,
     "placement": Placement,
     "checkpoint": Checkpoint,
+    "closed": Closed,
 }
 
 # --- with the ring ----------------------------------------------------------------------------------------------------
@@ -304,6 +329,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `phase` holds for the first byte; `marks` tell where it changes. `finish_reason` (stop, length, cancelled, error)
     comes with the last chunk, `stop_token` says that the last token id is a stop token whose text is not shown.
     The first chunk of a choice carries `num_cached_tokens`; first and last carry `timings_ms` (queue, prefill, decode).
+    The first chunk of choice 0 carries `prompt_logprobs`, if asked for: one entry for each prompt token but the first.
     """
 
     request_id: str
@@ -321,6 +347,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_reasoning_tokens: int = 0
     reasoning_ended_by: str | None = None
     timings_ms: dict[str, float] = {}
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class TokenBatch(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from wire.messages import (
     Cancel,
     ChatMessage,
     Checkpoint,
+    Closed,
     ConversationRef,
     EndReasoning,
     Failure,
@@ -176,6 +177,7 @@ RECORDS: list[Any] = [
     Matches(replicas=(Match(replica_id="m-a-1", num_tokens=16),)),
     Placement(replica_id="m-a-1", attempt=1, cached_tokens=16),
     Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}),
+    Closed(at={0: (12,)}),
 ]
 
 
