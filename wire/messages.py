@@ -32,6 +32,19 @@ def unpack_ids(raw: bytes) -> list[int]:
 # --- the request, as the edge admits it -------------------------------------------------------------------------------
 
 
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer must look like; thinking before it is free. Checked by the edge before it is admitted.
+
+    `source` by kind: the schema as JSON text, the pattern, the grammar in llguidance's Lark dialect (which can embed
+    schemas: `%json {...}`), a JSON array of strings, and for `json_object` nothing. `lenient`: keywords of a schema
+    that cannot be enforced are passed over instead of refused.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "lark", "choice"]
+    source: str = ""
+    lenient: bool = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose tokens. Validated by the edge; the engine re-checks ranges.
 
@@ -61,6 +74,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +116,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Exactly one of `messages`, `prompt_text` and `prompt_ids` is meaningful, by `kind`. `instructions` is a system
     message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
-    shown (best_of). `include_reasoning` False: thinking is counted and not shown.
+    shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
+    repeats (ids, times, echoed fields), so that another edge can go on with it.
     """
 
     kind: Literal["chat", "text", "ids"] = "chat"
@@ -123,6 +138,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     return_best: int = 0
     include_reasoning: bool = True
+    reply: dict[str, Any] = {}
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,6 +226,19 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: dict[int, tuple[int, ...]] = {}
 
 
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `holder` (edge): the inbox of the edge that answers the client now, and what else the envelope says.
+
+    `Job.edge` is where the request was admitted. An edge that takes it over writes itself here, for replicas that get
+    the job later.
+    """
+
+    edge: str
+    deadline: float
+    traceparent: str = ""
+    tracestate: str = ""
+
+
 RECORD_FIELDS: dict[str, type[Any]] = {
     "request": Request,
     "recalled": Recalled,
@@ -218,6 +247,7 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "placement": Placement,
     "checkpoint": Checkpoint,
     "closed": Closed,
+    "holder": Holder,
 }
 
 # --- with the ring ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from wire.messages import (
     Failure,
     HistoryCall,
     HistoryReply,
+    Holder,
     Job,
     Match,
     Matches,
@@ -178,6 +179,7 @@ RECORDS: list[Any] = [
     Placement(replica_id="m-a-1", attempt=1, cached_tokens=16),
     Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}),
     Closed(at={0: (12,)}),
+    Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
 ]
 
 
