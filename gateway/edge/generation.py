@@ -76,6 +76,11 @@ class Generation:
         self._settled = False
 
     @property
+    def name(self) -> str:
+        """Return the name of the request in the log."""
+        return self.job.request_id
+
+    @property
     def ended(self) -> bool:
         """Tell whether all choices have a finish reason."""
         return all(choice.finish_reason is not None for choice in self._choices)
@@ -89,6 +94,10 @@ class Generation:
     def num_tokens(self) -> int:
         """Return how many tokens were generated so far, over all choices."""
         return sum(choice.pipeline.num_tokens for choice in self._choices)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there is something to answer with, or until the time is up."""
+        await self.flight.wait(timeout_s)
 
     def raise_early_failure(self) -> None:
         """Raise the error that came before any token, so that it can be the HTTP status."""
@@ -105,19 +114,23 @@ class Generation:
 
     async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
         """Yield what is new until all choices ended. Raises the request's error."""
+        while not self.ended:
+            new = await self.take_updates()
+            if new:
+                yield new
+
+    async def take_updates(self) -> list[ChoiceUpdate]:
+        """Wait for tokens and return what is new, which may be nothing to show. Raises the request's error."""
+        updates: dict[int, ChoiceUpdate] = {}
         try:
-            while not self.ended:
-                updates: dict[int, ChoiceUpdate] = {}
-                for at, chunk in enumerate(await self.flight.take()):
-                    if at % _SLICE == _SLICE - 1:
-                        await anyio.lowlevel.checkpoint()
-                    self._feed(chunk, updates)
-                new = [update for update in updates.values() if update.deltas or update.finish_reason]
-                if new:
-                    yield new
+            for at, chunk in enumerate(await self.flight.take()):
+                if at % _SLICE == _SLICE - 1:
+                    await anyio.lowlevel.checkpoint()
+                self._feed(chunk, updates)
         except HeadraceError as error:
             self.error = error
             raise
+        return [update for update in updates.values() if update.deltas or update.finish_reason]
 
     def _feed(self, chunk: TokenChunk, updates: dict[int, ChoiceUpdate]) -> None:
         if not 0 <= chunk.choice < len(self._choices):
@@ -139,6 +152,10 @@ class Generation:
             rewritten = any(hit.action != "flag" for hit in choice.pipeline.hits)
             choice.clean = choice.finish_reason == chunk.finish_reason and not rewritten
         update.finish_reason = choice.finish_reason
+        update.num_tokens = choice.pipeline.num_tokens
+        update.num_prompt_tokens = self.bill.prompt_tokens
+        update.num_cached_tokens = self.bill.cached_tokens
+        update.stop = choice.pipeline.stop_string
 
     def _note(self, chunk: TokenChunk, choice: _Choice) -> None:
         if chunk.token_ids:

@@ -7,7 +7,7 @@ it: the reader of the inbox only appends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, time
 
@@ -29,10 +29,29 @@ class Gap(msgspec.Struct, frozen=True):
     from_index: int
 
 
+class Bell:
+    """Wakes the one task that waits for news of a request, or of several that share an answer."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        self._rung.set()
+
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is looked at after each ring."""
+        while not holds():
+            self._rung = anyio.Event()
+            await self._rung.wait()
+
+
 class Flight:
     """One running request. One task offers (the inbox), one takes (the HTTP answer)."""
 
-    def __init__(self, request_id: str, *, deadline: float, max_pending_tokens: int) -> None:
+    def __init__(
+        self, request_id: str, *, deadline: float, max_pending_tokens: int, bell: Bell | None = None
+    ) -> None:
         self.request_id = request_id
         self.deadline = deadline
         self.attempt = 0
@@ -44,7 +63,12 @@ class Flight:
         self._finished: set[int] = set()
         self._asked_at: dict[int, float] = {}
         self._failure: HeadraceError | None = None
-        self._came = anyio.Event()
+        self._bell = bell or Bell()
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether there is something to take, or the failure that ended the request."""
+        return bool(self._pending) or self._failure is not None
 
     def offer(self, chunk: TokenChunk, replica_id: str) -> Gap | None:
         """Add what is new in a chunk; return the gap before it, if there is one."""
@@ -65,14 +89,12 @@ class Flight:
         """End the request with an error, unless it speaks for an old attempt."""
         if self._failure is None and (attempt is None or attempt >= self.attempt):
             self._failure = error
-            self._came.set()
+            self._bell.ring()
 
     async def take(self) -> list[TokenChunk]:
         """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
         with anyio.move_on_after(max(0.0, self.deadline - time())):
-            while not self._pending and self._failure is None:
-                self._came = anyio.Event()
-                await self._came.wait()
+            await self._bell.wait_until(lambda: self.is_ready)
         if self._pending:
             chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
             return chunks
@@ -92,10 +114,8 @@ class Flight:
     async def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to take, or until the time is up."""
         with anyio.move_on_after(timeout_s):
-            while not self._pending and self._failure is None:
-                self._came = anyio.Event()
-                await self._came.wait()
-        return bool(self._pending) or self._failure is not None
+            await self._bell.wait_until(lambda: self.is_ready)
+        return self.is_ready
 
     def _append(self, chunk: TokenChunk) -> None:
         self._next_index[chunk.choice] = chunk.index + len(chunk.token_ids)
@@ -106,7 +126,7 @@ class Flight:
         self.num_pending_tokens += len(chunk.token_ids)
         if self.num_pending_tokens > self._max_pending_tokens:
             self._failure = OverloadedError("The client reads too slowly: its answer does not fit the buffer any more.")
-        self._came.set()
+        self._bell.ring()
 
     def _gap(self, chunk: TokenChunk, replica_id: str, expected: int) -> Gap | None:
         now = monotonic()
@@ -132,10 +152,10 @@ class InFlight:
         return sum(flight.num_pending_tokens for flight in self._flights.values())
 
     @contextmanager
-    def open(self, request_id: str, *, deadline: float) -> Iterator[Flight]:
+    def open(self, request_id: str, *, deadline: float, bell: Bell | None = None) -> Iterator[Flight]:
         """Keep an entry for a request while the block runs."""
         assert request_id not in self._flights, "request ids are made here and are unique"
-        flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens)
+        flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens, bell=bell)
         self._flights[request_id] = flight
         try:
             yield flight

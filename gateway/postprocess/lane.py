@@ -34,7 +34,12 @@ class Lane:
         """Return why this text ended by itself, if it did: a stop string, or a safety rule."""
         if self._safety and self._safety.blocked_by is not None:
             return "content_filter"
-        return "stop" if self._stop and self._stop.hit else None
+        return "stop" if self.stop_string is not None else None
+
+    @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended this text."""
+        return self._stop.hit if self._stop else None
 
     @property
     def hits(self) -> list[Hit]:
@@ -64,9 +69,9 @@ class Lane:
         hidden: list[tuple[int, int]] = []
         if self._stop:
             text = self._stop.feed(text)
-            if final and not self._stop.hit:
+            if final and self._stop.hit is None:
                 text += self._stop.close()
-            final = final or self._stop.hit
+            final = final or self._stop.hit is not None
             num_chars = self._stop.num_chars
         if self._safety:
             text = self._safety.feed(text, final=final)

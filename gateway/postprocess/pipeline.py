@@ -76,6 +76,11 @@ class Pipeline:
         return len(self.token_ids)
 
     @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended the answer."""
+        return self._answer.stop_string if self.finish_reason == "stop" else None
+
+    @property
     def hits(self) -> list[Hit]:
         """Return the matches of safety rules so far, for the audit log; they hold positions, no text."""
         return self._answer.hits + (self._reasoning.hits if self._reasoning else [])

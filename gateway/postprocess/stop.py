@@ -42,7 +42,7 @@ def _automaton(stops: Iterable[str]) -> _Node:
 
 
 class StopMatcher:
-    """Passes text on up to the first stop string; then `hit` is set. `num_chars` counts what was let go."""
+    """Passes text on up to the first stop string; then `hit` is that string. `num_chars` counts what was let go."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         if not all(stops):
@@ -50,21 +50,22 @@ class StopMatcher:
         self._root = _automaton(stops)
         self._node = self._root
         self._held = ""
-        self.hit = False
+        self.hit: str | None = None
         self.num_chars = 0
 
     def feed(self, text: str) -> str:
         """Return the text that is now sure not to be part of a stop string."""
-        if self.hit:
+        if self.hit is not None:
             return ""
         text = self._held + text
         node = self._node
         for at in range(len(self._held), len(text)):
             node = self._step(node, text[at])
             if node.longest:
-                self.hit = True
+                start = at + 1 - node.longest
+                self.hit = text[start : at + 1]
                 self._held = ""
-                return self._let_go(text[: at + 1 - node.longest])
+                return self._let_go(text[:start])
         self._node = node
         cut = len(text) - node.depth
         self._held = text[cut:]
