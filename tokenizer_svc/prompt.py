@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tokenizer_svc import reasoning
 from tokenizer_svc.chat import ChatRenderer
 from tokenizer_svc.conversation import check_roles, with_system, without_tags
+from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.encoder import Encoder
 from tokenizer_svc.splice import splice
 from tokenizer_svc.template import check_kwargs
@@ -26,8 +27,17 @@ from wire.vocabulary import Vocabulary
 class PromptBuilder:
     """Builds prompts for one model."""
 
-    def __init__(self, card: ModelCard, *, secret: bytes, block_size: int, render_timeout_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        card: ModelCard,
+        *,
+        secret: bytes,
+        block_size: int,
+        render_timeout_s: float = 2.0,
+        efforts: EffortTable | None = None,
+    ) -> None:
         self.card = card
+        self._efforts = efforts or EffortTable.load(card.path, card.name)
         self._vocabulary = Vocabulary.load(card.path)
         self._encoder = Encoder(card.path, self._vocabulary, template=card.chat_template or "")
         self._renderer = ChatRenderer(card, self._encoder.marks, timeout_s=render_timeout_s)
@@ -139,9 +149,10 @@ class PromptBuilder:
     def _plan(self, thinking: reasoning.Thinking, text: str, max_tokens: int) -> ReasoningPlan | None:
         return reasoning.plan(
             thinking,
+            self._efforts,
             starts_open=text.rstrip().endswith(self._encoder.marks.place(thinking.open_tag)),
             max_tokens=max_tokens,
-            close_ids=self._encoder.encode_template_text(thinking.closing),
+            encode=self._encoder.encode_template_text,
         )
 
 

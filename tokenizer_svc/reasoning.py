@@ -1,35 +1,25 @@
 """How a request thinks: from effort or budget to a plan for the engine, and what the template must be told.
 
-| effort  | tokens | at most this share of max_tokens |
-|---------|--------|----------------------------------|
-| none    | 0      | 0                                |
-| minimal | 256    | 1/8                              |
-| low     | 1024   | 1/4                              |
-| medium  | 4096   | 1/2                              |
-| high    | 16384  | 3/4                              |
-| xhigh   | 32768  | 7/8                              |
-
-An explicit budget wins. A model whose template knows thinking uses its own way. Any other thinks only when asked to, by
-a scaffold: an instruction in the system message, and an assistant turn that is opened inside a think block.
+An explicit budget wins over an effort (see effort.py). A model whose template knows thinking uses its own way. Any
+other thinks only when asked to, by a scaffold: an instruction in the system message, and an assistant turn that is
+opened inside a think block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from tokenizer_svc.effort import EFFORTS, EffortTable
 from wire.errors import InvalidRequestError
 from wire.messages import ReasoningPlan, Request
 
-BUDGETS = {
-    "none": (0, 0.0),
-    "minimal": (256, 0.125),
-    "low": (1024, 0.25),
-    "medium": (4096, 0.5),
-    "high": (16384, 0.75),
-    "xhigh": (32768, 0.875),
-}
+# The soft landing: the last quarter of a budget, two or three sentences long at most; in a tiny one there is no room.
+_LANDING_SHARE = 4
+_LANDING_MAX = 96
+_LANDING_MIN_BUDGET = 32
 SCAFFOLD = (
     "Before you answer, think step by step inside <think> and </think>. "
     "Keep the thinking short and to the point, then write the answer after </think>."
@@ -63,15 +53,19 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.open_tag}\n" if self.scaffold else ""
 
     @property
-    def closing(self) -> str:
-        """Return what ends thinking when the budget is spent."""
-        return f"\n{self.close_tag}\n\n"
+    def landing(self) -> str:
+        """Return what ends thinking after a whole sentence."""
+        return f"{self.close_tag}\n\n"
+
+    def closing(self, bridge: str = "") -> str:
+        """Return what ends thinking when the budget is spent; `bridge` is a sentence that leads to the answer."""
+        return f"\n{bridge}\n{self.landing}" if bridge else f"\n{self.landing}"
 
 
 def choose(request: Request, template: str) -> Thinking:
     """Read what a request wants and what a template can do. Raises InvalidRequestError."""
-    if request.effort is not None and request.effort not in BUDGETS:
-        raise InvalidRequestError(f"reasoning_effort must be one of {', '.join(BUDGETS)}", param="reasoning_effort")
+    if request.effort is not None and request.effort not in EFFORTS:
+        raise InvalidRequestError(f"reasoning_effort must be one of {', '.join(EFFORTS)}", param="reasoning_effort")
     if request.budget_tokens is not None and request.budget_tokens < 0:
         raise InvalidRequestError("the reasoning budget must be 0 or more", param="budget_tokens")
     switch = "enable_thinking" in template
@@ -108,26 +102,32 @@ def variables(thinking: Thinking, template: str) -> dict[str, Any]:
     return told
 
 
-def plan(thinking: Thinking, *, starts_open: bool, max_tokens: int, close_ids: list[int]) -> ReasoningPlan | None:
-    """Return the engine's plan, or None when this request has nothing to do with thinking."""
+def plan(
+    thinking: Thinking, table: EffortTable, *, starts_open: bool, max_tokens: int, encode: Callable[[str], list[int]]
+) -> ReasoningPlan | None:
+    """Return the engine's plan, or None when this request has nothing to do with thinking.
+
+    `encode` makes ids of our own text, in which tags are control tokens where the model has them.
+    """
     if not thinking.native and not thinking.scaffold:
         return None
+    tokens = budget(thinking, table, max_tokens)
+    lands = tokens is not None and tokens >= _LANDING_MIN_BUDGET
     return ReasoningPlan(
-        budget=budget(thinking, max_tokens),
+        budget=tokens,
         starts_open=starts_open,
         open_tag=thinking.open_tag.encode(),
         close_tag=thinking.close_tag.encode(),
-        close_ids=tuple(close_ids),
+        close_ids=tuple(encode(thinking.closing(table.bridge if tokens != 0 else ""))),
+        landing=min((tokens or 0) // _LANDING_SHARE, _LANDING_MAX) if lands else 0,
+        landing_ids=tuple(encode(thinking.landing)) if lands else (),
     )
 
 
-def budget(thinking: Thinking, max_tokens: int) -> int | None:
+def budget(thinking: Thinking, table: EffortTable, max_tokens: int) -> int | None:
     """Return how many tokens may be spent on thinking; None is no limit."""
     if thinking.wanted is False:
         return 0
     if thinking.budget is not None:
         return thinking.budget
-    if thinking.effort is None:
-        return None
-    tokens, share = BUDGETS[thinking.effort]
-    return min(tokens, int(share * max_tokens))
+    return None if thinking.effort is None else table.budget(thinking.effort, max_tokens)

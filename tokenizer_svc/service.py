@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.prompt import PromptBuilder
 from tokenizer_svc.settings import TokenizerSettings
 from wire import topics
@@ -58,9 +59,11 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
 
 
 def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> PromptBuilder:
+    path = settings.model_path(model)
     return PromptBuilder(
-        ModelCard.load(settings.model_path(model), model),
+        ModelCard.load(path, model),
         secret=secret,
         block_size=settings.block_size,
         render_timeout_s=settings.template_timeout_s,
+        efforts=EffortTable.load(path, model, settings.reasoning_budgets, settings.reasoning_bridge),
     )

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.tokenizer_svc.model_directories import CHATML, builder, write_chatml
+from tests.tokenizer_svc.model_directories import CHATML, THINKING, builder, write_chatml
+from tokenizer_svc.effort import SHARES, EffortTable, EffortTableError
 from tokenizer_svc.prompt import PromptBuilder
-from tokenizer_svc.reasoning import BUDGETS
+from tokenizer_svc.settings import TokenizerSettings
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Prompt, ReasoningPlan, Request, SamplingParams, unpack_ids
+from wire.settings import SettingsError
 
 TABLE = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16384, "xhigh": 32768}
 
@@ -46,7 +48,7 @@ def text_of(model: PromptBuilder, prompt: Prompt) -> str:
 def test_effort_becomes_a_budget(wide: PromptBuilder, thinking: PromptBuilder, effort: str) -> None:
     if effort != "none":
         assert plan(wide, effort=effort).budget == TABLE[effort]
-    share = BUDGETS[effort][1]
+    share = SHARES[effort]
     sampling = SamplingParams(max_tokens=100)
     assert plan(thinking, effort=effort, sampling=sampling).budget == int(100 * share)
 
@@ -64,10 +66,13 @@ def test_the_scaffold_instructs_and_opens_the_think_block(chatml: PromptBuilder,
     text = text_of(chatml, prompt)
     assert text.startswith("system\nBefore you answer, think step by step")
     assert text.endswith("assistant\n<think>\n")
+    budget = fields.get("budget_tokens", min(1024, prompt.max_tokens // 4))
     assert prompt.reasoning == ReasoningPlan(
-        budget=fields.get("budget_tokens", min(1024, prompt.max_tokens // 4)),
+        budget=budget,
         starts_open=True,
         close_ids=tuple(chatml._encoder.encode_template_text("\n</think>\n\n")),
+        landing=min(budget // 4, 96),
+        landing_ids=tuple(chatml._encoder.encode_template_text("</think>\n\n")),
     )
 
 
@@ -121,3 +126,46 @@ def test_a_wrong_wish_is_refused(chatml: PromptBuilder, fields: dict[str, Any], 
     with pytest.raises(InvalidRequestError) as caught:
         build(chatml, **fields)
     assert caught.value.param == param
+
+
+def test_a_model_directory_changes_its_own_table(tmp_path: Path) -> None:
+    path = write_chatml(tmp_path, max_model_len=131_072)
+    (path / "headrace.json").write_text('{"reasoning": {"budgets": {"low": 77}, "bridge": "Enough."}}')
+    model = builder(path)
+    assert plan(model, effort="low").budget == 77
+    assert plan(model, effort="high").budget == TABLE["high"]
+    bridged = model._encoder.encode_template_text("\nEnough.\n</think>\n\n")
+    assert plan(model, effort="low").close_ids == tuple(bridged)
+
+
+def test_settings_win_over_the_model_and_those_that_name_it_over_all(tmp_path: Path) -> None:
+    (tmp_path / "headrace.json").write_text('{"reasoning": {"budgets": {"low": 77, "high": 78}, "bridge": "Enough."}}')
+    table = EffortTable.load(tmp_path, "m", ("m:low=1", "low=2", "high=3", "other:medium=4"), "Stop.")
+    assert (table.tokens["low"], table.tokens["high"], table.tokens["medium"]) == (1, 3, TABLE["medium"])
+    assert table.bridge == "Stop."
+
+
+@pytest.mark.parametrize("text", ["low", "low=", "low=-1", "huge=3", "none=1", "m:=4", "=4"])
+def test_a_wrong_entry_of_the_table_is_refused_at_the_start(text: str) -> None:
+    with pytest.raises(SettingsError, match="reasoning_budgets"):
+        TokenizerSettings(reasoning_budgets=(text,))
+
+
+@pytest.mark.parametrize("text", ["{", '{"reasoning": {"budgets": {"huge": 1}}}', '{"reasoning": {"budget": {}}}'])
+def test_a_wrong_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "headrace.json").write_text(text)
+    with pytest.raises(EffortTableError, match=r"headrace\.json"):
+        EffortTable.load(tmp_path, "m")
+
+
+def test_no_thinking_is_closed_without_a_bridge(tmp_path: Path) -> None:
+    path = write_chatml(tmp_path, template=THINKING)
+    (path / "headrace.json").write_text('{"reasoning": {"bridge": "Enough."}}')
+    model = builder(path)
+    assert plan(model, effort="none").close_ids == tuple(model._encoder.encode_template_text("\n</think>\n\n"))
+
+
+@pytest.mark.parametrize(("budget", "landing"), [(0, 0), (31, 0), (32, 8), (256, 64), (10_000, 96)])
+def test_the_last_stretch_of_a_budget_lands_softly(chatml: PromptBuilder, budget: int, landing: int) -> None:
+    found = build(chatml, budget_tokens=budget).reasoning
+    assert (found.landing if found else 0) == landing
