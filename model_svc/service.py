@@ -20,6 +20,8 @@ from wire.bus import Bus
 
 log = logging.getLogger(__name__)
 
+_LAST_WORD_S = 1.0
+
 
 async def serve(settings: ModelSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Serve one replica until cancelled, then finish what runs (at most `drain_s`). Raises EngineDiedError.
@@ -49,7 +51,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                     await _run(replica, heartbeat, settings, stop, task_status)
             finally:
                 heartbeat.state = "gone"
-                with anyio.move_on_after(2.0, shield=True):
+                with anyio.move_on_after(_LAST_WORD_S, shield=True):
                     await heartbeat.beat()
 
 
@@ -78,8 +80,9 @@ async def _drain(
     """When asked to stop: ask for no new work, finish what is here, leave the rest to be placed elsewhere."""
     await stop.wait()
     heartbeat.state = "draining"
-    with anyio.move_on_after(drain_s):
+    with anyio.move_on_after(_LAST_WORD_S):  # of a bus that is away; nobody can place here then
         await heartbeat.beat()  # before the end, however soon it comes: balancers must stop placing here
+    with anyio.move_on_after(drain_s):
         await replica.requests.idle.wait()
     if replica.requests.num_open:
         log.warning("%d requests did not end in %.0f s; others take them over", replica.requests.num_open, drain_s)

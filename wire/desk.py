@@ -27,6 +27,8 @@ from wire.messages import RECORD_FIELDS, Job
 
 log = logging.getLogger(__name__)
 
+_LEAVE_S = 1.0
+
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job goes next, the record fields this desk adds, and the job itself if the desk changed it."""
@@ -103,7 +105,7 @@ class _Desk:
                         self.num_held += 1
                         tasks.start_soon(self._work, reader, delivery)
         finally:
-            with anyio.move_on_after(2.0, shield=True):
+            with anyio.move_on_after(_LEAVE_S, shield=True):
                 await reader.leave()
 
     async def _work(self, reader: Consumer, delivery: Delivery) -> None:

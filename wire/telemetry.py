@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ AttributeValue = str | bool | int | float | tuple[str, ...] | tuple[int, ...] | 
 
 # Version ff is forbidden; a later version may append fields, version 00 may not.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_LAST_SPANS_S = 1.5
 _MAX_TRACEPARENT, _MAX_TRACESTATE = 512, 512
 
 _provider: TracerProvider | None = None
@@ -103,11 +105,14 @@ def setup(service_name: str, *, environ: Mapping[str, str] | None = None, export
 
 
 def shutdown() -> None:
-    """Send what is left and stop exporting."""
+    """Send what is left, as far as the collector takes it at once, and stop exporting."""
     global _provider
     provider, _provider = _provider, None
     if provider is not None:
-        provider.shutdown()
+        # The exporter would go on trying for ten seconds and more, and a process that ends has no time for that.
+        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(_LAST_SPANS_S)
 
 
 def _wanted(environ: Mapping[str, str]) -> bool:

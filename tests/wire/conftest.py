@@ -128,7 +128,8 @@ def make_relay(bus_url: str) -> Iterator[Callable[[], Relay]]:
     shutil.rmtree(folder)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -139,7 +140,7 @@ def _free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="session")
 def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis Cluster of three real servers on loopback, a third of the slots each."""
-    ports = _free_ports(6)
+    ports = free_ports(6)
     nodes, buses = ports[:3], ports[3:]
     with ExitStack() as stack:
         for port, bus_port in zip(nodes, buses, strict=True):

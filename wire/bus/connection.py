@@ -10,14 +10,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
-from redis.asyncio.connection import AbstractConnection, Connection
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from wire.bus.names import Names
 from wire.bus.options import BusOptions
 
 Arg = bytes | str | int | float
 Command = tuple[Arg, ...]
+
+
+class _TcpLine(Connection):
+    """A line over TCP whose host name we look up ourselves (see `wire.bus.names`); each address is tried in turn."""
+
+    def __init__(self, *, names: Names, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._names = names
+        self._address = self.host
+
+    async def _connect(self) -> None:
+        failed: OSError = ConnectionError("the name has no address")
+        for address in await self._names.addresses(self.host, int(self.port)):
+            self._address = address
+            try:
+                return await super()._connect()  # type: ignore[no-untyped-call, no-any-return]
+            except OSError as error:  # a timeout too
+                failed = error
+        raise failed
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "host": self._address}
+
+
+class _TlsLine(_TcpLine, SSLConnection):
+    """The same under TLS; the certificate must bear the name, not the address."""
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "server_hostname": self.host}
+
+
+_CLASSES: dict[type[AbstractConnection], type[AbstractConnection]] = {Connection: _TcpLine, SSLConnection: _TlsLine}
 
 
 class Server:
@@ -25,7 +58,10 @@ class Server:
 
     def __init__(self, kwargs: Mapping[str, Any], options: BusOptions) -> None:
         self._kwargs = dict(kwargs)
-        self._class: type[AbstractConnection] = self._kwargs.pop("connection_class", Connection)
+        given: type[AbstractConnection] = self._kwargs.pop("connection_class", Connection)
+        self._class = _CLASSES.get(given, given)
+        if issubclass(self._class, _TcpLine):
+            self._kwargs["names"] = Names()
         # Timeouts are ours (one scope around request and reply): redis-py would make a task for every write.
         self._kwargs |= {
             "socket_timeout": None,

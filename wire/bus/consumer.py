@@ -76,17 +76,20 @@ class Consumer:
         self._next_claim = min(self._next_claim, anyio.current_time() + delay_s)
 
     async def leave(self) -> None:
-        """Give everything back at once and leave the group; a replica's stream keeps what it holds."""
+        """Give everything back at once and leave the group; a replica's stream keeps what it holds.
+
+        Tried once: whoever leaves may not have the time to wait for a bus that is away.
+        """
         self._open.clear()
         if self._claims:
             idle_ms = int(self._bus.options.claim_idle_s * 1000)
             try:
-                await self._bus.route.run(LEAVE, (self.stream,), self.group, self.name, idle_ms)
+                await self._bus.route.run(LEAVE, (self.stream,), self.group, self.name, idle_ms, repeat=False)
+            except PASSING as error:
+                log.warning("left %s without a word; what it held will be claimed: %s", self.stream, error)
             except ResponseError as error:
                 if not _is_gone(error):
                     raise
-            except UnavailableError as error:
-                log.warning("left %s without a word; what it held will be claimed: %s", self.stream, error)
 
     async def _set_idle(self, ids: Iterable[str], idle_s: float) -> None:
         if ids := tuple(ids):
