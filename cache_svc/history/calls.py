@@ -44,6 +44,8 @@ class Calls:
             "delete_conversation": self._delete_conversation,
             "list_conversations": self._list_conversations,
             "list_items": self._list_items,
+            "get_item": self._get_item,
+            "find_items": self._find_items,
             "get_response": self._get_response,
             "delete_response": self._delete_response,
             "list_input_items": self._list_input_items,
@@ -116,6 +118,14 @@ class Calls:
     async def _list_items(self, call: HistoryCall, partition: int) -> Any:
         del partition
         return await self._reader.items(call.tenant, call.args["id"], **_page_of(call))
+
+    async def _get_item(self, call: HistoryCall, partition: int) -> Any:
+        await self._get_conversation(call, partition)
+        return await self._reader.item(call.tenant, call.args["item_id"], call.args["id"])
+
+    async def _find_items(self, call: HistoryCall, partition: int) -> Any:
+        del partition
+        return [await self._reader.item(call.tenant, item_id) for item_id in call.args["ids"]]
 
     async def _get_response(self, call: HistoryCall, partition: int) -> Any:
         del partition

@@ -70,6 +70,17 @@ class Reader:
             items.reverse()
         return _page(items, limit=limit, after=after)
 
+    async def item(self, tenant: str, item_id: str, conversation_id: str = "") -> dict[str, Any]:
+        """Return a stored item, of any turn or of one conversation's. Raises NotFoundError."""
+        keys = find(item_id, "item_id")
+        found = await self._route.run(
+            scripts.FIND_ITEM, (keys.head, keys.turns, keys.order, keys.at), tenant, conversation_id, item_id
+        )
+        for item in _items(found or [], newest_first=False):
+            if item["id"] == item_id:
+                return item
+        raise missing(item_id, "item_id")
+
     async def _turn(self, keys: Keys, tenant: str, turn_id: str) -> list[bytes]:
         found: list[bytes] = await self._route.run(
             scripts.READ_TURN, (keys.head, keys.turns, keys.pending), tenant, turn_id, now_ms()

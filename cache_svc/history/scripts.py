@@ -141,9 +141,9 @@ if ARGV[2] ~= '' then
     redis.call('RPUSH', KEYS[3], turn)
     redis.call('HINCRBY', KEYS[1], 'num_turns', 1)
   end
-  for item = 13, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], turn) end
   redis.call('HSET', KEYS[1], 'updated', ARGV[6])
 end
+for item = 13, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], turn) end
 local counted = address and not string.find(address, '~', 1, true)
 if counts and not counted and parent ~= '-' then redis.call('HINCRBY', KEYS[2], 'k:' .. parent, 1) end
 if redis.call('HGET', KEYS[2], 'k:' .. turn) then ids = '' end  -- theirs are a difference to the old
@@ -224,6 +224,18 @@ if not mark then return {'missing'} end
 local _, deadline, _, _, _, request, model = string.match(mark, MARK)
 if tonumber(deadline) <= tonumber(ARGV[3]) then return {'missing'} end
 return {'pending', request, model}
+""")
+
+FIND_ITEM = _script("""
+-- KEYS head, turns, order, at. ARGV tenant, conversation ('' any), item. The turn and what was said, or nothing.
+if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return false end
+local turn = redis.call('HGET', KEYS[4], ARGV[3])
+if not turn or redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return false end
+if ARGV[2] ~= '' then
+  if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return false end
+  if not redis.call('LPOS', KEYS[3], turn) then return false end
+end
+return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
 """)
 
 DELETE_TURN = _script("""

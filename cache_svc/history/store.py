@@ -27,6 +27,7 @@ T = TypeVar("T")
 _NAMES = {
     "after": "Object",
     "conversation": "Conversation",
+    "item_id": "Item",
     "previous_response_id": "Previous response",
     "response_id": "Response",
 }
@@ -148,9 +149,8 @@ class Store:
         keys = find(*_continued(ref))
         said = _said(turn)
         in_order = turn.status != "failed" or any(_has_content(message) for message in turn.output)
-        item_ids: list[str] = []
-        if ref.conversation_id is not None and in_order:
-            item_ids = [item["id"] for item in input_items(said) + output_items(said)]
+        can_be_found = in_order or ref.conversation_id is None
+        item_ids = [item["id"] for item in input_items(said) + output_items(said)] if can_be_found else []
         meta = Meta(
             model=turn.model,
             created_at=turn.created_at,

@@ -11,6 +11,7 @@ from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.jsontext import json_response
+from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_page
 from gateway.edge.schema.body import decode_body, read_body
 from gateway.edge.schema.responses import ResponsesRequest, translate_responses
@@ -23,11 +24,13 @@ async def create_response(request: Request) -> GenerationResponse:
     """Answer a request of the Responses API, as a stream or whole."""
     edge: Edge = request.app.state.edge
     body = await decode_body(await read_body(request, edge.settings.max_body_bytes), ResponsesRequest)
-    wanted = translate_responses(body, edge.model(body.model).card)
+    card = edge.model(body.model).card
+    body.input = await resolve(body.input, edge.history, tenant="", partitions=edge.settings.partitions)
+    wanted = translate_responses(body, card)
     wanted = await screen(wanted, edge.safety, "input")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
-    reply = ResponsesReply(body, wanted)
+    reply = ResponsesReply(wanted)
     return GenerationResponse(
         lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
         stream=stream,

@@ -1,4 +1,7 @@
-"""Items of responses and conversations, inwards: a string or a list of items -> messages, each with an id."""
+"""Items of responses and conversations, inwards: a string or a list of items -> messages, each with an id.
+
+What the assistant said in a row is one message to the chat template, however many items it was: thoughts, text, calls.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Item(msgspec.Struct, kw_only=True):
 def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[ChatMessage, ...]:
     """Translate the input. Raises InvalidRequestError naming the item that is not supported.
 
-    A reasoning item becomes the reasoning of the assistant message or call that follows it.
+    A reasoning item belongs to the text or call of the assistant that follows it; without one it says nothing.
     """
     if isinstance(items, str):
         return (ChatMessage(role="user", content=items, item_id=new_id("msg", root)),)
@@ -36,14 +39,23 @@ def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[
     for at, item in enumerate(items):
         place = f"{where}[{at}]"
         if item.type == "reasoning":
-            reasoning = text_of(_reasoning_parts(item), f"{place}.content")
+            reasoning += text_of(_reasoning_parts(item), f"{place}.content")
             continue
         message = _translate(item, place, root)
-        if reasoning and message.role == "assistant":
+        if message.role == "assistant":
             message = msgspec.structs.replace(message, reasoning=reasoning)
+        before = messages[-1] if messages else None
+        if before is not None and _goes_on(before, message):
+            messages[-1] = msgspec.structs.replace(before, tool_calls=before.tool_calls + message.tool_calls)
+        else:
+            messages.append(message)
         reasoning = ""
-        messages.append(message)
     return tuple(messages)
+
+
+def _goes_on(before: ChatMessage, message: ChatMessage) -> bool:
+    """Tell whether calls belong to the message of the assistant before them."""
+    return bool(before.role == message.role == "assistant" and message.tool_calls and not message.reasoning)
 
 
 def _translate(item: Item, where: str, root: str) -> ChatMessage:
@@ -60,6 +72,8 @@ def _translate(item: Item, where: str, root: str) -> ChatMessage:
         )
         return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id("fc", root))
     if item.type == "function_call_output":
+        if item.output is None:
+            raise fail(f"{where}.output", "is missing.")
         return ChatMessage(
             role="tool",
             content=text_of(item.output, f"{where}.output"),

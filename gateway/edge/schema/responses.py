@@ -24,18 +24,33 @@ from gateway.edge.schema.sampling import (
     token_limit,
     translate_sampling,
 )
-from wire.messages import ConversationRef, Request
+from wire.messages import ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
 
 LOGPROBS = "message.output_text.logprobs"
+INCLUDES = frozenset(
+    {
+        LOGPROBS,
+        "reasoning.encrypted_content",
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    }
+)
 MAX_METADATA = 16
+Summary = Literal["auto", "concise", "detailed"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 
 
 class Reasoning(msgspec.Struct, kw_only=True):
-    """How much to think."""
+    """How much to think, and whether the thoughts come as a summary."""
 
     effort: str | None = None
-    summary: str | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
     max_tokens: int | None = None
 
 
@@ -49,6 +64,13 @@ class Text(msgspec.Struct, kw_only=True):
     """Options of the text."""
 
     format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct, kw_only=True):
+    """Options that only a stream has; deltas are never padded, whatever is asked for."""
+
+    include_obfuscation: bool | None = None
 
 
 class ResponsesRequest(SamplingFields, kw_only=True):
@@ -58,11 +80,13 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     input: str | list[Item]
     instructions: str | None = None
     stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
+    stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
+    background: bool | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationIn | None = None
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     include: list[str] | None = None
     reasoning: Reasoning | None = None
     text: Text | None = None
@@ -71,9 +95,13 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    background: bool | None = None
-    prompt: Any = None
+    service_tier: Tier | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     user: str | None = None
+    prompt: Any = None
+    context_management: list[Any] | None = None
+    moderation: Any = None
     chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
@@ -88,18 +116,21 @@ def translate_responses(body: ResponsesRequest, card: ModelCard) -> Request:
     if not messages:
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
+    sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
+    created_at = time.time()
     return Request(
         model=card.name,
         messages=messages,
         instructions=body.instructions,
         tools=check_tools(body.tools, body.tool_choice),
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body)),
+        sampling=sampling,
         effort=check_effort(reasoning.effort, "reasoning.effort"),
         budget_tokens=check_budget(reasoning.max_tokens, "reasoning.max_tokens"),
         conversation=conversation,
         cache_salt=check_salt(body.cache_salt),
-        created_at=time.time(),
+        created_at=created_at,
+        reply=_echo(body, card.name, conversation, sampling, created_at),
     )
 
 
@@ -113,15 +144,35 @@ def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return metadata or {}
 
 
+def check_include(include: list[str] | None, param: str = "include") -> None:
+    """Refuse what nobody could include."""
+    for at, name in enumerate(include or ()):
+        if name not in INCLUDES:
+            raise fail(
+                f"{param}[{at}]",
+                f"{name[:80]!r} is nothing that can be included; known are {', '.join(sorted(INCLUDES))}.",
+            )
+
+
 def _refuse_unsupported(body: ResponsesRequest) -> None:
-    if body.background:
-        raise fail("background", "is not supported.")
+    if body.background and body.store is False:
+        raise fail("background", "needs the response to be stored: leave out store: false.")
     if body.prompt is not None:
         raise fail("prompt", "stored prompts are not supported.")
+    if body.context_management:
+        raise fail("context_management", "is not supported; truncation: auto keeps a conversation within the context.")
+    if body.moderation is not None:
+        raise fail("moderation", "is not supported; the server's safety policy holds for all requests.")
     if body.chat_template is not None:
         raise fail("chat_template", "the server's template cannot be replaced.")
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
+    if body.max_tool_calls is not None and body.max_tool_calls < 1:
+        raise fail("max_tool_calls", f"must be at least 1, not {body.max_tool_calls}.")
+    for name, limit in (("prompt_cache_key", 512), ("safety_identifier", 128)):
+        if len(getattr(body, name) or "") > limit:
+            raise fail(name, f"must have at most {limit} characters.")
+    check_include(body.include)
     check_format(body.text.format if body.text else None, "text.format")
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
     check_metadata(body.metadata)
@@ -148,3 +199,37 @@ def _logprobs(body: ResponsesRequest) -> int | None:
     """Log probabilities come when `include` asks for them or `top_logprobs` is above 0."""
     wanted = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
     return (body.top_logprobs or 0) if wanted else None
+
+
+def _echo(
+    body: ResponsesRequest, model: str, reference: ConversationRef, sampling: SamplingParams, created_at: float
+) -> dict[str, Any]:
+    """Return the fields of a response that repeat what was asked for, or say what holds instead."""
+    reasoning, text = body.reasoning or Reasoning(), body.text or Text()
+    return {
+        "id": reference.response_id,
+        "object": "response",
+        "created_at": int(created_at),
+        "background": bool(body.background),
+        "conversation": {"id": reference.conversation_id} if reference.conversation_id else None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "model": model,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": reference.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary or reasoning.generate_summary},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": reference.store,
+        "temperature": sampling.temperature,
+        "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_logprobs": sampling.logprobs or 0,
+        "top_p": sampling.top_p,
+        "truncation": reference.truncation,
+        "user": body.user,
+    }

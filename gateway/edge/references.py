@@ -1,0 +1,45 @@
+"""References to stored items in a request's input: the history desk is asked for them before the request runs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.edge.history_client import HistoryClient
+from gateway.edge.identity import partition_of, root_of
+from gateway.edge.schema.items import Item
+from gateway.edge.schema.sampling import fail
+from wire.errors import NotFoundError
+
+MAX_REFERENCES = 100
+
+
+async def resolve(items: str | list[Item], history: HistoryClient, *, tenant: str, partitions: int) -> str | list[Item]:
+    """Return the input with the items that were meant. Raises NotFoundError naming the reference."""
+    if isinstance(items, str):
+        return items
+    places = [at for at, item in enumerate(items) if _is_reference(item)]
+    if not places:
+        return items
+    if len(places) > MAX_REFERENCES:
+        raise fail("input", f"at most {MAX_REFERENCES} item references, not {len(places)}.")
+    ids = [items[at].id or "" for at in places]
+    for at, item_id in zip(places, ids, strict=True):
+        if not item_id:
+            raise fail(f"input[{at}].id", "is missing.")
+    partition = partition_of(root_of(ids[0]), partitions)
+    try:
+        found = await history.call(partition, "find_items", tenant, ids=ids)
+    except NotFoundError as error:
+        at = next(
+            (at for at, item_id in zip(places, ids, strict=True) if repr(item_id[:80]) in error.message), places[0]
+        )
+        raise NotFoundError(f"input[{at}].id: {error.message}", param=f"input[{at}].id") from None
+    resolved = list(items)
+    for at, item in zip(places, found, strict=True):
+        resolved[at] = msgspec.convert(item, Item)
+    return resolved
+
+
+def _is_reference(item: Item) -> bool:
+    """A type may be left out of a reference, as it may of a message; then only the id is there."""
+    return item.type == "item_reference" or (item.type == "message" and item.role is None and bool(item.id))

@@ -1,0 +1,33 @@
+"""The response object: what it repeats of the request, what is added while it grows, and its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.edge.identity import root_of
+from wire.errors import ContentFilterError, ContextLengthExceededError, HeadraceError, OverloadedError, TemplateError
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Finish reason -> why a response is incomplete."""
+
+RUNNING = frozenset({"queued", "in_progress"})
+"""States of a response that is not over."""
+
+_ERROR_CODES: dict[type[HeadraceError], str] = {
+    OverloadedError: "rate_limit_exceeded",
+    ContextLengthExceededError: "invalid_prompt",
+    TemplateError: "invalid_prompt",
+    ContentFilterError: "invalid_prompt",
+}
+
+
+def error_of(error: HeadraceError) -> dict[str, Any]:
+    """Return the error of a response; its codes are OpenAI's few."""
+    return {"code": _ERROR_CODES.get(type(error), "server_error"), "message": error.message}
+
+
+def item_id(prefix: str, response_id: str, number: int = 0) -> str:
+    """Return the id of an output item. The first of each kind share a stem, as the items of one stored message do."""
+    root = root_of(response_id)
+    stem = response_id.partition("_")[2].removeprefix(root)
+    return f"{prefix}_{root}{stem}{f'{number:02x}' if number else ''}"
