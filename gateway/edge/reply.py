@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.edge.bill import Bill
-from gateway.postprocess.pipeline import TextDelta
+from gateway.postprocess.delta import TextDelta, append
 from wire.errors import HeadraceError
 from wire.messages import ChatMessage
 
@@ -60,9 +60,5 @@ def merged(deltas: list[TextDelta]) -> list[TextDelta]:
     """Join neighbours of one kind, so that a slow client gets few large events."""
     joined: list[TextDelta] = []
     for delta in deltas:
-        if joined and joined[-1].kind == delta.kind:
-            last = joined[-1]
-            joined[-1] = TextDelta(kind=last.kind, text=last.text + delta.text, logprobs=last.logprobs + delta.logprobs)
-        else:
-            joined.append(delta)
+        append(joined, delta)
     return joined

@@ -1,14 +1,19 @@
-"""One phase's text of a choice: bytes in, text that may be shown out; detokenized, then stopped, then made safe."""
+"""One phase's text of a choice: bytes in, what may be shown out.
+
+The text is detokenized, parted from tool calls, then stopped, then made safe.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from gateway.postprocess.delta import TextDelta
 from gateway.postprocess.detokenizer import Detokenizer
-from gateway.postprocess.logprobs import LogprobEntry, LogprobLedger
+from gateway.postprocess.logprobs import LogprobLedger
 from gateway.postprocess.safety.filter import Hit, SafetyFilter
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.stop import StopMatcher
+from gateway.postprocess.tools.splitter import CallSplitter
 from wire.messages import TokenLogprob
 
 
@@ -22,8 +27,11 @@ class Lane:
         stop: tuple[str, ...] = (),
         safety: SafetyPolicy | None = None,
         ledger: LogprobLedger | None = None,
+        calls: CallSplitter | None = None,
     ) -> None:
         self.kind = kind
+        self._calls = calls
+        self._num_said = 0
         self._detokenizer = Detokenizer()
         self._stop = StopMatcher(stop) if stop else None
         self._safety = SafetyFilter(safety, kind) if safety and safety.has_rules(kind) else None
@@ -31,10 +39,17 @@ class Lane:
 
     @property
     def finish_reason(self) -> str | None:
-        """Return why this text ended by itself, if it did: a stop string, or a safety rule."""
-        if self._safety and self._safety.blocked_by is not None:
+        """Return why this text ended by itself, if it did: a stop string, a safety rule, or the only call allowed."""
+        if (self._safety and self._safety.blocked_by is not None) or (self._calls and self._calls.blocked):
             return "content_filter"
+        if self._calls and self._calls.over:
+            return "tool_calls"
         return "stop" if self.stop_string is not None else None
+
+    @property
+    def called(self) -> bool:
+        """Tell whether this text made tool calls, all of them whole."""
+        return self._calls is not None and self._calls.called
 
     @property
     def stop_string(self) -> str | None:
@@ -44,28 +59,39 @@ class Lane:
     @property
     def hits(self) -> list[Hit]:
         """Return the matches of safety rules so far."""
-        return self._safety.hits if self._safety else []
+        return (self._safety.hits if self._safety else []) + (self._calls.hits if self._calls else [])
 
-    def feed(self, raw: bytes, logprob: TokenLogprob | None) -> tuple[str, tuple[LogprobEntry, ...]]:
+    def feed(self, raw: bytes, logprob: TokenLogprob | None) -> list[TextDelta]:
         """Take a token's bytes (those of this phase)."""
         start, pending = self._detokenizer.num_chars, self._detokenizer.pending
         text = self._detokenizer.feed(raw)
         if self._ledger and logprob:
             end = self._detokenizer.num_chars + bool(self._detokenizer.pending)
             self._ledger.add(logprob, raw, pending=pending, start=start, end=end)
-        return self._pass(text)
+        return self._part(text)
 
-    def break_text(self) -> tuple[str, tuple[LogprobEntry, ...]]:
+    def break_text(self) -> list[TextDelta]:
         """Take note of a tag: a character cannot go on behind it."""
         text = self._detokenizer.flush()
-        return self._pass(text) if text else ("", ())
+        return self._part(text) if text else []
 
-    def close(self) -> tuple[str, tuple[LogprobEntry, ...]]:
+    def close(self) -> list[TextDelta]:
         """Let go what is held at the end of the text."""
-        return self._pass(self._detokenizer.flush(), final=True)
+        return self._part(self._detokenizer.flush(), final=True)
 
-    def _pass(self, text: str, *, final: bool = False) -> tuple[str, tuple[LogprobEntry, ...]]:
-        num_chars = self._detokenizer.num_chars
+    def _part(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        if self._calls is None:
+            return self._pass(text, final=final)
+        deltas: list[TextDelta] = []
+        for part in self._calls.feed(text, final=final):
+            if self.stop_string is not None or (self._safety and self._safety.blocked_by is not None):
+                break
+            deltas += self._pass(part) if isinstance(part, str) else [part]
+        return deltas + self._pass("", final=final)
+
+    def _pass(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        self._num_said += len(text)
+        num_chars = self._num_said
         hidden: list[tuple[int, int]] = []
         if self._stop:
             text = self._stop.feed(text)
@@ -77,6 +103,9 @@ class Lane:
             text = self._safety.feed(text, final=final)
             final = final or self._safety.blocked_by is not None
             num_chars, hidden = self._safety.num_chars, self._safety.hidden
-        if self._ledger is None:
-            return text, ()
-        return text, self._ledger.release(num_chars, hidden, last=final)
+        if self._calls and self._ledger:
+            place = self._calls.position
+            hidden = [*self._calls.hidden, *((place(start), place(end - 1) + 1) for start, end in hidden)]
+            num_chars = place(num_chars)
+        entries = self._ledger.release(num_chars, hidden, last=final) if self._ledger else ()
+        return [TextDelta(kind=self.kind, text=text, logprobs=entries)] if text or entries else []

@@ -1,23 +1,23 @@
-"""Token ids of one choice -> what its client may see: bytes, phases, stop strings, safety, in this order.
+"""Token ids of one choice -> what its client may see: bytes, phases, tool calls, stop strings, safety, in this order.
 
 Whole and streamed replies go through the same pipeline, so their text cannot differ. Rules at the end of a text: an
 incomplete character becomes one U+FFFD, a beginning of a stop string or of a forbidden match that never came is shown.
-Stop strings are looked for in the answer only. `num_tokens` and `token_ids` end with the token that completed a stop
-string or a blocked match, however many tokens came in the same chunk.
+Stop strings are looked for in the answer only, never in tool calls. `num_tokens` and `token_ids` end with the token
+that completed a stop string or a blocked match, however many tokens came in the same chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
-import msgspec
-
+from gateway.postprocess.delta import TextDelta, append
 from gateway.postprocess.lane import Lane
-from gateway.postprocess.logprobs import LogprobEntry, LogprobLedger
+from gateway.postprocess.logprobs import LogprobLedger
 from gateway.postprocess.phases import PhaseSplitter, Piece, segments
 from gateway.postprocess.safety.filter import Hit, check
 from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.tools.splitter import CallSplitter
 from wire.messages import ANSWER, REASONING, TokenChunk, TokenLogprob
 
 
@@ -34,19 +34,17 @@ class TokenTexts(Protocol):
         ...
 
 
-class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """Text to append to the answer or to the reasoning, and the log probabilities of the answer tokens it completes."""
+__all__ = ["Pipeline", "TextDelta", "TokenTexts"]
 
-    kind: Literal["answer", "reasoning"]
-    text: str
-    logprobs: tuple[LogprobEntry, ...] = ()
+NO_TAGS: Mapping[int, bytes] = {}
 
 
 class Pipeline:
     """Everything between the engine's tokens and the client, for one choice.
 
     `include_reasoning` False: reasoning is counted, not shown. `continues`: the text follows the prompt directly (raw
-    completions), so SentencePiece's first space is part of it.
+    completions), so SentencePiece's first space is part of it. `calls` parts tool calls from the answer; `tags` are the
+    texts of the control tokens that it looks for.
     """
 
     def __init__(
@@ -58,11 +56,14 @@ class Pipeline:
         include_reasoning: bool = True,
         logprobs: bool = False,
         continues: bool = False,
+        calls: CallSplitter | None = None,
+        tags: Mapping[int, bytes] = NO_TAGS,
     ) -> None:
         self._vocabulary = vocabulary
+        self._tags = tags
         self._splitter = PhaseSplitter(strips_first_space=vocabulary.strips_first_space and not continues)
         ledger = LogprobLedger(vocabulary.token_bytes, _forbids(safety)) if logprobs else None
-        self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger)
+        self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger, calls=calls)
         self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
         self._deltas: list[TextDelta] = []
         self._closed = False
@@ -94,7 +95,7 @@ class Pipeline:
                 break
             marks = [mark for mark in chunk.marks if mark.index == index]
             hidden = chunk.stop_token and index == last
-            raw = b"" if hidden else self._vocabulary.token_bytes(token_id)
+            raw = b"" if hidden else self._vocabulary.token_bytes(token_id) or self._tags.get(token_id, b"")
             self.token_ids.append(token_id)
             parts = segments(raw, phase, marks)
             self.num_reasoning_tokens += not hidden and any(part_phase == REASONING for part_phase, _ in parts)
@@ -104,18 +105,22 @@ class Pipeline:
                 if piece:
                     self._show(piece, logprob)
             phase = marks[-1].phase if marks else phase
-        if self.finish_reason == "stop" and not self._closed:
+        if self.finish_reason in ("stop", "tool_calls") and not self._closed:
             self._close_lanes()  # the reasoning may still hold the beginning of a match
         return self._collect()
 
     def close(self, finish_reason: str) -> list[TextDelta]:
-        """End the text; returns what was held. `finish_reason` holds unless a stop string or a rule ended it first."""
+        """End the text; returns what was held. `finish_reason` holds unless a stop string or a rule ended it first.
+
+        A text that stopped by itself and made whole calls has the reason "tool_calls".
+        """
         if self.finish_reason is None:
             piece = self._splitter.close()
             if piece:
                 self._show(piece, None)
             self._close_lanes()
-        self.finish_reason = self.finish_reason or finish_reason
+        if self.finish_reason is None:
+            self.finish_reason = "tool_calls" if finish_reason == "stop" and self._answer.called else finish_reason
         return self._collect()
 
     def _close_lanes(self) -> None:
@@ -123,7 +128,7 @@ class Pipeline:
         self._closed = True
         for lane in self._lanes():
             if self.finish_reason != "content_filter":
-                self._add(lane, *lane.close())
+                self._add(lane, lane.close())
 
     def _lanes(self) -> list[Lane]:
         return [self._answer] if self._reasoning is None else [self._reasoning, self._answer]
@@ -131,20 +136,16 @@ class Pipeline:
     def _show(self, piece: Piece, logprob: TokenLogprob | None) -> None:
         if piece.starts:
             for lane in self._lanes():
-                self._add(lane, *lane.break_text())
+                self._add(lane, lane.break_text())
         lane_now = self._answer if piece.phase == ANSWER else self._reasoning
         if lane_now is not None and self.finish_reason is None:
-            self._add(lane_now, *lane_now.feed(piece.raw, logprob))
+            self._add(lane_now, lane_now.feed(piece.raw, logprob))
 
-    def _add(self, lane: Lane, text: str, logprobs: tuple[LogprobEntry, ...]) -> None:
+    def _add(self, lane: Lane, deltas: list[TextDelta]) -> None:
         if lane.finish_reason == "content_filter" or self.finish_reason is None:
             self.finish_reason = lane.finish_reason
-        if not text and not logprobs:
-            return
-        if self._deltas and self._deltas[-1].kind == lane.kind:
-            before = self._deltas.pop()
-            text, logprobs = before.text + text, before.logprobs + logprobs
-        self._deltas.append(TextDelta(kind=lane.kind, text=text, logprobs=logprobs))
+        for delta in deltas:
+            append(self._deltas, delta)
 
     def _collect(self) -> list[TextDelta]:
         deltas, self._deltas = self._deltas, []

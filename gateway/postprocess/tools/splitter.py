@@ -1,0 +1,95 @@
+"""Splits an answer's text into what is said and the calls that are made; arguments pass the safety rules of answers."""
+
+from __future__ import annotations
+
+from gateway.postprocess.delta import CallRef, TextDelta
+from gateway.postprocess.safety.filter import Hit, SafetyFilter
+from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Hidden, Text
+from gateway.postprocess.tools.parser import ToolParser
+
+
+class CallSplitter:
+    """One answer's. `one_call`: nothing is taken after the first whole call; `over` tells that it came.
+
+    `hidden` lists the stretches of the text that are no part of what is said.
+    """
+
+    def __init__(self, parser: ToolParser, safety: SafetyPolicy | None = None, *, one_call: bool = False) -> None:
+        self._parser = parser
+        self._policy = safety if safety and safety.has_rules("answer") else None
+        self._safety: SafetyFilter | None = None
+        self._one_call = one_call
+        self._call: CallRef | None = None
+        self._num_calls = self._num_complete = 0
+        self._num_chars = 0
+        self._num_hidden = 0
+        self._hits: list[Hit] = []
+        self._cuts: list[tuple[int, int]] = []  # characters said before a hidden stretch, hidden up to its end
+        self.hidden: list[tuple[int, int]] = []
+        self.over = False
+        self.blocked = False
+
+    @property
+    def called(self) -> bool:
+        """Tell whether calls were made, all of them whole."""
+        return 0 < self._num_calls == self._num_complete
+
+    @property
+    def hits(self) -> list[Hit]:
+        """Return the matches of safety rules in arguments."""
+        return self._hits + (self._safety.hits if self._safety else [])
+
+    def feed(self, text: str, *, final: bool = False) -> list[str | TextDelta]:
+        """Take text; returns pieces of what is said, and tool deltas, in order."""
+        if self.over or self.blocked:
+            return []
+        parts: list[str | TextDelta] = []
+        for event in self._parser.feed(text) + (self._parser.close() if final else []):
+            if isinstance(event, Text):
+                self._num_chars += len(event.text)
+                parts.append(event.text)
+            elif isinstance(event, Hidden):
+                self._hide(event.num_chars)
+            elif isinstance(event, CallBegin):
+                parts.append(self._begin(event.name))
+            elif isinstance(event, Arguments):
+                parts += self._argue(event.text)
+            elif isinstance(event, CallEnd):
+                parts += self._end(event.complete)
+            if self.over or self.blocked:
+                break
+        return parts
+
+    def position(self, num_said: int) -> int:
+        """Return how far in the text so many said characters reach, with the hidden ones before and right behind."""
+        return num_said + max((total for at, total in self._cuts if at <= num_said), default=0)
+
+    def _hide(self, num_chars: int) -> None:
+        start = self._num_chars + self._num_hidden
+        self._num_hidden += num_chars
+        if self.hidden and self.hidden[-1][1] == start:
+            start = self.hidden.pop()[0]
+            self._cuts.pop()
+        self.hidden.append((start, self._num_chars + self._num_hidden))
+        self._cuts.append((self._num_chars, self._num_hidden))
+
+    def _begin(self, name: str) -> TextDelta:
+        self._call = CallRef(self._num_calls, self._parser.new_id(), name)
+        self._num_calls += 1
+        self._safety = SafetyFilter(self._policy, "answer") if self._policy else None
+        return TextDelta(kind="tool", text="", call=self._call)
+
+    def _argue(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        if self._safety:
+            text = self._safety.feed(text, final=final)
+            self.blocked = self._safety.blocked_by is not None
+        return [TextDelta(kind="tool", text=text, call=self._call)] if text else []
+
+    def _end(self, complete: bool) -> list[TextDelta]:
+        rest = self._argue("", final=True) if self._safety else []
+        self._hits += self._safety.hits if self._safety else []
+        self._safety = None
+        self._num_complete += complete and not self.blocked
+        self.over = self._one_call and complete
+        return rest
