@@ -113,14 +113,15 @@ class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `request`: what the client wants, in our words. Written once by the edge.
 
-    Exactly one of `messages`, `prompt_text` and `prompt_ids` is meaningful, by `kind`. `instructions` is a system
+    Exactly one of `messages`, `prompt_text`, `prompt_ids` and `inputs` (texts, or packed ids) is meaningful, by `kind`;
+    `dimensions` is the length of embeddings if they shall be shorter than the model's. `instructions` is a system
     message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
     repeats (ids, times, echoed fields), so that another edge can go on with it.
     """
 
-    kind: Literal["chat", "text", "ids"] = "chat"
+    kind: Literal["chat", "text", "ids", "embedding"] = "chat"
     model: str
     messages: tuple[ChatMessage, ...] = ()
     instructions: str | None = None
@@ -139,6 +140,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_best: int = 0
     include_reasoning: bool = True
     reply: dict[str, Any] = {}
+    inputs: tuple[str | bytes, ...] = ()
+    dimensions: int | None = None
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -175,7 +178,10 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record field `prompt` (tokenizer desk). `token_ids` packed int32; `block_hashes` 16 bytes each, concatenated."""
+    """Record field `prompt` (tokenizer desk). `token_ids` packed int32; `block_hashes` 16 bytes each, concatenated.
+
+    The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens.
+    """
 
     token_ids: bytes
     num_tokens: int
@@ -187,6 +193,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning: ReasoningPlan | None = None
     messages_dropped: int = 0
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -360,6 +367,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     comes with the last chunk, `stop_token` says that the last token id is a stop token whose text is not shown.
     The first chunk of a choice carries `num_cached_tokens`; first and last carry `timings_ms` (queue, prefill, decode).
     The first chunk of choice 0 carries `prompt_logprobs`, if asked for: one entry for each prompt token but the first.
+    `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed).
     """
 
     request_id: str
@@ -378,6 +386,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_ended_by: str | None = None
     timings_ms: dict[str, float] = {}
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    closed_at: int = -1
 
 
 class TokenBatch(Message, frozen=True, kw_only=True):
@@ -386,6 +395,20 @@ class TokenBatch(Message, frozen=True, kw_only=True):
     replica_id: str
     step: int
     chunks: tuple[TokenChunk, ...]
+
+
+class Embeddings(Message, frozen=True, kw_only=True):
+    """Replica -> edge: vectors of the inputs from number `index` on, each of `dimensions` little-endian float32.
+
+    `num_tokens` is that of all inputs of the request.
+    """
+
+    request_id: str
+    attempt: int
+    index: int
+    dimensions: int
+    vectors: bytes
+    num_tokens: int = 0
 
 
 # --- beside the ring --------------------------------------------------------------------------------------------------
@@ -467,6 +490,7 @@ AnyMessage = (
     | Resubscribe
     | Failure
     | TokenBatch
+    | Embeddings
     | ReplicaStatus
     | BlocksStored
     | BlocksEvicted

@@ -20,6 +20,7 @@ from wire.messages import (
     Checkpoint,
     Closed,
     ConversationRef,
+    Embeddings,
     EndReasoning,
     Failure,
     Grammar,
@@ -115,6 +116,7 @@ EXAMPLES: list[Any] = [
     Resubscribe(request_id="r", edge="hr:edge:e", choice=1, from_index=7),
     Failure(request_id="r", attempt=1, code="overloaded", message="full", param="model", desk="edge"),
     TokenBatch(replica_id="m-a-1", step=9, chunks=(CHUNK,)),
+    Embeddings(request_id="r", attempt=1, index=2, dimensions=1, vectors=b"\0\0\x80?", num_tokens=3),
     ReplicaStatus(replica_id="m-a-1", model="m", state="ready", sent_at=1.5, num_blocks=8, num_free_blocks=7),
     BlocksStored(replica_id="m-a-1", sequence=1, hashes=b"h" * 16, reset=True),
     BlocksEvicted(replica_id="m-a-1", sequence=2, hashes=b"h" * 16),
@@ -154,6 +156,10 @@ GOLDEN = {
         "61726b739193010200a86c6f6770726f62739193cbbfe000000000000092050992cbbfe0000000000000cbbff80000000000"
         "00ad66696e6973685f726561736f6ea473746f70aa73746f705f746f6b656ec3b16e756d5f6361636865645f746f6b656e73"
         "10aa74696d696e67735f6d7381a770726566696c6ccb3ff8000000000000"
+    ),
+    "Embeddings": (
+        "87a474797065aa456d62656464696e6773aa726571756573745f6964a172a7617474656d707401a5696e64657802aa64696d"
+        "656e73696f6e7301a7766563746f7273c4040000803faa6e756d5f746f6b656e7303"
     ),
     "ReplicaStatus": (
         "de0007a474797065ad5265706c696361537461747573aa7265706c6963615f6964a56d2d612d31a56d6f64656ca16da573746174"
