@@ -113,7 +113,7 @@ class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `request`: what the client wants, in our words. Written once by the edge.
 
-    Exactly one of `messages`, `prompt_text`, `prompt_ids` and `inputs` (texts, or packed ids) is meaningful, by `kind`;
+    Exactly one of `messages`, `prompt_text`, `prompt_ids` and `inputs` (texts or ids) is meaningful, by `kind`;
     `dimensions` is the length of embeddings if they shall be shorter than the model's. `instructions` is a system
     message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
@@ -140,7 +140,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_best: int = 0
     include_reasoning: bool = True
     reply: dict[str, Any] = {}
-    inputs: tuple[str | bytes, ...] = ()
+    inputs: tuple[str | tuple[int, ...], ...] = ()
     dimensions: int | None = None
 
 
