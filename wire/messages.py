@@ -118,7 +118,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
-    repeats (ids, times, echoed fields), so that another edge can go on with it.
+    repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
+    ends with its first whole call.
     """
 
     kind: Literal["chat", "text", "ids", "embedding"] = "chat"
@@ -142,6 +143,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply: dict[str, Any] = {}
     inputs: tuple[str | tuple[int, ...], ...] = ()
     dimensions: int | None = None
+    parallel_tool_calls: bool = True
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from wire.errors import StartError
+from wire.tool_style import SCAFFOLD, tool_style
 
 
 class ModelCardError(StartError):
@@ -18,7 +19,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Names and limits of a model.
 
     `max_model_len` is the longest sequence in tokens (prompt and answer). `chat_template` is Jinja source or None.
-    `eos_token_ids` end an answer.
+    `eos_token_ids` end an answer. `tool_style` is how it writes tool calls; `tool_tags` are the control tokens in them,
+    by text (known where the vocabulary is at hand).
     """
 
     name: str
@@ -33,6 +35,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     add_bos_token: bool
     chat_template: str | None
     created: int
+    tool_style: str = SCAFFOLD
+    tool_tags: dict[str, int] = {}
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> ModelCard:
@@ -47,6 +51,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         tokenizer = _read_json(path / "tokenizer_config.json", missing={})
         eos = generation.get("eos_token_id", text_config.get("eos_token_id"))
         bos = generation.get("bos_token_id", text_config.get("bos_token_id"))
+        chat_template = _chat_template(path, tokenizer)
         return cls(
             name=name or path.name,
             path=path,
@@ -58,8 +63,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             eos_token=_token_text(tokenizer.get("eos_token")),
             bos_token_id=bos,
             add_bos_token=bool(tokenizer.get("add_bos_token", False)),
-            chat_template=_chat_template(path, tokenizer),
+            chat_template=chat_template,
             created=int((path / "config.json").stat().st_mtime),
+            tool_style=tool_style(chat_template),
         )
 
 
