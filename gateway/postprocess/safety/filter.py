@@ -7,109 +7,115 @@ the first place at which a match is open, no more than the longest match of the 
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from typing import NamedTuple
 
-from gateway.postprocess.safety.match import Matcher
-from gateway.postprocess.safety.policy import Direction, Rule, SafetyPolicy, Starters
+from gateway.postprocess.safety.placeholders import Placeholders
+from gateway.postprocess.safety.policy import Direction, SafetyPolicy
+from gateway.postprocess.safety.scanner import Part, Scanner
 
 
 class Hit(NamedTuple):
-    """A rule matched characters start .. end - 1 of the text before filtering."""
+    """A rule matched characters start .. end - 1 of the text before filtering; `digest` names it, if asked for."""
 
     rule: str
     action: str
     start: int
     end: int
+    direction: Direction = "answer"
+    digest: str = ""
 
 
-class _Scanner:
-    """Finds the matches of some rules in a stream: leftmost, then longest, then first in the file."""
+class Delay:
+    """How long text was held back: the most characters at a time, and the longest time one of them waited."""
 
-    def __init__(self, starters: Starters) -> None:
-        self._starters = starters
-        self._held = ""
-        self._previous = ""
-        self.num_chars = 0  # characters decided
-        self.hits: list[Hit] = []
+    def __init__(self) -> None:
+        self.max_chars = 0
+        self.max_ms = 0.0
+        self._came: deque[tuple[int, float]] = deque()  # (characters fed so far, when), of what is not let go
 
-    def feed(self, text: str, *, final: bool) -> list[tuple[str, Rule | None]]:
-        """Return decided stretches: text that no rule matches, and matches with their rule."""
-        text = self._held + text
-        parts: list[tuple[str, Rule | None]] = []
-        at = clear = 0
-        while at < len(text):
-            starters = self._starters[text[at]]
-            if not starters:
-                at += 1
-                continue
-            end, rule, open_ = self._longest(starters, text, at, final)
-            if open_:
-                break
-            if rule is None:
-                at += 1
-                continue
-            parts += [(text[clear:at], None), (text[at:end], rule)]
-            self.hits.append(Hit(rule.id, rule.action, self.num_chars + at, self.num_chars + end))
-            at = clear = end
-            if rule.action == "block":
-                break
-        parts.append((text[clear:at], None))
-        self._previous = text[at - 1] if at else self._previous
-        self._held = text[at:]
-        self.num_chars += at
-        return parts
-
-    def _longest(
-        self, starters: tuple[tuple[Rule, Matcher], ...], text: str, at: int, final: bool
-    ) -> tuple[int, Rule | None, bool]:
-        previous = text[at - 1] if at else self._previous
-        best, best_rule = 0, None
-        for rule, matcher in starters:
-            end, open_ = matcher.match(text, at, previous, final=final)
-            if open_:
-                return 0, None, True
-            if end > best:
-                best, best_rule = end, rule
-        return best, best_rule, False
+    def note(self, num_fed: int, num_held: int) -> None:
+        """Take note after each piece of text."""
+        came = self._came
+        if not num_held and not came:
+            return
+        now = time.monotonic()
+        while came and came[0][0] <= num_fed - num_held:
+            self.max_ms = max(self.max_ms, (now - came.popleft()[1]) * 1e3)
+        if num_held:
+            self.max_chars = max(self.max_chars, num_held)
+            if not came or came[-1][0] != num_fed:
+                came.append((num_fed, now))
 
 
 class SafetyFilter:
     """A policy at work on one text. After a block, `blocked_by` names the rule and nothing more comes out.
 
     `num_chars` counts the characters of the text before filtering that are let go or redacted; `hidden` lists the
-    redacted stretches.
+    redacted stretches. `placeholders` is shared by the texts of one reply.
     """
 
-    def __init__(self, policy: SafetyPolicy, direction: Direction) -> None:
-        self._enforced = _Scanner(policy.starters(direction, flagged=False))
-        self._flagged = _Scanner(policy.starters(direction, flagged=True))
+    def __init__(self, policy: SafetyPolicy, direction: Direction, placeholders: Placeholders | None = None) -> None:
+        self._direction = direction
+        self._enforced = Scanner(policy.automaton(direction, flagged=False))
+        flagged = policy.automaton(direction, flagged=True)
+        self._flagged = Scanner(flagged) if flagged.max_length else None
+        self._placeholders = placeholders if placeholders is not None else Placeholders()
+        self._acted: list[Hit] = []
+        self._noted: list[Hit] = []
+        self._digest = policy.digest
         self.blocked_by: str | None = None
         self.num_chars = 0
         self.hidden: list[tuple[int, int]] = []
+        self.delay = Delay()
 
     @property
     def hits(self) -> list[Hit]:
         """Return every match so far, the noted ones last."""
-        return self._enforced.hits + self._flagged.hits
+        return self._acted + self._noted
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Return the filtered text that no text to come can change."""
         if self.blocked_by is not None:
             return ""
-        self._flagged.feed(text, final=final)
-        shown: list[str] = []
-        for part, rule in self._enforced.feed(text, final=final):
-            end = self.num_chars + len(part)
-            if rule is None:
-                shown.append(part)
-            elif rule.action == "block":
-                self.blocked_by = rule.id
-                break
-            else:
-                shown.append(rule.replacement)
-                self.hidden.append((self.num_chars, end))
-            self.num_chars = end
-        return "".join(shown)
+        if self._flagged is not None:
+            before = self._flagged.num_chars
+            self._note(self._flagged.feed(text, final=final), before, self._noted)
+        before = self.num_chars
+        parts = self._enforced.feed(text, final=final)
+        if len(parts) == 1 and parts[0].finder is None:
+            shown = parts[0].text
+        else:
+            self._note(parts, before, self._acted)
+            shown = "".join(self._shown(part) for part in parts)
+        self.num_chars = self._enforced.num_chars
+        if self.blocked_by is not None:
+            self.num_chars = self._acted[-1].start
+        self.delay.note(self._enforced.num_chars + self._enforced.num_held, self._enforced.num_held)
+        return shown
+
+    def _shown(self, part: Part) -> str:
+        if part.finder is None:
+            return part.text
+        if part.finder.rule.action == "block":
+            self.blocked_by = part.finder.rule.id
+            return ""
+        return "" if part.goes_on else self._placeholders.of(part.finder, part.text)
+
+    def _note(self, parts: list[Part], at: int, hits: list[Hit]) -> None:
+        for part in parts:
+            end = at + len(part.text)
+            if part.finder is not None:
+                rule = part.finder.rule
+                if part.goes_on:
+                    hits[-1] = hits[-1]._replace(end=end)
+                else:
+                    digest = self._digest(part.text) if self._digest else ""
+                    hits.append(Hit(rule.id, rule.action, at, end, self._direction, digest))
+                if rule.action == "redact":
+                    self.hidden.append((at, end))
+            at = end
 
 
 def check(policy: SafetyPolicy, text: str, direction: Direction) -> tuple[str, list[Hit], str | None]:

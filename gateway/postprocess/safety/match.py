@@ -1,44 +1,75 @@
-"""What the filter asks of a matcher, and what a word's edge is."""
+"""What the automaton asks of a matcher, and what may stand at the edges of a match."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import unicodedata
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Literal, Protocol
+
+MAX_INVISIBLE = 32  # in one match; without a limit, characters that show nothing could be held for ever
+
+Edge = Literal["none", "word", "name", "digit"]
+
+OTHER, LETTER, DIGIT, NAME = range(4)  # kinds of characters: no word, a letter of a word, a digit, an ASCII letter
+
+_BARRED: dict[Edge, frozenset[int]] = {
+    "none": frozenset(),
+    "word": frozenset((LETTER, DIGIT, NAME)),
+    "name": frozenset((DIGIT, NAME)),
+    "digit": frozenset((DIGIT,)),
+}
 
 
-class Match(NamedTuple):
-    """`end`: index after the longest match, 0 if there is none. `open`: text to come could make or change a match."""
+class Thread(Hashable, Protocol):
+    """A match on its way. `accepts`: a match ends here. `asks`: whether it does depends on the character to come."""
 
-    end: int
-    open: bool
+    @property
+    def accepts(self) -> bool:
+        """Tell whether the text so far is a match, whatever follows."""
+        ...
 
+    @property
+    def asks(self) -> bool:
+        """Tell whether the text so far is a match if the right text follows."""
+        ...
 
-NO_MATCH = Match(0, False)
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether a longer match could come of it."""
+        ...
 
 
 class Matcher(Protocol):
-    """Finds matches of one rule that start at a given character. `max_length` bounds what is ever held back."""
+    """Finds matches of one rule. `max_length` bounds what is ever held back for it."""
 
     max_length: int
 
-    def may_start(self, char: str) -> bool:
-        """Tell whether a match could start in this character."""
+    def first(self, char: str) -> Thread | None:
+        """Return the thread of a match that begins in this character, if one can."""
         ...
 
-    def match(self, text: str, at: int, previous: str, *, final: bool) -> Match:
-        """Return the longest match from `at`. `previous` is the character before, `final` says that no text follows."""
+    def step(self, thread: Thread, char: str) -> Thread | None:
+        """Return the thread with one more character, or None if no match contains it."""
+        ...
+
+    def confirms(self, thread: Thread, following: str) -> bool:
+        """Tell whether a match that `asks` stands; `following` is the next character, empty at the text's end."""
         ...
 
 
-def is_word(char: str) -> bool:
-    """Tell whether a character is part of a word."""
-    return char.isalnum() or char == "_"
+@lru_cache(maxsize=1 << 16)
+def kind(char: str) -> int:
+    """Return which kind of character this is; empty (the text's edge) is OTHER."""
+    if not char or not (char.isalnum() or char == "_"):
+        return OTHER
+    if unicodedata.decimal(char, None) is not None:
+        return DIGIT
+    plain = unicodedata.normalize("NFKD", char)
+    return NAME if plain.isascii() and plain.isalpha() else LETTER
 
 
-def starts_word(previous: str, char: str) -> bool:
-    """Tell whether no word runs across the place between two characters; `previous` is empty at the text's start."""
-    return not previous or not (is_word(previous) and is_word(char))
-
-
-def ends_word(text: str, end: int) -> bool:
-    """Tell whether no word runs across `end`."""
-    return end >= len(text) or not (is_word(text[end - 1]) and is_word(text[end]))
+def apart(edge: Edge, left: int, right: int) -> bool:
+    """Tell whether a match of this edge may begin or end between two kinds of characters."""
+    barred = _BARRED[edge]
+    return left not in barred or right not in barred

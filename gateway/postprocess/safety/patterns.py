@@ -8,8 +8,10 @@ also takes linear time for every pattern. Each state is the set of places in the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from gateway.postprocess.safety.match import NO_MATCH, Match, ends_word, starts_word
+from gateway.postprocess.safety.folding import FOLDED, Folding
+from gateway.postprocess.safety.match import MAX_INVISIBLE, Thread
 from gateway.postprocess.safety.syntax import Chars, Choice, Repeat, Tree, lengths, parse
 
 _MAX_PLACES = 4096
@@ -60,66 +62,119 @@ class _Places:
         return frozenset(place for place in seen if place == _ACCEPT or self.tests[place])
 
 
-class _State:
+class PatternThread:
+    """A set of places in the pattern: a state of the automaton, the same object whenever it is met."""
+
     __slots__ = ("accepts", "goes_on", "next", "places")
+    asks = False
 
     def __init__(self, places: frozenset[int]) -> None:
         self.places = places
         self.accepts = _ACCEPT in places
         self.goes_on = bool(places - {_ACCEPT})
-        self.next: dict[str, _State | None] = {}
+        self.next: dict[str, PatternThread | None] = {}
 
 
 class PatternMatcher:
     """One pattern. Raises ValueError for a pattern that cannot be matched in a stream."""
 
-    def __init__(self, pattern: str, *, whole_words: bool = False) -> None:
+    def __init__(self, pattern: str) -> None:
         tree = parse(pattern)
         self.max_length = lengths(tree)[1]
-        self._whole_words = whole_words
         self._places = _Places()
         self._first = self._places.closure({self._places.build(tree, _ACCEPT)})
         self._forget()
 
     def _forget(self) -> None:
-        self._states: dict[frozenset[int], _State] = {}
+        self._threads: dict[frozenset[int], PatternThread] = {}
         self._num_steps = 0
-        self._start = self._state(self._first)
+        self._start = self._thread(self._first)
 
-    def _state(self, places: frozenset[int]) -> _State:
-        found = self._states.get(places)
+    def _thread(self, places: frozenset[int]) -> PatternThread:
+        found = self._threads.get(places)
         if found is None:
-            found = self._states[places] = _State(places)
+            found = self._threads[places] = PatternThread(places)
         return found
 
-    def _step(self, state: _State, char: str) -> _State | None:
-        if char in state.next:
-            return state.next[char]
-        tests = [self._places.tests[place] for place in state.places]
+    def first(self, char: str) -> PatternThread | None:
+        """Return the thread of a match that begins in this character."""
+        return self.step(self._start, char)
+
+    def step(self, thread: Thread, char: str) -> PatternThread | None:
+        """Return the thread with one more character."""
+        assert isinstance(thread, PatternThread)
+        if char in thread.next:
+            return thread.next[char]
+        tests = [self._places.tests[place] for place in thread.places]
         reached = self._places.closure({test[1] for test in tests if test is not None and test[0](char)})
         if self._num_steps >= _MAX_STEPS:
             self._forget()
-        following = self._state(reached) if reached else None
-        state.next[char] = following
+        following = self._thread(reached) if reached else None
+        thread.next[char] = following
         self._num_steps += 1
         return following
 
-    def may_start(self, char: str) -> bool:
-        """Tell whether a match could start in this character."""
-        return self._step(self._start, char) is not None
+    def confirms(self, thread: Thread, following: str) -> bool:
+        """A pattern's matches do not depend on what follows."""
+        del following
+        return thread.accepts
 
-    def match(self, text: str, at: int, previous: str, *, final: bool) -> Match:
-        """Return the longest match from `at`, and whether more text could change that."""
-        if self._whole_words and not starts_word(previous, text[at]):
-            return NO_MATCH
-        best = 0
-        state = self._start
-        for index in range(at, len(text)):
-            following = self._step(state, text[index])
-            if following is None:
-                return Match(best, False)
-            state = following
-            if state.accepts and (not self._whole_words or ends_word(text, index + 1)):
-                best = index + 1
-        undecided = state.goes_on or (state.accepts and self._whole_words)
-        return Match(best, undecided and not final)
+
+class FoldedThread(NamedTuple):
+    """A thread of a pattern over folded text. `fresh`: the last character showed something."""
+
+    inner: PatternThread
+    num_invisible: int
+    fresh: bool
+
+    @property
+    def accepts(self) -> bool:
+        """Tell whether the text so far is a match."""
+        return self.fresh and self.inner.accepts
+
+    @property
+    def asks(self) -> bool:
+        """Nothing depends on what follows."""
+        return False
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether a longer match could come of it."""
+        return self.inner.goes_on
+
+
+class FoldedPatternMatcher:
+    """A pattern over folded text: of full-width digits, with invisible characters between, and so on."""
+
+    def __init__(self, pattern: str, folded: Folding = FOLDED) -> None:
+        self._pattern = PatternMatcher(pattern)
+        self._folded = folded
+        self.max_length = self._pattern.max_length + MAX_INVISIBLE
+
+    def first(self, char: str) -> FoldedThread | None:
+        """Return the thread of a match that begins with this character."""
+        folded = self._folded[char]
+        found = self._pattern.first(folded[0]) if folded else None
+        return self._go(found, folded[1:], 0)
+
+    def step(self, thread: Thread, char: str) -> FoldedThread | None:
+        """Return the thread with one more character."""
+        assert isinstance(thread, FoldedThread)
+        folded = self._folded[char]
+        if folded:
+            return self._go(thread.inner, folded, thread.num_invisible)
+        if thread.num_invisible == MAX_INVISIBLE or not thread.goes_on:
+            return None
+        return FoldedThread(thread.inner, thread.num_invisible + 1, False)
+
+    def confirms(self, thread: Thread, following: str) -> bool:
+        """A pattern's matches do not depend on what follows."""
+        del following
+        return thread.accepts
+
+    def _go(self, inner: PatternThread | None, chars: str, num_invisible: int) -> FoldedThread | None:
+        for char in chars:
+            if inner is None:
+                return None
+            inner = self._pattern.step(inner, char)
+        return FoldedThread(inner, num_invisible, True) if inner is not None else None

@@ -1,102 +1,74 @@
-"""The safety policy: a TOML file of rules, checked as a whole when it is loaded.
+"""The safety policy: a TOML file of rules, checked as a whole when it is loaded. docs/safety.md tells how to write one.
 
     [[rule]]
-    id = "card-number"
-    kind = "pattern"                      # or "terms"
-    pattern = '\\d{4}([ -]?\\d{4}){3}'       # terms = ["...", "..."]
+    id = "cards"
+    kind = "detect"                       # or "terms", "pattern", "classifier", "callout"
+    detect = ["card", "iban"]
     action = "redact"                     # or "block" (ends the choice with content_filter), "flag" (only noted)
-    directions = ["answer", "reasoning"]  # also "prompt"; the default is all three
-    replacement = "[removed]"             # of redact
-    whole_words = false                   # only matches with a word's edge on both sides
+    directions = ["answer", "prompt"]     # also "reasoning", "tool"; the default is all four
 
-Terms are compared case folded and compatibility normalised; patterns see the text as it is. Of matches that overlap the
-one that starts first counts, of these the longest, of equal ones the rule that stands first.
+Of matches that overlap the one that starts first counts, of these the longest, of equal ones the rule that stands
+first.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 
-from gateway.postprocess.safety.match import Matcher
-from gateway.postprocess.safety.patterns import PatternMatcher
-from gateway.postprocess.safety.terms import TermMatcher
+from gateway.postprocess.safety.automaton import Automaton
+from gateway.postprocess.safety.rule import Direction, Finder, Rule, finders
 from wire.errors import StartError
 
-Direction = Literal["answer", "reasoning", "prompt"]
+__all__ = ["Direction", "Rule", "SafetyPolicy", "SafetyPolicyError"]
+
+_MAX_RULES = 1000
 
 
 class SafetyPolicyError(StartError):
-    """The policy file is malformed; the message names the rule."""
-
-
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rule as it stands in the file."""
-
-    id: str
-    kind: Literal["terms", "pattern"]
-    action: Literal["redact", "block", "flag"]
-    terms: tuple[str, ...] = ()
-    pattern: str = ""
-    directions: tuple[Direction, ...] = ("answer", "reasoning", "prompt")
-    replacement: str = "[redacted]"
-    whole_words: bool = False
-
-    def matcher(self) -> Matcher:
-        """Build what finds this rule's matches. Raises ValueError."""
-        if self.kind == "terms":
-            if not self.terms or self.pattern:
-                raise ValueError("kind 'terms' needs a non-empty `terms` list and no `pattern`")
-            return TermMatcher(self.terms, whole_words=self.whole_words)
-        if not self.pattern or self.terms:
-            raise ValueError("kind 'pattern' needs a `pattern` and no `terms`")
-        return PatternMatcher(self.pattern, whole_words=self.whole_words)
-
-
-class Starters(dict[str, tuple[tuple[Rule, Matcher], ...]]):
-    """Character -> the rules that may match from it on; most characters start nothing, and cost one look-up."""
-
-    def __init__(self, rules: list[tuple[Rule, Matcher]]) -> None:
-        super().__init__()
-        self._rules = rules
-
-    def __missing__(self, char: str) -> tuple[tuple[Rule, Matcher], ...]:
-        found = tuple(pair for pair in self._rules if pair[1].may_start(char))
-        if len(self) < 20_000:
-            self[char] = found
-        return found
+    """The policy file is malformed; the message names the rule and the field."""
 
 
 class SafetyPolicy:
-    """Checked rules with their matchers, shared by all requests of a process."""
+    """Checked rules with what finds their matches, shared by all requests of a process."""
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self._starters: dict[tuple[Direction, bool], Starters] = {}
-        self.rules: list[tuple[Rule, Matcher]] = []
-        for rule in rules:
-            if any(rule.id == other.id for other, _ in self.rules):
-                raise SafetyPolicyError(f"rule {rule.id!r}: the id is used twice")
+    def __init__(self, rules: Iterable[Rule], *, directory: Path | None = None) -> None:
+        self.rules = tuple(rules)
+        self.directory = directory
+        self.digest: Callable[[str], str] | None = None  # names a match in the audit log without telling it
+        self._finders: list[Finder] = []
+        self._automata: dict[tuple[Direction, bool], Automaton] = {}
+        seen: set[str] = set()
+        for rule in self.rules:
+            if rule.id in seen:
+                raise SafetyPolicyError(f"rule {rule.id!r}: id: is used twice")
+            seen.add(rule.id)
             try:
-                self.rules.append((rule, rule.matcher()))
+                rule.check()
+                self._finders += [] if rule.is_judged else finders(rule, len(self._finders), directory)
             except ValueError as error:
                 raise SafetyPolicyError(f"rule {rule.id!r}: {error}") from None
 
     @classmethod
     def load(cls, path: Path) -> SafetyPolicy:
         """Read a policy file. Raises SafetyPolicyError that names the file and the rule."""
+        path = Path(path)
         try:
-            return cls.parse(Path(path).read_text(encoding="utf-8"))
+            return cls.parse(path.read_text(encoding="utf-8"), directory=path.parent)
         except OSError as error:
             raise SafetyPolicyError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SafetyPolicyError(f"{path}: not UTF-8: {error}") from error
         except SafetyPolicyError as error:
             raise SafetyPolicyError(f"{path}: {error}") from None
 
     @classmethod
-    def parse(cls, source: str) -> SafetyPolicy:
-        """Read a policy from TOML text. Raises SafetyPolicyError that names the rule."""
+    def parse(cls, source: str, *, directory: Path | None = None) -> SafetyPolicy:
+        """Read a policy from TOML text. Raises SafetyPolicyError that names the rule and the field."""
         try:
             data = tomllib.loads(source)
         except tomllib.TOMLDecodeError as error:
@@ -104,27 +76,47 @@ class SafetyPolicy:
         tables = data.pop("rule", [])
         if data or not isinstance(tables, list):
             raise SafetyPolicyError(f"unknown key {next(iter(data), 'rule')!r}; a policy holds [[rule]] tables only")
-        rules = []
-        for number, table in enumerate(tables, start=1):
-            name = repr(table["id"]) if isinstance(table, dict) and "id" in table else f"number {number}"
-            try:
-                rules.append(msgspec.convert(table, Rule))
-            except msgspec.ValidationError as error:
-                raise SafetyPolicyError(f"rule {name}: {error}") from None
-        return cls(tuple(rules))
+        if len(tables) > _MAX_RULES:
+            raise SafetyPolicyError(
+                f"{len(tables)} rules; at most {_MAX_RULES} are allowed (terms_file takes long lists)"
+            )
+        return cls([_rule(table, number) for number, table in enumerate(tables, start=1)], directory=directory)
 
-    def starters(self, direction: Direction, *, flagged: bool) -> Starters:
+    def automaton(self, direction: Direction, *, flagged: bool) -> Automaton:
         """Return the rules of a direction, those that only note a match or those that act on it."""
-        found = self._starters.get((direction, flagged))
+        found = self._automata.get((direction, flagged))
         if found is None:
-            rules = [
-                (rule, matcher)
-                for rule, matcher in self.rules
-                if direction in rule.directions and (rule.action == "flag") == flagged
+            chosen = [
+                finder
+                for finder in self._finders
+                if direction in finder.rule.directions and (finder.rule.action == "flag") == flagged
             ]
-            found = self._starters[direction, flagged] = Starters(rules)
+            found = self._automata[direction, flagged] = Automaton(chosen)
         return found
+
+    def judged(self, direction: Direction) -> tuple[Rule, ...]:
+        """Return the rules of a direction that show windows of text to a judge."""
+        return tuple(rule for rule in self.rules if rule.is_judged and direction in rule.directions)
 
     def has_rules(self, direction: Direction) -> bool:
         """Tell whether any rule applies to a direction."""
-        return any(direction in rule.directions for rule, _ in self.rules)
+        return any(direction in rule.directions for rule in self.rules)
+
+    def max_held(self, direction: Direction) -> int:
+        """Return the most characters that are ever held back: the longest match, and the longest window."""
+        windows = [rule.window_chars for rule in self.judged(direction)]
+        return self.automaton(direction, flagged=False).max_length + max(windows, default=0)
+
+
+def _rule(table: Any, number: int) -> Rule:
+    name = repr(table["id"]) if isinstance(table, dict) and "id" in table else f"number {number}"
+    try:
+        return msgspec.convert(table, Rule)
+    except msgspec.ValidationError as error:
+        raise SafetyPolicyError(f"rule {name}: {_said(str(error))}") from None
+
+
+def _said(message: str) -> str:
+    """Put the field first: `Expected `int`, got `str` - at `$.x`` becomes `x: Expected ...`."""
+    said, _, at = message.partition(" - at `$.")
+    return f"{at.rstrip('`')}: {said}" if at else said

@@ -111,4 +111,4 @@ def test_what_is_held_is_never_longer_than_the_longest_match() -> None:
     safety = SafetyFilter(policy, "answer")
     for number in range(1, 200):
         safety.feed("a")
-        assert number - safety.num_chars <= policy.rules[0][1].max_length
+        assert number - safety.num_chars <= policy.max_held("answer")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.postprocess.safety.filter import check
+from gateway.postprocess.safety.filter import SafetyFilter, check
+from gateway.postprocess.safety.match import MAX_INVISIBLE
 from gateway.postprocess.safety.policy import Rule, SafetyPolicy
-from gateway.postprocess.safety.terms import MAX_INVISIBLE, TermMatcher
+from gateway.postprocess.safety.terms import TermMatcher
 
 ALPHABET = "aAeéEÉ\u0301\u0323\u0302xﬁfiIİıßsSΣςσ가각ㅏ ё①1"
 STARTERS = "".join(char for char in ALPHABET if not unicodedata.combining(char))
@@ -71,10 +72,25 @@ def test_whole_words_leave_longer_words_alone() -> None:
 
 
 def test_invisible_characters_cannot_make_the_filter_hold_for_ever() -> None:
-    matcher = TermMatcher(["ab"])
-    text = "a" + "\u200b" * (MAX_INVISIBLE + 1)
-    assert not matcher.match(text, 0, "", final=False).open
-    assert matcher.match(text[:-1], 0, "", final=False).open
+    safety = SafetyFilter(policy("ab"), "answer")
+    assert safety.feed("a" + "\u200b" * MAX_INVISIBLE) == ""
+    assert safety.feed("\u200b") != ""
+
+
+@pytest.mark.parametrize("text", ["zоrgblаt", "zοrgblat", "z\u0337o\u0336r\u0337gblat", "ZORGBʟᴀT", "𝐳𝐨𝐫𝐠𝐛𝐥𝐚𝐭"])
+def test_a_term_is_found_in_lookalikes_and_under_strokes(text: str) -> None:
+    assert filtered(f"a {text} b", "zorgblat") == "a [redacted] b"
+
+
+def test_a_term_of_another_script_is_found_too() -> None:
+    assert filtered("это слово тут", "слово") == "это [redacted] тут"
+
+
+def test_lookalikes_and_accents_are_switches_of_a_rule() -> None:
+    exact = SafetyPolicy((Rule(id="t", kind="terms", action="redact", terms=("cop",), lookalikes=False),))
+    assert check(exact, "сор cop", "answer")[0] == "сор [redacted]"
+    bare = SafetyPolicy((Rule(id="t", kind="terms", action="redact", terms=("zorg",), ignore_accents=True),))
+    assert check(bare, "zórg zo\u0301rğ", "answer")[0] == "[redacted] [redacted]"
 
 
 @pytest.mark.parametrize("term", ["", "\u200b", "\u0301a", "a" + "\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309"])
