@@ -8,9 +8,11 @@ from typing import Any
 from tokenizer_svc.conversation import Change, as_dicts
 from tokenizer_svc.marking import Marks, map_strings
 from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.tool_scaffold import spell_out
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Request
 from wire.model_card import ModelCard
+from wire.tool_style import knows_tools
 
 
 class ChatRenderer:
@@ -20,6 +22,7 @@ class ChatRenderer:
         self._marks = marks
         self._template = ChatTemplate(card.chat_template, timeout_s=timeout_s) if card.chat_template else None
         self._tokens = {"bos_token": card.bos_token or "", "eos_token": card.eos_token or ""}
+        self._knows_tools = knows_tools(card.chat_template)
         self._knows_developer = "developer" in (card.chat_template or "")
 
     @property
@@ -31,6 +34,8 @@ class ChatRenderer:
         """Return the prompt text. `told` are the desk's own template variables. Raises TemplateError."""
         if self._template is None:
             raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
+        if not self._knows_tools:
+            messages = spell_out(messages, request.tools)
         plain = self._rendered(messages, request, told, _same, _same)
         marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
         resolved = self._marks.resolve_around(marked, plain)

@@ -26,6 +26,8 @@ from gateway.edge.settings import EdgeSettings
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.tools.splitter import CallSplitter
+from gateway.postprocess.tools.styles import STYLES
 from wire import telemetry, topics
 from wire.bus import Bus
 from wire.errors import HeadraceError, ModelNotFoundError
@@ -43,6 +45,14 @@ class ServedModel(msgspec.Struct, frozen=True):
 
     card: ModelCard
     vocabulary: Vocabulary
+
+    def calls(self, request: Request, safety: SafetyPolicy | None, name: str) -> CallSplitter | None:
+        """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own."""
+        if not request.tools:
+            return None
+        known = frozenset(tool["function"]["name"] for tool in request.tools)
+        parser = STYLES[self.card.tool_style](known)
+        return CallSplitter(parser, safety, name=name, one_call=not request.parallel_tool_calls)
 
 
 class Edge:
@@ -116,7 +126,7 @@ class Edge:
         with self.admission.slot(), request_span(request, operation, stream=stream, parent=parent) as span:
             job = self._job(request)
             with self.inflight.open(job.request_id, deadline=job.deadline) as flight:
-                pipelines = [self._pipeline(request) for _ in range(request.sampling.n)]
+                pipelines = [self._pipeline(request, f"{job.request_id}:{n}") for n in range(request.sampling.n)]
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
                 )
@@ -146,12 +156,16 @@ class Edge:
             tracestate=tracestate,
         )
 
-    def _pipeline(self, request: Request) -> Pipeline:
+    def _pipeline(self, request: Request, name: str) -> Pipeline:
+        model = self.models[request.model]
+        calls = model.calls(request, self.safety, name)
         return Pipeline(
-            self.models[request.model].vocabulary,
+            model.vocabulary,
             stop=request.sampling.stop,
             safety=self.safety,
             logprobs=request.sampling.logprobs is not None,
+            calls=calls,
+            tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
         )
 
     def _stop_choice(self, generation: Generation, choice: int | None) -> None:

@@ -150,7 +150,7 @@ class Generation:
             update.deltas += choice.pipeline.close(chunk.finish_reason)
             choice.finish_reason = choice.pipeline.finish_reason
             rewritten = any(hit.action != "flag" for hit in choice.pipeline.hits)
-            choice.clean = choice.finish_reason == chunk.finish_reason and not rewritten
+            choice.clean = choice.finish_reason in (chunk.finish_reason, "tool_calls") and not rewritten
         update.finish_reason = choice.finish_reason
         update.num_tokens = choice.pipeline.num_tokens
         update.num_prompt_tokens = self.bill.prompt_tokens

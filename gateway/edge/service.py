@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.abc import TaskStatus
 
 from gateway.edge.app import build_app
@@ -17,6 +18,7 @@ from gateway.edge.edge import Edge, ServedModel
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
 from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.tools.styles import STYLES
 from wire.bus import Bus
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -58,7 +60,10 @@ async def _set_when_cancelled(stop: anyio.Event) -> None:
 
 def _load(settings: EdgeSettings, name: str) -> ServedModel:
     path = settings.model_path(name)
-    return ServedModel(ModelCard.load(path, name), Vocabulary.load(path))
+    card, vocabulary = ModelCard.load(path, name), Vocabulary.load(path)
+    style = settings.tool_style(name) or card.tool_style
+    tags = {tag: vocabulary.special[tag] for tag in STYLES[style](frozenset()).tags if tag in vocabulary.special}
+    return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)
 
 
 def _load_policy(settings: EdgeSettings) -> SafetyPolicy | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from gateway.postprocess.tools.styles import STYLES
 from wire.settings import Settings, SettingsError
 
 
@@ -13,7 +14,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     `allowed_hosts` are names in the Host header beyond loopback names, IP addresses and names without a dot ("*" allows
     all). `cors_origins` are pages of other origins that may call; none by default. `max_pending_tokens` bounds what is
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
-    `send_timeout_s` is cut off. `safety_policy` is the path of a policy file.
+    `send_timeout_s` is cut off. `safety_policy` is the path of a policy file. `tool_styles` are entries `hermes` or
+    `model=hermes` that say how models write tool calls, if their chat templates do not tell.
     """
 
     host: str = "127.0.0.1"
@@ -30,6 +32,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
     safety_policy: str = ""
+    tool_styles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,6 +44,14 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"port must lie in 0..65535, not {self.port}")
+        for entry in self.tool_styles:
+            if entry.rpartition("=")[2] not in STYLES:
+                raise SettingsError(f"tool_styles: {entry!r} must end with one of {', '.join(STYLES)}")
+
+    def tool_style(self, model: str) -> str | None:
+        """Return the style of tool calls that is set for a model; an entry of its own counts before one for all."""
+        styles = {name: style for name, _, style in (entry.rpartition("=") for entry in self.tool_styles)}
+        return styles.get(model, styles.get(""))
 
 
 def is_ip_address(host: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
-from gateway.edge.schema.content import MessageIn, check_format, check_tools, translate_message
+from gateway.edge.schema.content import MessageIn, check_format, translate_message
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -21,6 +21,7 @@ from gateway.edge.schema.sampling import (
     token_limit,
     translate_sampling,
 )
+from gateway.edge.schema.tools import plan_tools
 from wire.messages import Request
 from wire.model_card import ModelCard
 
@@ -44,6 +45,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
@@ -64,18 +66,21 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
     n = 1 if body.n is None else body.n
     if not 1 <= n <= max_choices:
         raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
+    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card)
+    sampling = translate_sampling(
+        body,
+        card,
+        n=n,
+        max_tokens=token_limit(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens),
+        logprobs=_logprobs(body),
+    )
     return Request(
         model=card.name,
         messages=tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
-        tools=check_tools(body.tools, body.tool_choice),
+        tools=tools.tools,
+        parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=translate_sampling(
-            body,
-            card,
-            n=n,
-            max_tokens=token_limit(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens),
-            logprobs=_logprobs(body),
-        ),
+        sampling=tools.bind(sampling),
         effort=check_effort(body.reasoning_effort, "reasoning_effort"),
         budget_tokens=check_budget(body.thinking_token_budget),
         cache_salt=check_salt(body.cache_salt),

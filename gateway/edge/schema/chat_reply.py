@@ -15,10 +15,15 @@ from gateway.edge.identity import new_request_id
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, merged
 from gateway.edge.schema.logprobs import logprob_object
+from gateway.postprocess.delta import CallRef, TextDelta
 from wire.errors import HeadraceError
-from wire.messages import ChatMessage
+from wire.messages import ChatMessage, ToolCall
 
 DONE = b"data: [DONE]\n\n"
+
+
+def _call(ref: CallRef, arguments: str) -> dict[str, Any]:
+    return {"id": ref.id, "type": "function", "function": {"name": ref.name, "arguments": arguments}}
 
 
 class _Choice:
@@ -29,6 +34,16 @@ class _Choice:
         self.reasoning: list[str] = []
         self.logprobs: list[dict[str, Any]] = []
         self.finish_reason: str | None = None
+        self.calls: list[tuple[CallRef, list[str]]] = []
+
+    def note_call(self, delta: TextDelta) -> bool:
+        """Add argument text to its call; returns whether the call is new."""
+        assert delta.call is not None, "a tool delta names its call"
+        new = delta.call.index == len(self.calls)
+        if new:
+            self.calls.append((delta.call, []))
+        self.calls[delta.call.index][1].append(delta.text)
+        return new
 
 
 class ChatReply:
@@ -57,6 +72,9 @@ class ChatReply:
         events: list[bytes] = []
         for update in updates:
             for delta in merged(update.deltas):
+                if delta.kind == "tool":
+                    events += self._call_chunks(update.choice, delta)
+                    continue
                 name = "content" if delta.kind == "answer" else "reasoning_content"
                 logprobs = [logprob_object(entry) for entry in delta.logprobs] if self._logprobs else None
                 events.append(self._chunk(update.choice, {name: delta.text}, logprobs=logprobs))
@@ -69,6 +87,9 @@ class ChatReply:
         for update in updates:
             choice = self._choices[update.choice]
             for delta in update.deltas:
+                if delta.kind == "tool":
+                    choice.note_call(delta)
+                    continue
                 (choice.answer if delta.kind == "answer" else choice.reasoning).append(delta.text)
                 if self._logprobs:
                     choice.logprobs += [logprob_object(entry) for entry in delta.logprobs]
@@ -97,14 +118,32 @@ class ChatReply:
     def messages(self) -> tuple[ChatMessage, ...]:
         """Return the first choice as a message."""
         first = self._choices[0]
-        return (ChatMessage(role="assistant", content="".join(first.answer), reasoning="".join(first.reasoning)),)
+        calls = tuple(ToolCall(id=ref.id, name=ref.name, arguments="".join(texts)) for ref, texts in first.calls)
+        answer, reasoning = "".join(first.answer), "".join(first.reasoning)
+        return (ChatMessage(role="assistant", content=answer, reasoning=reasoning, tool_calls=calls),)
 
     def _whole_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(choice.answer), "refusal": None}
+        content = "".join(choice.answer)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [_call(ref, "".join(texts)) for ref, texts in choice.calls]
         if choice.reasoning:
             message["reasoning_content"] = "".join(choice.reasoning)
         logprobs = {"content": choice.logprobs, "refusal": None} if self._logprobs else None
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+    def _call_chunks(self, index: int, delta: TextDelta) -> list[bytes]:
+        """Return the chunk that announces a call, with an empty string of arguments, and the one with more of them."""
+        call = delta.call
+        assert call is not None, "a tool delta names its call"
+        chunks = []
+        if self._choices[index].note_call(delta):
+            chunks.append(self._chunk(index, {"tool_calls": [{"index": call.index, **_call(call, "")}]}))
+        if delta.text:
+            piece = {"index": call.index, "function": {"arguments": delta.text}}
+            chunks.append(self._chunk(index, {"tool_calls": [piece]}))
+        return chunks
 
     def _chunk(
         self,

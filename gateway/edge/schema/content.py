@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall
 
@@ -92,19 +91,6 @@ def translate_message(message: MessageIn, where: str) -> ChatMessage:
         tool_call_id=message.tool_call_id,
         reasoning=message.reasoning_content or message.reasoning or "",
     )
-
-
-def check_tools(tools: list[dict[str, Any]] | None, choice: Any) -> tuple[dict[str, Any], ...]:
-    """Return the tools the template shall show; what cannot be honoured yet is refused, never dropped in silence."""
-    if not tools or choice == "none":
-        return ()
-    if choice not in (None, "auto"):
-        raise fail("tool_choice", "only 'auto' and 'none' are supported.")
-    for at, tool in enumerate(tools):
-        if tool.get("type") != "function":
-            raise fail(f"tools[{at}].type", "only 'function' is supported.")
-        check_depth(tool, f"tools[{at}]")
-    return tuple(tools)
 
 
 def check_format(value: dict[str, Any] | None, param: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.edge.identity import new_id, new_root, root_of
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.chat import check_salt
-from gateway.edge.schema.content import check_format, check_tools
+from gateway.edge.schema.content import check_format
 from gateway.edge.schema.items import Item, translate_items
 from gateway.edge.schema.sampling import (
     SamplingFields,
@@ -24,6 +24,7 @@ from gateway.edge.schema.sampling import (
     token_limit,
     translate_sampling,
 )
+from gateway.edge.schema.tools import plan_tools
 from wire.messages import ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
 
@@ -117,14 +118,16 @@ def translate_responses(body: ResponsesRequest, card: ModelCard) -> Request:
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
+    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card)
     created_at = time.time()
     return Request(
         model=card.name,
         messages=messages,
         instructions=body.instructions,
-        tools=check_tools(body.tools, body.tool_choice),
+        tools=tools.tools,
+        parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=sampling,
+        sampling=tools.bind(sampling),
         effort=check_effort(reasoning.effort, "reasoning.effort"),
         budget_tokens=check_budget(reasoning.max_tokens, "reasoning.max_tokens"),
         conversation=conversation,

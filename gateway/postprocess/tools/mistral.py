@@ -6,8 +6,8 @@ Mistral's templates take back only call ids of nine letters and digits.
 from __future__ import annotations
 
 import re
-import secrets
 import string
+from hashlib import blake2b
 
 from gateway.postprocess.tools.call_reader import CallReader
 from gateway.postprocess.tools.parser import JsonToolParser
@@ -23,9 +23,9 @@ class MistralParser(JsonToolParser):
     opens = ("[TOOL_CALLS]",)
     inner = ("[CALL_ID]", "[ARGS]")
 
-    def new_id(self) -> str:
-        """Return a fresh id of nine letters and digits."""
-        return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+    def call_id(self, name: str) -> str:
+        """Return an id of nine letters and digits."""
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in blake2b(name.encode(), digest_size=9).digest())
 
     def _other(self, final: bool) -> bool:
         """Take a call's name, with its arguments behind it; the text of an answer has a space before any brace."""

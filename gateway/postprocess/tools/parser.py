@@ -7,8 +7,8 @@ be no call is answer text, without the tags.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import ClassVar, Protocol
 
 from gateway.postprocess.tools.call_reader import CallReader
@@ -30,8 +30,8 @@ class ToolParser(Protocol):
     def close(self) -> list[Event]:
         """End the text; returns what was held."""
 
-    def new_id(self) -> str:
-        """Return a fresh id for a call, of the form that the model's template takes back."""
+    def call_id(self, name: str) -> str:
+        """Return the id of the call of this name, in the form that the model's template takes back."""
 
 
 class JsonToolParser:
@@ -62,9 +62,9 @@ class JsonToolParser:
         """Return the style's tags."""
         return self.opens + self.closes + self.inner
 
-    def new_id(self) -> str:
-        """Return a fresh id in OpenAI's form."""
-        return f"call_{secrets.token_hex(12)}"
+    def call_id(self, name: str) -> str:
+        """Return an id in OpenAI's form."""
+        return f"call_{blake2b(name.encode(), digest_size=12).hexdigest()}"
 
     def feed(self, text: str) -> list[Event]:
         """Take answer text."""

@@ -10,14 +10,18 @@ from gateway.postprocess.tools.parser import ToolParser
 
 
 class CallSplitter:
-    """One answer's. `one_call`: nothing is taken after the first whole call; `over` tells that it came.
+    """One answer's, `name` being its own: another edge that goes on with it gives its calls the same ids.
 
+    `one_call`: nothing is taken after the first whole call; `over` tells that it came.
     `hidden` lists the stretches of the text that are no part of what is said.
     """
 
-    def __init__(self, parser: ToolParser, safety: SafetyPolicy | None = None, *, one_call: bool = False) -> None:
+    def __init__(
+        self, parser: ToolParser, safety: SafetyPolicy | None = None, *, name: str, one_call: bool = False
+    ) -> None:
         self._parser = parser
-        self._policy = safety if safety and safety.has_rules("answer") else None
+        self._name = name
+        self._policy = safety if safety and safety.has_rules("tool") else None
         self._safety: SafetyFilter | None = None
         self._one_call = one_call
         self._call: CallRef | None = None
@@ -75,9 +79,10 @@ class CallSplitter:
         self._cuts.append((self._num_chars, self._num_hidden))
 
     def _begin(self, name: str) -> TextDelta:
-        self._call = CallRef(self._num_calls, self._parser.new_id(), name)
+        call_id = self._parser.call_id(f"{self._name}:{self._num_calls}")
+        self._call = CallRef(self._num_calls, call_id, name)
         self._num_calls += 1
-        self._safety = SafetyFilter(self._policy, "answer") if self._policy else None
+        self._safety = SafetyFilter(self._policy, "tool") if self._policy else None
         return TextDelta(kind="tool", text="", call=self._call)
 
     def _argue(self, text: str, *, final: bool = False) -> list[TextDelta]:

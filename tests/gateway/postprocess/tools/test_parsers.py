@@ -230,5 +230,8 @@ def test_arguments_stream_as_they_come() -> None:
 
 
 def test_call_ids_are_of_the_form_that_the_template_takes_back() -> None:
-    assert STYLES["hermes"](KNOWN).new_id().startswith("call_")
-    assert len(new := STYLES["mistral"](KNOWN).new_id()) == 9 and new.isalnum()
+    ids = {style: [STYLES[style](KNOWN).call_id(name) for name in ("r:0:0", "r:0:1", "r:0:0")] for style in STYLES}
+    for one_id, other, again in ids.values():
+        assert one_id == again != other
+    assert ids["hermes"][0].startswith("call_")
+    assert len(ids["mistral"][0]) == 9 and ids["mistral"][0].isalnum()
