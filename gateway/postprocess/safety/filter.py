@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from gateway.postprocess.safety.json_text import PlainJson
 from gateway.postprocess.safety.placeholders import Placeholders
 from gateway.postprocess.safety.policy import Direction, SafetyPolicy
 from gateway.postprocess.safety.scanner import Part, Scanner
@@ -53,15 +54,16 @@ class SafetyFilter:
     """A policy at work on one text. After a block, `blocked_by` names the rule and nothing more comes out.
 
     `num_chars` counts the characters of the text before filtering that are let go or redacted; `hidden` lists the
-    redacted stretches. `placeholders` is shared by the texts of one reply.
+    redacted stretches. Arguments of tools are JSON: their needless escapes are undone first.
     """
 
-    def __init__(self, policy: SafetyPolicy, direction: Direction, placeholders: Placeholders | None = None) -> None:
+    def __init__(self, policy: SafetyPolicy, direction: Direction) -> None:
         self._direction = direction
+        self._plain = PlainJson() if direction == "tool" else None
         self._enforced = Scanner(policy.automaton(direction, flagged=False))
         flagged = policy.automaton(direction, flagged=True)
         self._flagged = Scanner(flagged) if flagged.max_length else None
-        self._placeholders = placeholders if placeholders is not None else Placeholders()
+        self._placeholders = policy.placeholders if policy.placeholders is not None else Placeholders()
         self._acted: list[Hit] = []
         self._noted: list[Hit] = []
         self._digest = policy.digest
@@ -79,6 +81,8 @@ class SafetyFilter:
         """Return the filtered text that no text to come can change."""
         if self.blocked_by is not None:
             return ""
+        if self._plain is not None:
+            text = self._plain.feed(text, final=final)
         if self._flagged is not None:
             before = self._flagged.num_chars
             self._note(self._flagged.feed(text, final=final), before, self._noted)

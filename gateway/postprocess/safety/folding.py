@@ -71,6 +71,11 @@ def folding(*, lookalikes: bool = True, accents: bool = True) -> Folding:
 FOLDED = folding()
 
 
+def folded_text(text: str) -> str:
+    """Return text as the detectors' checks see it."""
+    return "".join(FOLDED[char] for char in text)
+
+
 @cache
 def composing_marks() -> frozenset[str]:
     """Return the marks that make a letter of its own with some base or other mark."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.postprocess.safety.folding import folded_text
 from gateway.postprocess.safety.rule import Finder
-from gateway.postprocess.safety.scanner import folded_text
 
 _SEPARATORS = str.maketrans("", "", " -/.()")
 

@@ -13,6 +13,7 @@ first.
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from gateway.postprocess.safety.automaton import Automaton
+from gateway.postprocess.safety.placeholders import Placeholders
 from gateway.postprocess.safety.rule import Direction, Finder, Rule, finders
 from wire.errors import StartError
 
@@ -39,6 +41,7 @@ class SafetyPolicy:
     def __init__(self, rules: Iterable[Rule], *, directory: Path | None = None) -> None:
         self.rules = tuple(rules)
         self.directory = directory
+        self.placeholders: Placeholders | None = None
         self.digest: Callable[[str], str] | None = None  # names a match in the audit log without telling it
         self._finders: list[Finder] = []
         self._automata: dict[tuple[Direction, bool], Automaton] = {}
@@ -81,6 +84,12 @@ class SafetyPolicy:
                 f"{len(tables)} rules; at most {_MAX_RULES} are allowed (terms_file takes long lists)"
             )
         return cls([_rule(table, number) for number, table in enumerate(tables, start=1)], directory=directory)
+
+    def for_reply(self) -> SafetyPolicy:
+        """Return the policy for the texts of one reply: they share placeholders."""
+        own = copy.copy(self)
+        own.placeholders = Placeholders()
+        return own
 
     def automaton(self, direction: Direction, *, flagged: bool) -> Automaton:
         """Return the rules of a direction, those that only note a match or those that act on it."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.postprocess.safety.automaton import Automaton, Place
-from gateway.postprocess.safety.folding import FOLDED
+from gateway.postprocess.safety.folding import folded_text
 from gateway.postprocess.safety.match import OTHER, kind
 from gateway.postprocess.safety.rest import Swallowed
 from gateway.postprocess.safety.rule import Finder
@@ -145,8 +145,3 @@ class Scanner:
             parts.append(Part(text[at:end], finder, goes_on=True))
             self._starts = self._automaton.starts[kind(text[end - 1])]
         return end
-
-
-def folded_text(text: str) -> str:
-    """Return text as the detectors' checks see it."""
-    return "".join(FOLDED[char] for char in text)
