@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,6 +14,7 @@ from model_svc.engine_link import EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.open_requests import OpenRequest, OpenRequests
 from model_svc.outbox import Outbox
+from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from wire import errors, telemetry, topics
 from wire.bus import Bus, Delivery
@@ -24,7 +24,6 @@ from wire.errors import (
     HeadraceError,
     InternalError,
     RequestCancelledError,
-    UnavailableError,
 )
 from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
 
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 
 GROUP = "replica"
 _FIELDS = ("request", "prompt", "checkpoint")
-_RETRY_S = 1.0
 MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
 
@@ -130,7 +128,7 @@ class Replica:
         """See one job through: to the engine, and at its end off the stream."""
         job = delivery.message
         if not isinstance(job, Job):
-            await self._until_done(lambda: self._bus.dead_letter(delivery, reason="not a job"))
+            await until_done(lambda: self._bus.dead_letter(delivery, reason="not a job"))
             return
         request = OpenRequest(job, wait_ms=max(0.0, (time.time() - delivery.published_at) * 1e3))
         if not self.requests.open(request):
@@ -146,10 +144,10 @@ class Replica:
                 await self._run(request)
                 _describe(span, request)
             if request.error is None:
-                await self._until_done(lambda: self._bus.finish(delivery))
+                await until_done(lambda: self._bus.finish(delivery))
             else:
                 error = request.error
-                await self._until_done(lambda: self._bus.fail(delivery, error, desk="model"))
+                await until_done(lambda: self._bus.fail(delivery, error, desk="model"))
         finally:
             self.requests.close(request, anyio.current_time())
 
@@ -192,16 +190,6 @@ class Replica:
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
         )
         await self._link.send(engine_request)
-
-    async def _until_done(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a call that must not be lost until the bus is back."""
-        while True:
-            try:
-                await call()
-                return
-            except UnavailableError as error:
-                log.warning("the bus is away: %r", error)
-                await anyio.sleep(_RETRY_S)
 
 
 def _describe(span: Span, request: OpenRequest) -> None:

@@ -1,4 +1,4 @@
-"""The model desk: a replica on the bus, with its engine in a process of its own.
+"""The model desk: a replica on the bus, with its engine in a process of its own (a model that embeds needs none).
 
 loading -> ready -> draining -> gone. When the engine dies the service ends too: its work is placed elsewhere, and
 whoever supervises it starts a new replica with an empty cache and a new name.
@@ -6,17 +6,21 @@ whoever supervises it starts a new replica with an empty cache and a new name.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import secrets
 
 import anyio
 from anyio.abc import TaskStatus
 
+from model_svc.drain import drain
 from model_svc.engine_link import EngineDiedError, EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.replica import Replica
 from model_svc.settings import ModelSettings
 from wire.bus import Bus
+from wire.errors import StartError
+from wire.model_card import ModelCard
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +50,25 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
         async with Bus.open(settings.redis_url) as bus:
             heartbeat = Heartbeat(bus, replica_id=replica_id, model=model, interval_s=settings.heartbeat_s)
             try:
-                async with EngineLink.open(settings) as link:
-                    replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
-                    await _run(replica, heartbeat, settings, stop, task_status)
+                if _embeds(settings):
+                    # Imported where it is needed: this process does without torch when it has an engine.
+                    embedding = importlib.import_module("model_svc.embedding.service")
+                    await embedding.run(bus, heartbeat, settings, replica_id, stop, task_status)
+                else:
+                    async with EngineLink.open(settings) as link:
+                        replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
+                        await _run(replica, heartbeat, settings, stop, task_status)
             finally:
                 heartbeat.state = "gone"
                 with anyio.move_on_after(_LAST_WORD_S, shield=True):
                     await heartbeat.beat()
+
+
+def _embeds(settings: ModelSettings) -> bool:
+    try:
+        return ModelCard.load(settings.model_path(settings.served_model)).embeds
+    except StartError:
+        return False  # whoever loads the model says better what is wrong with it
 
 
 async def _run(
@@ -62,7 +78,7 @@ async def _run(
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(replica.follow_engine)
         tasks.start_soon(replica.send_tokens)
-        tasks.start_soon(_drain, replica, heartbeat, settings.drain_s, stop, tasks.cancel_scope)
+        tasks.start_soon(drain, replica.requests, heartbeat, settings.drain_s, stop, tasks.cancel_scope)
         await replica.ready.wait()
         tasks.start_soon(replica.obey)
         tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
@@ -72,21 +88,6 @@ async def _run(
             heartbeat.become("ready")
             log.info("replica is ready: %s", heartbeat.info)
             task_status.started()
-
-
-async def _drain(
-    replica: Replica, heartbeat: Heartbeat, drain_s: float, stop: anyio.Event, scope: anyio.CancelScope
-) -> None:
-    """When asked to stop: ask for no new work, finish what is here, leave the rest to be placed elsewhere."""
-    await stop.wait()
-    heartbeat.state = "draining"
-    with anyio.move_on_after(_LAST_WORD_S):  # of a bus that is away; nobody can place here then
-        await heartbeat.beat()  # before the end, however soon it comes: balancers must stop placing here
-    with anyio.move_on_after(drain_s):
-        await replica.requests.idle.wait()
-    if replica.requests.num_open:
-        log.warning("%d requests did not end in %.0f s; others take them over", replica.requests.num_open, drain_s)
-    scope.cancel()
 
 
 async def _watch_for_stall(replica: Replica, stall_s: float) -> None:

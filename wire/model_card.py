@@ -10,6 +10,9 @@ import msgspec
 from wire.errors import StartError
 from wire.tool_style import SCAFFOLD, tool_style
 
+ENCODERS = frozenset({"BertModel"})
+"""Architectures that make one vector of a text instead of going on with it."""
+
 
 class ModelCardError(StartError):
     """The model directory lacks a file or holds a malformed one; the message names it."""
@@ -38,6 +41,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tool_style: str = SCAFFOLD
     tool_tags: dict[str, int] = {}
 
+    @property
+    def embeds(self) -> bool:
+        """Whether this is an embedding model."""
+        return self.architecture in ENCODERS
+
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> ModelCard:
         """Read config.json, generation_config.json, tokenizer_config.json and chat_template.jinja.
@@ -56,7 +64,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             name=name or path.name,
             path=path,
             architecture=str((config.get("architectures") or ["unknown"])[0]),
-            max_model_len=int(text_config.get("max_position_embeddings") or 2048),
+            max_model_len=_max_len(path, text_config),
             vocab_size=int(text_config["vocab_size"]),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else (() if eos is None else (int(eos),)),
             bos_token=_token_text(tokenizer.get("bos_token")),
@@ -67,6 +75,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             created=int((path / "config.json").stat().st_mtime),
             tool_style=tool_style(chat_template),
         )
+
+
+def _max_len(path: Path, config: dict[str, Any]) -> int:
+    """Return the context; embedding models say how much of it they were trained for."""
+    longest = int(config.get("max_position_embeddings") or 2048)
+    trained = _read_json(path / "sentence_bert_config.json", missing={}).get("max_seq_length")
+    return min(longest, trained) if isinstance(trained, int) and trained > 0 else longest
 
 
 def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Embedding models: a replica without sequences. Inputs in, one vector each out."""

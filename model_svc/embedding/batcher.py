@@ -1,0 +1,111 @@
+"""Joins the inputs of all waiting requests into steps, one of each in turn: a long list delays nobody else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+
+class Embeds(Protocol):
+    """What the batcher needs of an embedder."""
+
+    def embed(self, inputs: Sequence[Sequence[int]], dimensions: Sequence[int | None]) -> list[bytes]:
+        """Return a vector for each input."""
+        ...
+
+
+class _Asked:
+    """One request's inputs and the vectors that are there already."""
+
+    def __init__(self, inputs: Sequence[Sequence[int]], dimensions: int | None) -> None:
+        self.inputs = inputs
+        self.dimensions = dimensions
+        self.vectors = [b""] * len(inputs)
+        self.num_taken = 0
+        self.num_left = len(inputs)
+        self.gone = False
+        self.error: Exception | None = None
+        self.done = anyio.Event()
+
+
+class Batcher:
+    """The one loop that computes. A step has at most `max_tokens` tokens (one input may have more by itself)."""
+
+    def __init__(self, embedder: Embeds, *, max_tokens: int) -> None:
+        self._embedder = embedder
+        self._max_tokens = max_tokens
+        self._waiting: deque[_Asked] = deque()
+        self._came = anyio.Event()
+        self.num_running = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Inputs that no step has taken yet."""
+        return sum(len(asked.inputs) - asked.num_taken for asked in self._waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Their tokens."""
+        return sum(len(ids) for asked in self._waiting for ids in asked.inputs[asked.num_taken :])
+
+    async def embed(self, inputs: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
+        """Return the vectors of a request's inputs; cancelled, what is not computed yet is left out."""
+        asked = _Asked(inputs, dimensions)
+        self._waiting.append(asked)
+        self._came.set()
+        try:
+            await asked.done.wait()
+        finally:
+            asked.gone = True
+        if asked.error is not None:
+            raise asked.error
+        return asked.vectors
+
+    async def run(self) -> None:
+        """Compute until cancelled. A step that fails fails its own requests."""
+        while True:
+            step = self._next_step()
+            if not step:
+                self._came = anyio.Event()
+                await self._came.wait()
+                continue
+            self.num_running = len(step)
+            try:
+                inputs = [asked.inputs[index] for asked, index in step]
+                dimensions = [asked.dimensions for asked, _ in step]
+                vectors = await anyio.to_thread.run_sync(self._embedder.embed, inputs, dimensions)
+            except Exception as error:
+                for asked, _ in step:
+                    asked.error, asked.gone = error, True
+                    asked.done.set()
+            else:
+                for (asked, index), vector in zip(step, vectors, strict=True):
+                    self._put(asked, index, vector)
+            self.num_running = 0
+
+    def _next_step(self) -> list[tuple[_Asked, int]]:
+        step: list[tuple[_Asked, int]] = []
+        num_tokens = 0
+        while self._waiting:
+            asked = self._waiting[0]
+            if asked.gone or asked.num_taken == len(asked.inputs):
+                self._waiting.popleft()
+                continue
+            num_tokens += len(asked.inputs[asked.num_taken])
+            if step and num_tokens > self._max_tokens:
+                break
+            step.append((asked, asked.num_taken))
+            asked.num_taken += 1
+            self._waiting.rotate(-1)
+        return step
+
+    @staticmethod
+    def _put(asked: _Asked, index: int, vector: bytes) -> None:
+        asked.vectors[index] = vector
+        asked.num_left -= 1
+        if asked.num_left == 0:
+            asked.done.set()

@@ -1,0 +1,121 @@
+"""BERT encoders (Devlin et al. 2018): post-norm layers over learned positions. Checkpoint names as in transformers.
+
+Plain torch: an encoder reads each input once, in few large products, which is what torch's own kernels are good at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, gelu, layer_norm, linear, relu, scaled_dot_product_attention
+
+from model_svc.models.config import ModelConfig, load_config
+from model_svc.weights.errors import CheckpointError
+from model_svc.weights.open import open_weights
+from model_svc.weights.source import WeightSource
+
+ARCHITECTURES = ("BertModel",)
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "relu": relu,
+    "gelu_new": lambda x: gelu(x, approximate="tanh"),
+}
+
+
+class Bert:
+    """The encoder without its pooler. Weights in `dtype` on `device`; states come out in float32."""
+
+    def __init__(self, directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        """Load a model directory. Raises CheckpointError."""
+        self.config = config = load_config(directory)
+        if config.architecture not in ARCHITECTURES:
+            raise CheckpointError(config.path, f"{config.architecture} is no encoder known here")
+        if config.act not in _ACTIVATIONS:
+            raise CheckpointError(config.path, f"hidden_act {config.act!r} is not supported")
+        if config.get("position_embedding_type", "absolute") != "absolute":
+            raise CheckpointError(config.path, "only absolute position_embedding_type is supported")
+        self.device = torch.device(device)
+        self.hidden_size = config.hidden_size
+        self._act = _ACTIVATIONS[config.act]
+        self._eps = float(config.get("layer_norm_eps", 1e-12))
+        self._weights = self._load(open_weights(directory), dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory the weights take."""
+        return sum(weight.nbytes for weight in self._weights.values())
+
+    @torch.inference_mode()
+    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the states float32 [S, T, E] of `ids` int64 [S, T], padded on the right where `mask` is False."""
+        w = self._weights
+        states = embedding(ids, w["embeddings.word_embeddings.weight"])
+        states = states + w["embeddings.position_embeddings.weight"][: ids.shape[1]]
+        states = states + w["embeddings.token_type_embeddings.weight"][0]
+        states = self._norm(states, "embeddings.LayerNorm")
+        seen = None if bool(mask.all()) else mask[:, None, None, :]
+        for index in range(self.config.num_layers):
+            states = self._layer(states, seen, f"encoder.layer.{index}.")
+        return states.float()
+
+    def _layer(self, states: Tensor, seen: Tensor | None, at: str) -> Tensor:
+        mixed = self._linear(self._attend(states, seen, f"{at}attention.self."), f"{at}attention.output.dense")
+        states = self._norm(states + mixed, f"{at}attention.output.LayerNorm")
+        inner = self._act(self._linear(states, f"{at}intermediate.dense"))
+        return self._norm(states + self._linear(inner, f"{at}output.dense"), f"{at}output.LayerNorm")
+
+    def _attend(self, states: Tensor, seen: Tensor | None, at: str) -> Tensor:
+        heads = self.config.num_heads
+        q, k, v = (
+            self._linear(states, at + name).view(*states.shape[:2], heads, -1).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1 / math.sqrt(q.shape[-1]))
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return linear(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        return layer_norm(x, (self.hidden_size,), weight, bias, self._eps)
+
+    def _load(self, source: WeightSource, dtype: torch.dtype) -> dict[str, Tensor]:
+        start = "bert." if source.has("bert.embeddings.word_embeddings.weight") else ""
+        weights = {
+            name: source.get(start + name, shape).to(self.device, dtype) for name, shape in _shapes(self.config).items()
+        }
+        for name in source.names():
+            if name.removeprefix(start).startswith(("pooler.", "cls.", "embeddings.position_ids")):
+                source.ignore(name)
+        unused = source.unused()
+        if unused:
+            raise CheckpointError(self.config.path.parent, f"{len(unused)} tensors have no use, {min(unused)!r} first")
+        return weights
+
+
+def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every tensor of the encoder."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position, hidden),
+        "embeddings.token_type_embeddings.weight": (int(config.get("type_vocab_size", 2)), hidden),
+    }
+    norms = ["embeddings.LayerNorm"]
+    for index in range(config.num_layers):
+        at = f"encoder.layer.{index}."
+        norms += [f"{at}attention.output.LayerNorm", f"{at}output.LayerNorm"]
+        products = {f"attention.self.{name}": (hidden, hidden) for name in ("query", "key", "value")}
+        products |= {"attention.output.dense": (hidden, hidden)}
+        products |= {"intermediate.dense": (inner, hidden), "output.dense": (hidden, inner)}
+        for name, shape in products.items():
+            shapes[f"{at}{name}.weight"] = shape
+            shapes[f"{at}{name}.bias"] = shape[:1]
+    for name in norms:
+        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (hidden,)
+    return shapes

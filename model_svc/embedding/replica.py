@@ -1,0 +1,168 @@
+"""A replica that embeds: takes the jobs placed on it, and sends the vectors to the edge that asked."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import anyio
+from anyio.abc import TaskGroup
+
+from model_svc.embedding.batcher import Batcher
+from model_svc.embedding.embedder import Embedder
+from model_svc.engine.engine import EngineLoad
+from model_svc.heartbeat import Heartbeat
+from model_svc.persist import until_done
+from wire import telemetry, topics
+from wire.bus import Bus, Delivery
+from wire.errors import DeadlineExceededError, HeadraceError, InternalError, OverloadedError, RequestCancelledError
+from wire.messages import Cancel, Embeddings, Job, Prompt, Request, unpack_ids
+
+log = logging.getLogger(__name__)
+
+GROUP = "replica"
+EDGE_MAXLEN = 10_000  # messages that an edge has not read
+_MESSAGE_BYTES = 1 << 20  # vectors in one message
+_PAUSE_S = 0.1
+
+
+class EmbeddingReplica:
+    """The shell around an embedder. Its methods run in the service's event loop."""
+
+    def __init__(
+        self, bus: Bus, embedder: Embedder, heartbeat: Heartbeat, *, replica_id: str, max_tokens: int, num_blocks: int
+    ) -> None:
+        self.batcher = Batcher(embedder, max_tokens=max_tokens)
+        self.idle = anyio.Event()
+        self.idle.set()
+        self._bus = bus
+        self._embedder = embedder
+        self._heartbeat = heartbeat
+        self._replica_id = replica_id
+        self._num_blocks = num_blocks
+        self._open: dict[str, tuple[int, anyio.CancelScope]] = {}
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._open)
+
+    async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
+        """Read the jobs placed here in one partition; each is served by a task of its own."""
+        reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
+        while True:
+            for delivery in await reader.read(64):
+                tasks.start_soon(self._serve, delivery)
+
+    async def obey(self) -> None:
+        """Follow the control stream until cancelled: cancels are all that means something here."""
+        async for message in self._bus.inbox(topics.control(self._replica_id)):
+            if isinstance(message, Cancel) and message.request_id in self._open:
+                self._open[message.request_id][1].cancel()
+
+    async def _serve(self, delivery: Delivery) -> None:
+        job = delivery.message
+        if not isinstance(job, Job):
+            await until_done(lambda: self._bus.dead_letter(delivery, reason="not a job"))
+            return
+        if self._open.get(job.request_id, (-1, None))[0] >= job.attempt:
+            return  # delivered again after a lost reply: a task of ours is on it
+        self._enter(job)
+        try:
+            error = await self._answer(job)
+            if error is None:
+                await until_done(lambda: self._bus.finish(delivery))
+            else:
+                failure = error
+                await until_done(lambda: self._bus.fail(delivery, failure, desk="model"))
+        finally:
+            self._leave(job)
+
+    async def _answer(self, job: Job) -> HeadraceError | None:
+        """Embed and send; returns what went wrong."""
+        attributes: dict[str, telemetry.AttributeValue] = {
+            telemetry.OPERATION_NAME: "embeddings",
+            telemetry.REQUEST_MODEL: job.model,
+            telemetry.REQUEST_ID: job.request_id,
+            telemetry.ATTEMPT: job.attempt,
+        }
+        scope = self._open[job.request_id][1]
+        with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
+            error: HeadraceError | None = RequestCancelledError("the client cancelled the request")
+            with scope:
+                try:
+                    await self._embed(job)
+                    error = None
+                except HeadraceError as fault:
+                    error = fault
+                except Exception:
+                    log.exception("request %s could not be embedded", job.request_id)
+                    error = InternalError("the replica failed on this request; its log says why")
+            if scope.cancelled_caught and time.time() >= job.deadline:
+                error = DeadlineExceededError("the deadline passed while the inputs were embedded")
+            if error is not None:
+                telemetry.mark_error(span, error)
+        return error
+
+    async def _embed(self, job: Job) -> None:
+        record = await self._bus.open_record(job, "request", "prompt")
+        if record is None:
+            raise RequestCancelledError("the request was cancelled, or its record expired")
+        request: Request | None = record.get("request")
+        prompt: Prompt | None = record.get("prompt")
+        if request is None or prompt is None or request.kind != "embedding":
+            raise InternalError("the job came without inputs to embed")
+        vectors = await self.batcher.embed(split(prompt), request.dimensions)
+        await self._send(job, prompt, vectors)
+
+    async def _send(self, job: Job, prompt: Prompt, vectors: list[bytes]) -> None:
+        """Send the vectors in messages of bounded size; an edge that reads slowly is waited for."""
+        share = max(1, _MESSAGE_BYTES // len(vectors[0]))
+        for index in range(0, len(vectors), share):
+            message = Embeddings(
+                request_id=job.request_id,
+                attempt=job.attempt,
+                index=index,
+                dimensions=len(vectors[0]) // 4,
+                vectors=b"".join(vectors[index : index + share]),
+                num_tokens=prompt.num_tokens,
+            )
+            while True:
+                try:
+                    await self._bus.send(job.edge, message, maxlen=EDGE_MAXLEN)
+                    break
+                except OverloadedError:
+                    await anyio.sleep(_PAUSE_S)
+
+    def _enter(self, job: Job) -> None:
+        if not self._open:
+            self.idle = anyio.Event()
+        left_s = job.deadline - time.time()
+        if job.request_id in self._open:  # an earlier attempt
+            self._open[job.request_id][1].cancel()
+        self._open[job.request_id] = job.attempt, anyio.CancelScope(deadline=anyio.current_time() + left_s)
+        self._note_load()
+
+    def _leave(self, job: Job) -> None:
+        if self._open.get(job.request_id, (-1, None))[0] == job.attempt:
+            del self._open[job.request_id]
+        if not self._open:
+            self.idle.set()
+        self._note_load()
+
+    def _note_load(self) -> None:
+        self._heartbeat.load = EngineLoad(
+            num_free_blocks=self._num_blocks,
+            num_running=self.batcher.num_running,
+            num_waiting=self.batcher.num_waiting,
+            num_waiting_tokens=self.batcher.num_waiting_tokens,
+        )
+
+
+def split(prompt: Prompt) -> list[list[int]]:
+    """Return the ids of each input."""
+    ids, inputs, start = unpack_ids(prompt.token_ids), [], 0
+    for length in prompt.lengths:
+        inputs.append(ids[start : start + length])
+        start += length
+    return inputs
