@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from tokenizer_svc.effort import EffortTable
+from tokenizer_svc.embedding import EmbeddingPrompts
 from tokenizer_svc.prompt import PromptBuilder
 from tokenizer_svc.settings import TokenizerSettings
 from wire import topics
 from wire.bus import Bus
 from wire.desk import Step, serve_desk
 from wire.errors import ModelNotFoundError
-from wire.messages import Job
+from wire.messages import Job, Prompt, Recalled, Request
 from wire.model_card import ModelCard
+
+
+class Builder(Protocol):
+    """Makes the prompts of one model."""
+
+    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
+        """Return the prompt of a request."""
+        ...
 
 
 class TokenizerDesk:
     """Builds prompts in worker threads of its own, so that a long text or a slow template delays nobody else."""
 
-    def __init__(self, builders: dict[str, PromptBuilder], *, threads: int) -> None:
+    def __init__(self, builders: Mapping[str, Builder], *, threads: int) -> None:
         self._builders = builders
         self._limiter = anyio.CapacityLimiter(threads)
 
@@ -34,7 +44,9 @@ class TokenizerDesk:
             raise ModelNotFoundError(f"no model {job.model!r} is served here", param="model")
         request, recalled = record["request"], record.get("recalled")
         prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, limiter=self._limiter)
-        return Step(to=topics.prefix(job.partition, job.model), fields={"prompt": prompt})
+        # Nothing of an embedding is cached by prefix: the next to see it is the balancer.
+        next_desk = topics.balancer if request.kind == "embedding" else topics.prefix
+        return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})
 
 
 async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -58,10 +70,13 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
         )
 
 
-def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> PromptBuilder:
+def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> Builder:
     path = settings.model_path(model)
+    card = ModelCard.load(path, model)
+    if card.embeds:
+        return EmbeddingPrompts(card)
     return PromptBuilder(
-        ModelCard.load(path, model),
+        card,
         secret=secret,
         block_size=settings.block_size,
         render_timeout_s=settings.template_timeout_s,

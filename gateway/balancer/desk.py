@@ -70,7 +70,7 @@ class BalancerDesk:
         fleet, started = self._fleets[job.model], anyio.current_time()
         while True:
             now = anyio.current_time()
-            chosen = fleet.place(prompt.num_tokens, cached, now)
+            chosen = fleet.place(prompt.num_tokens, cached, now, longest=max(prompt.lengths, default=None))
             if chosen is not None:
                 return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
             await self._wait_for_change(job, started, now)

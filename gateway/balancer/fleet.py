@@ -71,16 +71,20 @@ class Fleet:
         """Whether a replica is on its way to be ready."""
         return any(replica.status.state == "loading" for replica in self._replicas.values())
 
-    def place(self, num_tokens: int, cached: Mapping[str, int], now: float) -> Candidate | None:
+    def place(
+        self, num_tokens: int, cached: Mapping[str, int], now: float, *, longest: int | None = None
+    ) -> Candidate | None:
         """Choose a replica and count the request as its load; None if no replica is ready.
 
+        `longest` is the length of what must fit at once if that is less than the whole (inputs of an embedding).
         Raises ContextLengthExceededError when the prompt can never fit any replica there is.
         """
         ready = [replica for replica in self._replicas.values() if replica.status.state == "ready"]
-        fitting = [replica for replica in ready if _fits(num_tokens, replica.status)]
+        alone = num_tokens if longest is None else longest
+        fitting = [replica for replica in ready if _fits(alone, replica.status)]
         if not fitting:
             if ready and not self.is_loading:
-                raise _too_long(num_tokens, ready)
+                raise _too_long(alone, ready)
             return None
         candidates = [_candidate(replica, cached.get(replica.status.replica_id, 0)) for replica in fitting]
         self._turn += 1

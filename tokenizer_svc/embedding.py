@@ -1,0 +1,45 @@
+"""Inputs of an embedding request -> token ids, each between the special tokens that the model wants round a text."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.messages import Prompt, Recalled, Request, pack_ids
+from wire.model_card import ModelCard
+
+
+class EmbeddingPrompts:
+    """Builds the prompts of one embedding model. A special token's text in an input is text like any other."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self._card = card
+        self._tokenizer = Tokenizer.from_file(str(card.path / "tokenizer.json"))
+        self._tokenizer.no_truncation()  # the file may ask for it; a vector of half a text would mislead
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+
+    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
+        """Return the ids of all inputs. Raises InvalidRequestError, or ContextLengthExceededError naming the input."""
+        del recalled
+        if request.kind != "embedding":
+            raise InvalidRequestError(f"{self._card.name} makes embeddings; it does not generate text", param="model")
+        texts = [item for item in request.inputs if isinstance(item, str)]
+        encoded = iter(self._tokenizer.encode_batch_fast(texts))
+        inputs = [next(encoded).ids if isinstance(item, str) else self._checked(item) for item in request.inputs]
+        for index, ids in enumerate(inputs):
+            if len(ids) > self._card.max_model_len:
+                raise ContextLengthExceededError(
+                    f"input[{index}] has {len(ids)} tokens; {self._card.name} takes {self._card.max_model_len} at most",
+                    param="input",
+                )
+        return Prompt(
+            token_ids=b"".join(map(pack_ids, inputs)),
+            num_tokens=sum(map(len, inputs)),
+            lengths=tuple(map(len, inputs)),
+        )
+
+    def _checked(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        if not ids or min(ids) < 0 or max(ids) >= self._card.vocab_size:
+            raise InvalidRequestError(f"token ids must lie in 0 .. {self._card.vocab_size - 1}", param="input")
+        return ids
