@@ -10,7 +10,8 @@ from typing import Literal
 from gateway.postprocess.delta import TextDelta
 from gateway.postprocess.detokenizer import Detokenizer
 from gateway.postprocess.logprobs import LogprobLedger
-from gateway.postprocess.safety.filter import Hit, SafetyFilter
+from gateway.postprocess.safety.filter import SafetyFilter
+from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.stop import StopMatcher
 from gateway.postprocess.tools.splitter import CallSplitter
@@ -55,6 +56,11 @@ class Lane:
     def stop_string(self) -> str | None:
         """Return the stop string that ended this text."""
         return self._stop.hit if self._stop else None
+
+    @property
+    def delay(self) -> Delay | None:
+        """Return how long text was held back for the safety rules, if there are any."""
+        return self._safety.delay if self._safety else None
 
     @property
     def hits(self) -> list[Hit]:

@@ -15,7 +15,9 @@ from gateway.postprocess.delta import TextDelta, append
 from gateway.postprocess.lane import Lane
 from gateway.postprocess.logprobs import LogprobLedger
 from gateway.postprocess.phases import PhaseSplitter, Piece, segments
-from gateway.postprocess.safety.filter import Hit, check
+from gateway.postprocess.safety.filter import check
+from gateway.postprocess.safety.gate import Gate
+from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.tools.splitter import CallSplitter
 from wire.messages import ANSWER, REASONING, TokenChunk, TokenLogprob
@@ -44,7 +46,8 @@ class Pipeline:
 
     `include_reasoning` False: reasoning is counted, not shown. `continues`: the text follows the prompt directly (raw
     completions), so SentencePiece's first space is part of it. `calls` parts tool calls from the answer; `tags` are the
-    texts of the control tokens that it looks for.
+    texts of the control tokens that it looks for. `gate` holds what the rules that judge have not judged: the choice
+    has not finished before it is empty.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Pipeline:
         continues: bool = False,
         calls: CallSplitter | None = None,
         tags: Mapping[int, bytes] = NO_TAGS,
+        gate: Gate | None = None,
     ) -> None:
         self._vocabulary = vocabulary
         self._tags = tags
@@ -67,9 +71,23 @@ class Pipeline:
         self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
         self._deltas: list[TextDelta] = []
         self._closed = False
-        self.finish_reason: str | None = None
+        self._gate = gate
+        self._reason: str | None = None
         self.token_ids: list[int] = []
         self.num_reasoning_tokens = 0
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Return why the choice ended, once all its text is out."""
+        if self._gate is not None and self._gate.blocked_by is not None:
+            return "content_filter"
+        return self._reason if self._gate is None or self._gate.empty else None
+
+    @property
+    def delays(self) -> list[Delay]:
+        """Return how long each text was held back for the sake of safety rules."""
+        held = [lane.delay for lane in self._lanes() if lane.delay is not None]
+        return held if self._gate is None else [*held, self._gate.delay]
 
     @property
     def num_tokens(self) -> int:
@@ -79,19 +97,20 @@ class Pipeline:
     @property
     def stop_string(self) -> str | None:
         """Return the stop string that ended the answer."""
-        return self._answer.stop_string if self.finish_reason == "stop" else None
+        return self._answer.stop_string if self._reason == "stop" else None
 
     @property
     def hits(self) -> list[Hit]:
         """Return the matches of safety rules so far, for the audit log; they hold positions, no text."""
-        return self._answer.hits + (self._reasoning.hits if self._reasoning else [])
+        judged = self._gate.hits if self._gate else []
+        return self._answer.hits + (self._reasoning.hits if self._reasoning else []) + judged
 
     def feed(self, chunk: TokenChunk) -> list[TextDelta]:
         """Take the next tokens; returns what may be shown now. After `finish_reason` is set nothing more is taken."""
         phase = chunk.phase
         last = len(chunk.token_ids) - 1
         for index, token_id in enumerate(chunk.token_ids):
-            if self.finish_reason is not None:
+            if self._over:
                 break
             marks = [mark for mark in chunk.marks if mark.index == index]
             hidden = chunk.stop_token and index == last
@@ -105,7 +124,7 @@ class Pipeline:
                 if piece:
                     self._show(piece, logprob)
             phase = marks[-1].phase if marks else phase
-        if self.finish_reason in ("stop", "tool_calls") and not self._closed:
+        if self._reason in ("stop", "tool_calls") and not self._closed:
             self._close_lanes()  # the reasoning may still hold the beginning of a match
         return self._collect()
 
@@ -114,20 +133,25 @@ class Pipeline:
 
         A text that stopped by itself and made whole calls has the reason "tool_calls".
         """
-        if self.finish_reason is None:
+        if not self._over and not self._closed:
             piece = self._splitter.close()
             if piece:
                 self._show(piece, None)
             self._close_lanes()
-        if self.finish_reason is None:
-            self.finish_reason = "tool_calls" if finish_reason == "stop" and self._answer.called else finish_reason
+        if self._reason is None:
+            self._reason = "tool_calls" if finish_reason == "stop" and self._answer.called else finish_reason
         return self._collect()
+
+    @property
+    def _over(self) -> bool:
+        """Tell whether no more tokens are taken."""
+        return self._reason is not None or self.finish_reason is not None
 
     def _close_lanes(self) -> None:
         """Let go what the lanes hold, up to a block: nothing comes out after one."""
         self._closed = True
         for lane in self._lanes():
-            if self.finish_reason != "content_filter":
+            if self._reason != "content_filter":
                 self._add(lane, lane.close())
 
     def _lanes(self) -> list[Lane]:
@@ -138,18 +162,21 @@ class Pipeline:
             for lane in self._lanes():
                 self._add(lane, lane.break_text())
         lane_now = self._answer if piece.phase == ANSWER else self._reasoning
-        if lane_now is not None and self.finish_reason is None:
+        if lane_now is not None and self._reason is None:
             self._add(lane_now, lane_now.feed(piece.raw, logprob))
 
     def _add(self, lane: Lane, deltas: list[TextDelta]) -> None:
-        if lane.finish_reason == "content_filter" or self.finish_reason is None:
-            self.finish_reason = lane.finish_reason
+        if lane.finish_reason == "content_filter" or self._reason is None:
+            self._reason = lane.finish_reason
         for delta in deltas:
             append(self._deltas, delta)
 
     def _collect(self) -> list[TextDelta]:
         deltas, self._deltas = self._deltas, []
-        return deltas
+        if self._gate is None:
+            return deltas
+        shown = self._gate.push(deltas)
+        return shown + self._gate.close() if self._reason is not None else shown
 
 
 def _forbids(policy: SafetyPolicy | None) -> Callable[[str], bool] | None:
