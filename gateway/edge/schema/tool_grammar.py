@@ -63,19 +63,16 @@ def _more(separator: str, item: str, many: bool) -> str:
 
 
 def _hermes(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str]:
-    del card
     calls = _calls(functions, "arguments")
-    body = f"{_quote(chr(10))} call {_quote(chr(10) + '</tool_call>')}"
+    begin, end = _tag("<tool_call>", card), _tag("</tool_call>", card)
+    block = f'block: {{}} "\\n" call "\\n" {end}'
     if forced is Forced.ALWAYS:
-        return [f"start: {_more(chr(10), 'block', many)}", f'block: "<tool_call>" {body}', *calls]
+        return [f"start: {_more(chr(10), 'block', many)}", block.format(begin), *calls]
     repeat = f"{{0,{MAX_CALLS}}}" if many else "?"
-    return [
-        f"start: block{repeat} TEXT",
-        r"TEXT: /(.|\n)*/",
-        'trigger[lazy]: TEXT "<tool_call>"',
-        f"block: trigger {body}",
-        *calls,
-    ]
+    rules = [f"start: block{repeat} TEXT", r"TEXT: /(.|\n)*/", *calls]
+    if "<tool_call>" in card.tool_tags:  # a control token is no part of any text
+        return [*rules, block.format(f"TEXT {begin}")]
+    return [*rules, block.format("trigger"), f"trigger[lazy]: TEXT {begin}"]
 
 
 def _llama3(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:

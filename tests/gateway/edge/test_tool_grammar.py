@@ -1,0 +1,145 @@
+"""Grammars of tool calls: what they let through is what the parsers read, and nothing else gets through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from gateway.edge.schema.tools import ToolPlan, plan_tools
+from gateway.postprocess.tools.events import Arguments, CallBegin
+from gateway.postprocess.tools.styles import STYLES
+from wire.messages import Grammar, SamplingParams
+from wire.model_card import ModelCard
+
+TOKENIZER = LLTokenizer("byte")
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+STRICT = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
+
+ONE = {
+    "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+    "llama3": '{"name": "weather", "parameters": {"city": "Oslo"}}',
+    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]',
+    "json": '{"name": "weather", "arguments": {"city": "Oslo"}}',
+}
+TWO = {
+    "hermes": ONE["hermes"] + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
+    "mistral": ONE["mistral"][:-1] + ', {"name": "clock", "arguments": {}}]',
+    "json": f'[{ONE["json"]}, {{"name": "clock", "arguments": {{}}}}]',
+}
+
+
+def card(style: str, **tags: int) -> ModelCard:
+    return ModelCard(
+        name="m",
+        path=Path(),
+        architecture="",
+        max_model_len=8,
+        vocab_size=8,
+        eos_token_ids=(),
+        bos_token=None,
+        eos_token=None,
+        bos_token_id=None,
+        add_bos_token=False,
+        chat_template=None,
+        created=0,
+        tool_style=style,
+        tool_tags=tags,
+    )
+
+
+def plan(
+    style: str, choice: Any = "required", tools: list[Any] | None = None, parallel: bool | None = None
+) -> ToolPlan:
+    return plan_tools(tools or [WEATHER, CLOCK], choice, parallel, card(style))
+
+
+def allows(grammar: Grammar | None, text: str) -> bool:
+    """Tell whether a text is a whole answer."""
+    assert grammar is not None and grammar.kind == "lark"
+    compiled = llguidance.grammar_from("lark", grammar.source)
+    assert not LLMatcher.validate_grammar(compiled, TOKENIZER)
+    matcher = LLMatcher(TOKENIZER, compiled)
+    return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_required_lets_only_calls_through_and_the_parser_reads_them(style: str) -> None:
+    grammar = plan(style).grammar
+    assert allows(grammar, ONE[style])
+    parser = STYLES[style](frozenset({"weather", "clock"}))
+    events = parser.feed(ONE[style]) + parser.close()
+    assert [event.name for event in events if isinstance(event, CallBegin)] == ["weather"]
+    assert [event.text for event in events if isinstance(event, Arguments)] == ['{"city": "Oslo"}']
+    for wrong in (
+        "hello",
+        "",
+        ONE[style].replace("weather", "other"),
+        ONE[style].replace('"Oslo"', "5"),
+        ONE[style][:-1],
+    ):
+        assert not allows(grammar, wrong)
+
+
+@pytest.mark.parametrize("style", TWO)
+def test_several_calls_pass_unless_parallel_calls_are_off(style: str) -> None:
+    assert allows(plan(style).grammar, TWO[style])
+    assert not allows(plan(style, parallel=False).grammar, TWO[style])
+    assert allows(plan(style, parallel=False).grammar, ONE[style])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_named_function_is_the_only_one_that_passes_and_all_tools_are_shown(style: str) -> None:
+    named = plan(style, {"type": "function", "function": {"name": "clock"}})
+    assert len(named.tools) == 2
+    assert not allows(named.grammar, ONE[style])
+    assert allows(named.grammar, ONE[style].replace("weather", "clock").replace('{"city": "Oslo"}', "{}"))
+    assert plan(style, {"type": "function", "name": "clock"}) == named
+
+
+def test_control_tokens_stand_in_a_grammar_by_their_number() -> None:
+    tags = {"[TOOL_CALLS]": 5, "[ARGS]": 6}
+    made = plan_tools([WEATHER], "required", None, card("mistral", **tags)).grammar
+    assert made is not None and '<[5]> "weather" <[6]> args_0' in made.source
+    assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
+    tags = {"<tool_call>": 5, "</tool_call>": 6}
+    for choice in ("auto", "required"):
+        made = plan_tools([STRICT], choice, None, card("hermes", **tags)).grammar
+        assert made is not None and '<[5]> "\\n" call "\\n" <[6]>' in made.source
+        assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
+
+
+def test_under_auto_only_strict_functions_are_held_to_their_schema_once_a_call_began() -> None:
+    assert plan("hermes", "auto").grammar is None
+    made = plan("hermes", "auto", [STRICT, CLOCK])
+    assert not made.required
+    for text in ("Hello, a < b", "I look.\n" + ONE["hermes"], TWO["hermes"] + " Done."):
+        assert allows(made.grammar, text)
+    for text in (ONE["hermes"].replace('"Oslo"', "5"), "so " + ONE["hermes"].replace("weather", "other")):
+        assert not allows(made.grammar, text)
+
+
+def test_calls_that_must_come_win_over_a_response_format_and_others_give_way() -> None:
+    shaped = SamplingParams(grammar=Grammar(kind="json_object"))
+    assert plan("hermes").bind(shaped).grammar == plan("hermes").grammar
+    assert plan("hermes", "auto", [STRICT]).bind(shaped) == shaped
+    assert plan("hermes", "auto").bind(SamplingParams()) == SamplingParams()
+
+
+def test_any_schema_with_names_that_need_quoting_makes_a_valid_grammar() -> None:
+    schema = {"type": "object", "properties": {'q"\\\n{': {"enum": ['"', "\\", "é😀", None, {"a": []}]}}}
+    tools = [{"type": "function", "function": {"name": "f-1_x", "parameters": schema}}]
+    for style in STYLES:
+        made = plan(style, "required", tools).grammar
+        text = ONE[style].replace("weather", "f-1_x").replace('{"city": "Oslo"}', '{"q\\"\\\\\\n{": null}')
+        assert allows(made, text)
