@@ -36,6 +36,7 @@ from wire.messages import (
     TokenBatch,
     TokenChunk,
     TokenLogprob,
+    unpack_ids,
 )
 from wire.vocabulary import Vocabulary
 
@@ -287,6 +288,7 @@ class ScriptedReplica:
             logprobs=self._logprobs(running, token_ids),
             num_prompt_tokens=self._num_prompt_tokens(running),
             num_cached_tokens=self._num_cached_tokens(running) if at == 0 else 0,
+            prompt_logprobs=self._prompt_logprobs(running) if (choice, at) == (0, 0) else (),
             timings_ms={**running.job.timings_ms, "queue": 1.0, "prefill": 2.0} if at == 0 else {},
         )
 
@@ -302,6 +304,16 @@ class ScriptedReplica:
         return tuple(
             TokenLogprob(-0.25, tuple([token_id, 65, 66, 67][:count]), (-0.25, -2.0, -3.0, -4.0)[:count])
             for token_id in token_ids
+        )
+
+    def _prompt_logprobs(self, running: Running) -> tuple[TokenLogprob, ...]:
+        """The n-th prompt token has the log probability -n."""
+        count = running.request.sampling.prompt_logprobs
+        if count is None or running.prompt is None:
+            return ()
+        return tuple(
+            TokenLogprob(-float(at), tuple([token_id, 65, 66][:count]), (-float(at), -20.0, -30.0)[:count])
+            for at, token_id in enumerate(unpack_ids(running.prompt.token_ids)[1:], 1)
         )
 
     def _num_prompt_tokens(self, running: Running) -> int:

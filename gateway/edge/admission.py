@@ -27,20 +27,20 @@ class Admission:
         return min(max(self._mean_s / self.max_inflight, 1.0), 30.0)
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Hold a slot. Raises OverloadedError when all are taken, UnavailableError while draining."""
+    def slot(self, count: int = 1) -> Iterator[None]:
+        """Hold a slot, or several. Raises OverloadedError when too few are free, UnavailableError while draining."""
         if self.draining:
             self.refused += 1
             raise UnavailableError("This server is shutting down.", retry_after_s=1)
-        if self.inflight >= self.max_inflight:
+        if self.inflight + count > self.max_inflight:
             self.refused += 1
             raise OverloadedError(
-                f"All {self.max_inflight} request slots are in use.", retry_after_s=self.retry_after_s
+                f"{self.inflight} of {self.max_inflight} request slots are in use.", retry_after_s=self.retry_after_s
             )
-        self.inflight += 1
+        self.inflight += count
         started = monotonic()
         try:
             yield
         finally:
-            self.inflight -= 1
+            self.inflight -= count
             self._mean_s += _SMOOTHING * (monotonic() - started - self._mean_s)

@@ -17,7 +17,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import ErrorBoundary, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes import chat, conversations, health, models, responses
+from gateway.edge.routes import chat, completions, conversations, health, models, responses
 from gateway.edge.routes.page import Page
 from wire.errors import HeadraceError
 
@@ -48,6 +48,7 @@ def build_app(edge: Edge) -> ASGIApp:
 def _routes() -> list[Route | Mount]:
     return [
         Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
+        Route("/v1/completions", completions.create_completion, methods=["POST"]),
         Route("/v1/responses", responses.create_response, methods=["POST"]),
         Route("/v1/responses/{id}", responses.get_response, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete_response, methods=["DELETE"]),

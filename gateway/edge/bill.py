@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +27,16 @@ class Bill(msgspec.Struct, kw_only=True):
     messages_dropped: int = 0
     reasoning_budget: int | None = None
     reasoning_ended_by: str | None = None
+
+    @classmethod
+    def joined(cls, bills: Sequence[Bill]) -> Bill:
+        """Return the bill of requests that ran side by side: tokens add up, of times the longest counts."""
+        if len(bills) == 1:
+            return bills[0]
+        sums = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "tokens_per_second")
+        values: dict[str, Any] = {name: sum(getattr(bill, name) for bill in bills) for name in sums}
+        values |= {name: max(getattr(bill, name) for bill in bills) for name in (*_PHASES, "ttft_ms")}
+        return cls(**values)
 
     def note_timings(self, timings_ms: dict[str, float]) -> None:
         """Take over the times that travelled with the tokens: those of the desks and those of the replica."""

@@ -7,24 +7,53 @@ one keep-alive interval. A client that leaves ends its request at once, in which
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import anyio
 from sse_starlette.sse import SendTimeoutError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.edge.bill import Bill
 from gateway.edge.errors import error_response
-from gateway.edge.generation import Generation
 from gateway.edge.jsontext import to_json
+from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.streaming import Block, EventStream
 from wire.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[], AbstractAsyncContextManager[Generation]]
+
+class Answer(Protocol):
+    """A generation, or a batch of them."""
+
+    reply: Reply
+    error: HeadraceError | None
+
+    @property
+    def name(self) -> str:
+        """Return its name in the log."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there is something to answer with, or until the time is up."""
+
+    def raise_early_failure(self) -> None:
+        """Raise the error that came before any token."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the answer."""
+
+    def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
+        """Yield what is new until all choices ended."""
+
+    async def settle(self, status: str = "") -> Bill:
+        """Make up the bill."""
+
+
+Start = Callable[[], AbstractAsyncContextManager[Answer]]
 
 
 class GenerationResponse:
@@ -46,7 +75,7 @@ class GenerationResponse:
         except HeadraceError as error:  # before the first byte
             await error_response(error)(scope, receive, send)
 
-    async def _send_whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_whole(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
@@ -55,11 +84,11 @@ class GenerationResponse:
         if response is not None:
             await response(scope, receive, send)
 
-    async def _send_stream(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_stream(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         gone = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-            await generation.flight.wait(self._settings.keep_alive_s)
+            await generation.wait(self._settings.keep_alive_s)
             gone = False
             tasks.cancel_scope.cancel()
         if gone:
@@ -74,10 +103,10 @@ class GenerationResponse:
         try:
             await response(scope, receive, send)
         except SendTimeoutError:
-            logger.info("request %s: the client took nothing for too long", generation.job.request_id)
+            logger.info("request %s: the client took nothing for too long", generation.name)
 
 
-async def _whole(generation: Generation) -> Response:
+async def _whole(generation: Answer) -> Response:
     """Collect the answer, or the error that ended it."""
     try:
         async for updates in generation.updates():
@@ -90,7 +119,7 @@ async def _whole(generation: Generation) -> Response:
     return Response(body, headers=generation.headers(), media_type="application/json")
 
 
-async def _blocks(generation: Generation) -> AsyncGenerator[Block, None]:
+async def _blocks(generation: Answer) -> AsyncGenerator[Block, None]:
     """Yield the events of an answer; the turn of a stored response is published before its last event."""
     reply = generation.reply
     opening = reply.opening
@@ -106,11 +135,11 @@ async def _blocks(generation: Generation) -> AsyncGenerator[Block, None]:
         yield Block(opening() + reply.closing(bill), last=True)
 
 
-async def _failed(generation: Generation, error: HeadraceError) -> bytes:
+async def _failed(generation: Answer, error: HeadraceError) -> bytes:
     try:
         await generation.settle("failed")
     except HeadraceError:
-        logger.exception("request %s: its failed turn could not be stored", generation.job.request_id)
+        logger.exception("request %s: its failed turn could not be stored", generation.name)
     return generation.reply.failure(error)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import msgspec
@@ -14,11 +14,12 @@ from anyio.abc import TaskGroup
 from opentelemetry.trace import SpanContext
 
 from gateway.edge.admission import Admission
+from gateway.edge.batch import Batch
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
 from gateway.edge.history_client import HistoryClient
 from gateway.edge.identity import new_request_id, new_root, partition_of, root_of
-from gateway.edge.inflight import Gap, InFlight
+from gateway.edge.inflight import Bell, Gap, InFlight
 from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
@@ -123,9 +124,40 @@ class Edge:
 
         Raises OverloadedError or UnavailableError when it is not admitted.
         """
-        with self.admission.slot(), request_span(request, operation, stream=stream, parent=parent) as span:
+        with self.admission.slot():
+            async with self._generate(request, reply, operation=operation, stream=stream, parent=parent) as generation:
+                yield generation
+
+    @asynccontextmanager
+    async def generate_all(
+        self, requests: Sequence[Request], reply: Reply, *, operation: str, stream: bool, parent: SpanContext | None
+    ) -> AsyncIterator[Batch]:
+        """Admit requests that share one answer, all of them or none; all have the same number of choices."""
+        bell = Bell()
+        with self.admission.slot(len(requests)):
+            async with AsyncExitStack() as stack:
+                generations = [
+                    await stack.enter_async_context(
+                        self._generate(request, reply, operation=operation, stream=stream, parent=parent, bell=bell)
+                    )
+                    for request in requests
+                ]
+                yield Batch(generations, reply, bell)
+
+    @asynccontextmanager
+    async def _generate(
+        self,
+        request: Request,
+        reply: Reply,
+        *,
+        operation: str,
+        stream: bool,
+        parent: SpanContext | None,
+        bell: Bell | None = None,
+    ) -> AsyncIterator[Generation]:
+        with request_span(request, operation, stream=stream, parent=parent) as span:
             job = self._job(request)
-            with self.inflight.open(job.request_id, deadline=job.deadline) as flight:
+            with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [self._pipeline(request, f"{job.request_id}:{n}") for n in range(request.sampling.n)]
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
@@ -166,6 +198,7 @@ class Edge:
             logprobs=request.sampling.logprobs is not None,
             calls=calls,
             tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
+            continues=request.kind != "chat",
         )
 
     def _stop_choice(self, generation: Generation, choice: int | None) -> None:

@@ -20,7 +20,7 @@ from gateway.postprocess.pipeline import Pipeline
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError, InternalError, RequestCancelledError, UnavailableError
-from wire.messages import Cancel, Job, Prompt, Request, TokenChunk, Turn, pack_ids
+from wire.messages import Cancel, Job, Prompt, Request, TokenChunk, Turn, pack_ids, unpack_ids
 
 HISTORY_MAXLEN = 10_000  # when a history desk has so much waiting, the response fails instead of being lost
 CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
@@ -127,10 +127,19 @@ class Generation:
                 if at % _SLICE == _SLICE - 1:
                     await anyio.lowlevel.checkpoint()
                 self._feed(chunk, updates)
+                if chunk.prompt_logprobs and chunk.choice in updates:
+                    await self._add_prompt(chunk, updates[chunk.choice])
         except HeadraceError as error:
             self.error = error
             raise
-        return [update for update in updates.values() if update.deltas or update.finish_reason]
+        return [one for one in updates.values() if one.deltas or one.finish_reason or one.prompt_logprobs]
+
+    async def _add_prompt(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
+        """Put the prompt's log probabilities beside its ids, which lie in the record."""
+        prompt = await self._prompt()
+        if prompt is not None and prompt.num_tokens == len(chunk.prompt_logprobs) + 1:
+            update.prompt_ids = tuple(unpack_ids(prompt.token_ids))
+            update.prompt_logprobs = chunk.prompt_logprobs
 
     def _feed(self, chunk: TokenChunk, updates: dict[int, ChoiceUpdate]) -> None:
         if not 0 <= chunk.choice < len(self._choices):

@@ -49,9 +49,7 @@ class Bell:
 class Flight:
     """One running request. One task offers (the inbox), one takes (the HTTP answer)."""
 
-    def __init__(
-        self, request_id: str, *, deadline: float, max_pending_tokens: int, bell: Bell | None = None
-    ) -> None:
+    def __init__(self, request_id: str, *, deadline: float, max_pending_tokens: int, bell: Bell | None = None) -> None:
         self.request_id = request_id
         self.deadline = deadline
         self.attempt = 0

@@ -25,6 +25,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     max_inflight: int = 256
     max_choices: int = 16
+    max_prompts: int = 64
     max_body_bytes: int = 8 * 1024 * 1024
     max_pending_tokens: int = 16_384
     request_timeout_s: float = 600.0
@@ -36,7 +37,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_inflight", "max_choices", "max_body_bytes", "max_pending_tokens"):
+        for name in ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("request_timeout_s", "history_timeout_s", "keep_alive_s", "send_timeout_s"):

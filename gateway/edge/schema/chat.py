@@ -30,6 +30,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """Options that only a stream has."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):

@@ -1,0 +1,94 @@
+"""Several requests that share one HTTP answer: their choices are numbered through, and they end together.
+
+A completion over a list of prompts is one request a prompt on the ring, so each prompt is placed, cached and billed on
+its own. The first error of any of them is the error of the answer; who is left over is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from time import time
+
+import anyio
+import msgspec
+
+from gateway.edge.bill import Bill
+from gateway.edge.generation import Generation
+from gateway.edge.inflight import Bell
+from gateway.edge.reply import ChoiceUpdate, Reply
+from wire.errors import HeadraceError
+
+
+class Batch:
+    """The generations of one answer, in the order of their prompts; `bell` rings for all of them."""
+
+    def __init__(self, generations: Sequence[Generation], reply: Reply, bell: Bell) -> None:
+        self._generations = generations
+        self._bell = bell
+        self.reply = reply
+
+    @property
+    def name(self) -> str:
+        """Return the name of the answer in the log."""
+        return f"{self._generations[0].name} and {len(self._generations) - 1} more"
+
+    @property
+    def error(self) -> HeadraceError | None:
+        """Return the error that ended the answer."""
+        return next((generation.error for generation in self._generations if generation.error is not None), None)
+
+    @error.setter
+    def error(self, error: HeadraceError | None) -> None:
+        for generation in self._generations:
+            generation.error = generation.error or error
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until every prompt has begun, one has failed, or the time is up: a bad prompt shall be a true status."""
+        flights = [generation.flight for generation in self._generations]
+        with anyio.move_on_after(timeout_s):
+            await self._bell.wait_until(
+                lambda: all(f.is_ready for f in flights) or any(f.early_failure is not None for f in flights)
+            )
+
+    def raise_early_failure(self) -> None:
+        """Raise the error that came before any token of a prompt."""
+        for at, generation in enumerate(self._generations):
+            with self._naming(at):
+                generation.raise_early_failure()
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the answer: the first prompt's times."""
+        return self._generations[0].headers()
+
+    async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
+        """Yield what is new of any prompt until all ended. Raises the first error."""
+        while opened := [(at, one) for at, one in enumerate(self._generations) if not one.ended]:
+            deadline = min(one.flight.deadline for _, one in opened)
+            with anyio.move_on_after(max(0.0, deadline - time())):
+                await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
+            new: list[ChoiceUpdate] = []
+            for at, one in [(at, one) for at, one in opened if one.flight.is_ready] or opened[:1]:
+                with self._naming(at):
+                    new += self._numbered(at, await one.take_updates())
+            if new:
+                yield new
+
+    def _numbered(self, at: int, updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
+        request = self._generations[0].request
+        first = at * (request.return_best or request.sampling.n)
+        return [msgspec.structs.replace(update, choice=first + update.choice) for update in updates]
+
+    async def settle(self, status: str = "") -> Bill:
+        """Make up the bill over all prompts."""
+        return Bill.joined([await generation.settle(status) for generation in self._generations])
+
+    @contextmanager
+    def _naming(self, at: int) -> Iterator[None]:
+        """Say which prompt an error is about."""
+        try:
+            yield
+        except HeadraceError as error:
+            if error.param == "prompt" and len(self._generations) > 1:
+                error.param = f"prompt[{at}]"
+            raise

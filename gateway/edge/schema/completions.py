@@ -1,0 +1,132 @@
+"""POST /v1/completions, inwards: text or token ids -> one wire.messages.Request for each prompt.
+
+Control tokens in a text are only text; who wants them sends ids. `max_tokens` is 16 unless given, as OpenAI has it;
+0 is allowed with `echo`, where the prompt is the answer (one token is computed and not shown).
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from gateway.edge.schema.chat import StreamOptions, check_salt
+from gateway.edge.schema.sampling import MAX_TOP_LOGPROBS, SamplingFields, fail, token_limit, translate_sampling
+from wire.messages import Request, pack_ids
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+DEFAULT_MAX_TOKENS = 16
+_INT32 = 2**31
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """The body; fields that are not listed are ignored."""
+
+    model: str
+    prompt: str | list[str | int | list[int]]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    best_of: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    user: str | None = None
+    cache_salt: str | None = None
+
+    @property
+    def hides_answer(self) -> bool:
+        """Tell whether only the prompt is wanted."""
+        return bool(self.echo) and self.max_tokens == 0
+
+
+def translate_completions(
+    body: CompletionRequest, card: ModelCard, *, max_choices: int, max_prompts: int
+) -> list[Request]:
+    """Check the body and return a request for each prompt. Raises InvalidRequestError naming the field."""
+    if body.suffix:
+        raise fail("suffix", "is not supported: the models served here continue a text, they do not fill a gap.")
+    if body.stream_options is not None and not body.stream:
+        raise fail("stream_options", "is only allowed with stream: true.")
+    if body.top_logprobs is not None:
+        raise fail("top_logprobs", "belongs to chat completions; here logprobs is the number of alternatives.")
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
+        raise fail("logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {body.logprobs}.")
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= max_choices:
+        raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
+    sampling = msgspec.structs.replace(
+        translate_sampling(body, card, n=n, max_tokens=_max_tokens(body), logprobs=body.logprobs),
+        prompt_logprobs=_prompt_logprobs(body),
+    )
+    prompts = _prompts(body.prompt, max_prompts)
+    salt, now = check_salt(body.cache_salt), time.time()
+    return [
+        Request(
+            kind="text" if isinstance(prompt, str) else "ids",
+            model=card.name,
+            prompt_text=prompt if isinstance(prompt, str) else "",
+            prompt_ids=b"" if isinstance(prompt, str) else _packed(prompt, card),
+            sampling=sampling,
+            cache_salt=salt,
+            created_at=now,
+        )
+        for prompt in prompts
+    ]
+
+
+def prompt_text(request: Request, vocabulary: Vocabulary) -> str:
+    """Return the text of a prompt, for `echo`; control tokens among the ids have none."""
+    if request.kind == "text":
+        return request.prompt_text
+    ids = memoryview(request.prompt_ids).cast("i")
+    return vocabulary.decode_bytes(ids).decode("utf-8", "replace")
+
+
+def _max_tokens(body: CompletionRequest) -> int:
+    if body.hides_answer:
+        return 1
+    given = token_limit(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)
+    return DEFAULT_MAX_TOKENS if given is None else given
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Those that the client asks for, or those that an echo shows."""
+    given = check_prompt_logprobs(body.prompt_logprobs, stream=bool(body.stream))
+    return max(given or 0, body.logprobs) if body.echo and body.logprobs is not None else given
+
+
+def check_prompt_logprobs(value: int | None, *, stream: bool) -> int | None:
+    """Return the number of alternatives for each prompt token; vLLM's field, for whole answers only."""
+    if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise fail("prompt_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {value}.")
+    if value is not None and stream:
+        raise fail("prompt_logprobs", "is only allowed without stream: true.")
+    return value
+
+
+def _prompts(value: str | list[str | int | list[int]], max_prompts: int) -> list[str | list[int]]:
+    """Return the prompts: one text, one list of ids, or a list of either."""
+    if isinstance(value, str):
+        return [value]
+    ids = [item for item in value if isinstance(item, int)]
+    if ids and len(ids) == len(value):
+        return [ids]
+    prompts = [item for item in value if not isinstance(item, int)]
+    kinds = {type(item) for item in value}
+    if not prompts or len(kinds) > 1:
+        raise fail("prompt", "must be a text, a list of token ids, or a list of texts or of lists of token ids.")
+    if len(prompts) > max_prompts:
+        raise fail("prompt", f"at most {max_prompts} prompts, not {len(prompts)}.")
+    return prompts
+
+
+def _packed(ids: list[int], card: ModelCard) -> bytes:
+    for token_id in ids:
+        if not 0 <= token_id < min(card.vocab_size, _INT32):
+            raise fail("prompt", f"{token_id} is no token id; the vocabulary has {card.vocab_size}.")
+    return pack_ids(ids)

@@ -1,0 +1,296 @@
+"""POST /v1/completions: every form of prompt, echo, log probabilities, several prompts in one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+
+from tests.gateway.edge.asks import lines_until, still_serves
+from tests.gateway.edge.sse import read
+from tests.ring import MakeRing, Ring
+from tests.scripted_replica import Piece, Script, say
+from wire.errors import InternalError
+from wire.messages import Request, unpack_ids
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/completions"
+ASK: dict[str, Any] = {"model": "tiny", "prompt": "ab"}
+
+
+async def post(ring: Ring, status: int = 200, **fields: Any) -> dict[str, Any]:
+    response = await ring.http.post(PATH, json={**ASK, **fields})
+    assert response.status_code == status, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def streamed(ring: Ring, **fields: Any) -> list[dict[str, Any]]:
+    response = await ring.http.post(PATH, json={**ASK, **fields, "stream": True})
+    assert response.status_code == 200, response.text
+    stream = read(response.text)
+    assert stream.events[-1].data == "[DONE]"
+    return stream.chunks
+
+
+def joined(chunks: list[dict[str, Any]], index: int = 0) -> tuple[str, str | None]:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    assert len(reasons) == 1
+    return "".join(choice["text"] for choice in choices), reasons[0]
+
+
+def columns(chunks: list[dict[str, Any]], index: int = 0) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index):
+        for name, column in (choice["logprobs"] or {}).items():
+            found.setdefault(name, []).extend(column)
+    return found
+
+
+def echo_prompt(request: Request) -> Script:
+    """Answer the prompts `1`, `2` and `3` each with its own word."""
+    words = {"1": "one ", "2": "two ", "3": "three "}
+    return Script(say(words[request.prompt_text]))
+
+
+async def test_a_text_is_continued_streamed_and_whole(ring: Ring) -> None:
+    ring.replica.play(*say(" world", " fine"))
+    answer = await post(ring)
+    assert (answer["object"], answer["id"][:5]) == ("text_completion", "cmpl-")
+    assert answer["choices"] == [{"index": 0, "text": " world fine", "logprobs": None, "finish_reason": "stop"}]
+    assert answer["usage"]["prompt_tokens"] == 2
+    chunks = await streamed(ring)
+    assert joined(chunks) == (" world fine", "stop")
+    assert all("usage" not in chunk for chunk in chunks)
+    request = ring.replica.requests[-1].request
+    assert (request.kind, request.prompt_text, request.sampling.max_tokens) == ("text", "ab", 16)
+
+
+async def test_token_ids_go_to_the_replica_as_they_are(ring: Ring) -> None:
+    await post(ring, prompt=[97, 98, 99])
+    prompt = ring.replica.requests[-1].prompt
+    assert prompt is not None and unpack_ids(prompt.token_ids) == [97, 98, 99]
+    answer = await post(ring, prompt=[[97], [98, 99]], echo=True)
+    texts = [choice["text"] for choice in answer["choices"]]
+    vocabulary = ring.replica.vocabulary
+    assert texts == [vocabulary.decode_bytes(ids).decode("utf-8", "replace") + "hello" for ids in ([97], [98, 99])]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_prompts_are_choices_of_one_answer_in_their_order(ring: Ring, stream: bool) -> None:
+    ring.replica.script = echo_prompt
+    fields = {"prompt": ["1", "2", "3"], "n": 2}
+    if stream:
+        chunks = await streamed(ring, **fields, stream_options={"include_usage": True})
+        texts = [joined(chunks, index)[0] for index in range(6)]
+        usage = chunks[-1]["usage"]
+        assert len({chunk["id"] for chunk in chunks}) == 1
+    else:
+        answer = await post(ring, **fields)
+        texts = [choice["text"] for choice in answer["choices"]]
+        assert [choice["index"] for choice in answer["choices"]] == list(range(6))
+        usage = answer["usage"]
+    assert texts == ["one ", "one ", "two ", "two ", "three ", "three "]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 12)
+    ring.replica.play(*say("hello"))
+    await still_serves(ring)
+
+
+async def test_whoever_leaves_ends_the_requests_of_all_prompts(ring: Ring) -> None:
+    ring.replica.play(*say("one "), finish=None)
+    body = {**ASK, "prompt": ["1", "2", "3"], "stream": True}
+    async with (
+        httpx.AsyncClient(base_url=ring.url, timeout=30.0, trust_env=False, verify=False) as http,
+        http.stream("POST", PATH, json=body) as response,
+    ):
+        await lines_until(response, "one ")
+    await ring.replica.cancelled(3)
+    assert len({message.request_id for message in ring.replica.cancels}) == 3
+    await ring.until_idle()
+
+
+async def test_the_failure_of_one_prompt_is_that_of_the_answer_and_ends_the_others(ring: Ring) -> None:
+    def script(request: Request) -> Script:
+        if request.prompt_text == "2":
+            return Script(error=InternalError("the engine failed"))
+        return Script(say("one "), finish=None)
+
+    ring.replica.script = script
+    error = (await post(ring, status=500, prompt=["1", "2", "3"]))["error"]
+    assert error["code"] == "internal_error"
+    await ring.replica.cancelled(2)
+    ring.replica.play(*say("hello"))
+    await still_serves(ring)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_empty_prompt_among_others_is_refused_by_its_place_in_both_modes(ring: Ring, stream: bool) -> None:
+    for prompt, param in ((["a", ""], "prompt[1]"), ([[97], []], "prompt[1]"), ("", "prompt"), ([""], "prompt")):
+        error = (await post(ring, status=400, prompt=prompt, stream=stream))["error"]
+        assert error["param"] == param
+    await still_serves(ring)
+
+
+async def test_a_stream_begins_when_every_prompt_has_begun_so_that_a_failure_is_a_true_status(ring: Ring) -> None:
+    go = anyio.Event()
+
+    def script(request: Request) -> Script:
+        if request.prompt_text == "2":
+            return Script(error=InternalError("the engine failed"), before_end=go)
+        return Script(say("one "), finish=None)
+
+    ring.replica.script = script
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            await post(ring, status=500, prompt=["1", "2"], stream=True)
+
+        tasks.start_soon(ask)
+        for _ in range(200):  # tokens of the first prompt lie at the edge, untaken
+            if await ring.metric("headrace_pending_tokens"):
+                break
+        go.set()
+    await ring.until_idle()
+
+
+async def test_more_prompts_than_slots_are_refused_as_a_whole(make_ring: MakeRing) -> None:
+    async with make_ring(max_inflight=4) as ring:
+        error = (await post(ring, status=400, prompt=["a"] * 5))["error"]
+        assert error["param"] == "prompt"
+        go = anyio.Event()
+        ring.replica.play(Piece(b"one ", after=go))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, ring)
+            await ring.replica.until(lambda: len(ring.replica.requests) == 1)
+            assert (await post(ring, status=429, prompt=["a"] * 4))["error"]["code"] == "overloaded"
+            go.set()
+        assert len(ring.replica.requests) == 1
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("suffix", {"suffix": "end"}),
+    ("prompt", {"prompt": []}),
+    ("prompt", {"prompt": ["a", 1]}),
+    ("prompt", {"prompt": [1, [2]]}),
+    ("prompt", {"prompt": [-1]}),
+    ("prompt", {"prompt": [10**9]}),
+    ("prompt", {"prompt": [2**40]}),
+    ("prompt", {"prompt": None}),
+    ("prompt", {"prompt": {"a": 1}}),
+    ("prompt", {"prompt": ["a"] * 65}),
+    ("logprobs", {"logprobs": 21}),
+    ("logprobs", {"logprobs": -1}),
+    ("logprobs", {"logprobs": True}),
+    ("top_logprobs", {"top_logprobs": 2}),
+    ("prompt_logprobs", {"prompt_logprobs": 21}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": -1}),
+    ("n", {"n": 0}),
+    ("stream_options", {"stream_options": {"include_usage": True}}),
+]
+
+
+async def test_wrong_values_are_refused_by_name(ring: Ring) -> None:
+    for param, fields in WRONG:
+        error = (await post(ring, status=400, **fields))["error"]
+        assert (error["param"] or "").split("[")[0] == param, fields
+    assert ring.replica.requests == []
+    await post(ring, suffix="", max_tokens=None, logprobs=None)
+
+
+async def test_either_token_limit_holds_and_the_smaller_of_both(ring: Ring) -> None:
+    ring.replica.play(*say("one ", "two ", "three "))
+    limits = {"max_tokens": 1}, {"max_completion_tokens": 1}, {"max_tokens": 3, "max_completion_tokens": 1}
+    for fields in limits:
+        choice = (await post(ring, **fields))["choices"][0]
+        assert (choice["text"], choice["finish_reason"]) == ("one ", "length")
+
+
+async def test_echo_with_no_tokens_returns_the_prompt_alone(ring: Ring) -> None:
+    answer = await post(ring, max_tokens=0, echo=True)
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab", "length")
+    assert answer["usage"]["completion_tokens"] == 0
+    assert answer["usage"]["total_tokens"] == 2
+    assert joined(await streamed(ring, max_tokens=0, echo=True)) == ("ab", "length")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_are_columns_with_the_place_of_each_token(ring: Ring, stream: bool) -> None:
+    ring.replica.play(*say(b"\xf0\x9f", b"\x98\x80", "one "))
+    fields = {"logprobs": 2}
+    got = columns(await streamed(ring, **fields)) if stream else (await post(ring, **fields))["choices"][0]["logprobs"]
+    assert got["tokens"] == ["bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "one "]
+    assert got["text_offset"] == [0, 0, 1]
+    assert got["token_logprobs"] == [-0.25] * 3
+    assert got["top_logprobs"][2]["one "] == -0.25 and len(got["top_logprobs"][2]) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring, stream: bool) -> None:
+    ring.replica.play(*say("one "))
+    fields = {"prompt": ["ab", "abc"], "n": 2, "echo": True, "logprobs": 1}
+    if stream:
+        chunks = await streamed(ring, **fields)
+        texts = [joined(chunks, at)[0] for at in range(4)]
+        found = [columns(chunks, at) for at in range(4)]
+    else:
+        answer = await post(ring, **fields)
+        texts = [choice["text"] for choice in answer["choices"]]
+        found = [choice["logprobs"] for choice in answer["choices"]]
+    assert texts == ["abone ", "abone ", "abcone ", "abcone "]
+    for at in (0, 1):
+        assert found[at]["tokens"] == ["a", "b", "one "]
+        assert found[at]["token_logprobs"] == [None, -1.0, -0.25]
+        assert found[at]["top_logprobs"] == [None, {"b": -1.0}, {"one ": -0.25}]
+        assert found[at]["text_offset"] == [0, 1, 2]
+    assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
+
+
+async def test_prompt_log_probabilities_come_in_vllms_shape_when_asked_for(ring: Ring) -> None:
+    rows = (await post(ring, prompt_logprobs=1))["choices"][0]["prompt_logprobs"]
+    token_id = ring.replica.vocabulary.token_bytes
+    assert rows[0] is None
+    ((key, value),) = rows[1].items()
+    assert token_id(int(key)) == b"b"
+    assert value == {"logprob": -1.0, "rank": 1, "decoded_token": "b"}
+    await post(ring, status=400, prompt_logprobs=1, stream=True)
+
+
+async def test_usage_may_come_with_every_chunk(ring: Ring) -> None:
+    ring.replica.play(*say("one ", "two "))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await streamed(ring, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 3
+    assert all(chunk["usage"]["prompt_tokens"] == 2 for chunk in chunks)
+
+
+async def test_openais_client_reads_completions(ring: Ring) -> None:
+    ring.replica.play(*say("hello", " world"))
+    async with ring.openai() as client:
+        answer = await client.completions.create(model="tiny", prompt=["ab", "c"], echo=True, logprobs=1)
+        assert [choice.text for choice in answer.choices] == ["abhello world", "chello world"]
+        assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.tokens[:2] == ["a", "b"]
+        stream = await client.completions.create(model="tiny", prompt="ab", stream=True)
+        assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello world"
+        with pytest.raises(BadRequestError) as refused:
+            await client.completions.create(model="tiny", prompt="ab", suffix="end")
+        assert refused.value.param == "suffix"
+
+
+async def test_openais_blocking_client_reads_completions(ring: Ring) -> None:
+    ring.replica.play(*say("hello", " world"))
+
+    def ask(client: OpenAI | AsyncOpenAI) -> list[str]:
+        assert isinstance(client, OpenAI)
+        whole = client.completions.create(model="tiny", prompt=[97, 98])
+        stream = client.completions.create(model="tiny", prompt="ab", stream=True)
+        return [whole.choices[0].text, "".join(chunk.choices[0].text for chunk in stream)]
+
+    with OpenAI(base_url=f"{ring.url}/v1", api_key="none", max_retries=0) as client:
+        assert await anyio.to_thread.run_sync(ask, client) == ["hello world", "hello world"]
