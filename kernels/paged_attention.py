@@ -173,8 +173,8 @@ def _attend(
         some_dead = bool(dead.any())
         if some_dead:  # ids of blocks that nobody holds may be anything
             blocks = blocks.masked_fill(dead.view(S, -1, B).all(-1), 0)
-        keys = k_cache[blocks].view(S, -1, K, D).permute(0, 2, 3, 1).float()  # [S, K, D, c]
-        values = v_cache[blocks].view(S, -1, K, D).permute(0, 2, 1, 3).float()  # [S, K, c, D]
+        keys = k_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 3, 1).float()  # [S, K, D, c]
+        values = v_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 1, 3).float()  # [S, K, c, D]
         if some_dead:  # stale or never written: NaN there must not reach the sum
             values = values.masked_fill(dead[:, None, :, None], 0.0)
         i = max(0, begin * B - deepest + n)  # queries before this chunk see none of it
@@ -249,9 +249,10 @@ _NATIVE_FLOATS, _NATIVE_ROWS, _NATIVE_D = 8192, 64, 512  # the C form's accumula
 def _native_fits(q: Tensor, k_cache: Tensor, out: Tensor, sinks: Tensor | None) -> bool:
     H, D = q.shape[1:]
     group = H // k_cache.shape[2]
-    floats = all(tensor.dtype == torch.float32 for tensor in (q, k_cache, out)) and not (
+    floats = all(tensor.dtype == torch.float32 for tensor in (q, out)) and not (
         sinks is not None and sinks.dtype != torch.float32
     )
+    floats = floats and k_cache.dtype in (torch.float32, torch.float16)
     return floats and D <= _NATIVE_D and group <= _NATIVE_ROWS and group * cdiv(D, 16) * 16 <= _NATIVE_FLOATS
 
 
@@ -267,7 +268,7 @@ def _native(step: _Step, max_context_len: int, decodes: bool) -> None:
     tables = step.block_tables if step.block_tables.stride(1) == 1 else step.block_tables.contiguous()
     numbers = (
         T, S, H, K, D, step.k_cache.shape[1], tables.stride(0), *step.q.stride()[:2], *step.k_cache.stride()[:3],
-        step.window, splits, step.k_cache.shape[0],
+        step.window, splits, step.k_cache.shape[0], int(step.k_cache.dtype == torch.float16),
     )  # fmt: skip
     tensors = (
         step.q, step.k_cache, step.v_cache, tables, step.query_start, step.context_lens, step.sinks, step.out, partial

@@ -44,7 +44,7 @@ def rope_store_kv(
     store_kv.check(k, v, k_cache, v_cache, slot_mapping)
     if dispatch.form(q) == "triton":
         _launch(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
-    elif dispatch.form(q) == "native" and store_kv.plain(q, k, v, cos, k_cache):
+    elif dispatch.form(q) == "native" and store_kv.plain(q, k, v, cos) and store_kv.native_cache(k_cache):
         native(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
     else:
         pick = _tables(cos, sin, positions)
@@ -92,7 +92,7 @@ def native(
     wide = positions is not None and positions.dtype == torch.int64
     numbers = (
         T, H, K, D, pairs, stride, B, *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3],
-        int(interleaved), int(wide), length, N * B,
+        int(interleaved), int(wide), length, N * B, int(k_cache.dtype == torch.float16),
     )  # fmt: skip
     tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping)
     record.call([record.Record(record.ROPE, numbers, tuple(map(record.pointer, tensors)))], tensors)

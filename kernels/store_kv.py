@@ -7,6 +7,8 @@ from torch import Tensor
 from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
+_NATIVE_D = 512  # MAX_D in rope.c
+
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Write `k` and `v` [T, K, D] to slots `slot_mapping` [T] (int64) of `k_cache` and `v_cache` [N, B, K, D].
@@ -16,7 +18,7 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     check(k, v, k_cache, v_cache, slot_mapping)
     if dispatch.form(k_cache) == "triton":
         _launch(k, v, k_cache, v_cache, slot_mapping)
-    elif dispatch.form(k_cache) == "native" and plain(k, v, k_cache):
+    elif dispatch.form(k) == "native" and plain(k, v) and native_cache(k_cache):
         from kernels.rope import native  # one C kernel rotates and stores; here it has nothing to rotate
 
         native(k, k, v, None, None, None, k_cache, v_cache, slot_mapping, False)
@@ -34,6 +36,11 @@ def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappi
     block, offset = torch.div(slots, B, rounding_mode="floor"), slots % B
     k_cache[block, offset] = k.to(k_cache.dtype)
     v_cache[block, offset] = v.to(v_cache.dtype)
+
+
+def native_cache(cache: Tensor) -> bool:
+    """Tell whether the C form can write (and read) this cache."""
+    return cache.dtype == torch.float32 or (cache.dtype == torch.float16 and cache.shape[3] <= _NATIVE_D)
 
 
 def plain(*tensors: Tensor) -> bool:

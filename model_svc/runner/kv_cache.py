@@ -18,15 +18,32 @@ _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 
 
 class KvCache:
-    """Keys and values of all layers: `layers[i]` is (k, v), each [N, B, K, D]."""
+    """Keys and values of all layers: `layers[i]` is (k, v), each [N, B, K, D].
+
+    With `heads_first` a block's memory is [K, B, D]: native kernels take one head after another, so each then reads
+    2 KB in a row (16 tokens, 64 dimensions of 2 bytes) instead of lines that lie apart.
+    """
 
     def __init__(
-        self, shapes: Sequence[KvShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Sequence[KvShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        heads_first: bool = False,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        sizes = [(num_blocks, block_size, shape.num_kv_heads, shape.head_dim) for shape in shapes]
-        self.layers: list[LayerKv] = [(_zeros(size, dtype, device), _zeros(size, dtype, device)) for size in sizes]
+
+        def zeros(shape: KvShape) -> Tensor:
+            if heads_first:
+                size = (num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
+                return _zeros(size, dtype, device).transpose(1, 2)
+            return _zeros((num_blocks, block_size, shape.num_kv_heads, shape.head_dim), dtype, device)
+
+        self.layers: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
 
     def copy_blocks(self, source: Tensor, target: Tensor) -> None:
         """Copy whole blocks (copy on write); no block may be both source and target."""

@@ -98,12 +98,13 @@ def make_runner(
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
     `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
-    `native_kernels` picks the runner of these, `packed` the one made for GPUs; elsewhere it works without graphs, for
-    tests.
+    `native_kernels` picks the runner of these, with keys and values in float16, `packed` the one made for GPUs;
+    elsewhere it works without graphs, for tests.
     """
     on_gpu = model.device.type == "cuda"
     shapes = model.kv_shapes()
-    per_token = bytes_per_token(shapes, dtype)
+    kv_dtype = torch.float16 if native_kernels else dtype
+    per_token = bytes_per_token(shapes, kv_dtype)
     longest = -(-model.max_len // block_size)
     if num_blocks is None:
         memory = kv_memory_bytes
@@ -127,7 +128,7 @@ def make_runner(
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
     )
-    cache = KvCache(shapes, num_blocks, block_size, dtype, model.device)
+    cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
     if native_kernels:
         return CpuRunner(model, cache, info)
     return GpuRunner(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)

@@ -1,9 +1,11 @@
 /* Rotate queries in place, and write rotated keys and plain values to their slots of the paged cache.
  * p: q, k, v, cos, sin, positions, k cache, v cache, slots. Without cos nothing is rotated (a plain store).
  * n: T, H, K, D, pairs, stride of tables, B, strides of q (t, h), k (t, h), v (t, h), cache (n, b, h), interleaved,
- * 1 if positions are int64, tokens in the tables, slots in the cache. A slot below 0 is skipped. */
+ * 1 if positions are int64, tokens in the tables, slots in the cache, 1 if the cache is float16. A slot below 0 is skipped. */
 #include "ops.h"
 #include "simd.h"
+
+#define MAX_D 512 /* of a float16 cache; the caller checks */
 
 static void rotate(const float *x, float *to, const float *cos, const float *sin, int64_t pairs, int64_t D, int adjacent) {
   if (adjacent) {
@@ -26,6 +28,16 @@ static void rotate(const float *x, float *to, const float *cos, const float *sin
   if (to != x) memcpy(to + 2 * pairs, x + 2 * pairs, sizeof(float) * (size_t)(D - 2 * pairs));
 }
 
+static void narrow(const float *from, uint16_t *to, int64_t D) {
+  int64_t d = 0;
+  for (; d + LANES <= D; d += LANES) vf_store_half(to + d, vf_load(from + d));
+  if (d < D) {
+    uint16_t some[LANES];
+    vf_store_half(some, vf_load_n(from + d, (int)(D - d)));
+    memcpy(to + d, some, sizeof(uint16_t) * (size_t)(D - d));
+  }
+}
+
 static int64_t items(const Op *op) { return op->shape == BY_HEAD ? op->n[0] * op->n[2] : op->n[0]; }
 
 static void one(const Op *op, int64_t t, int64_t h) { /* a KV head and the queries of its group */
@@ -44,6 +56,13 @@ static void one(const Op *op, int64_t t, int64_t h) { /* a KV head and the queri
   }
   if (slot < 0 || slot >= op->n[19]) return;
   int64_t to = slot / B * op->n[13] + slot % B * op->n[14] + h * op->n[15];
+  if (op->n[20]) {
+    float turned[MAX_D];
+    if (cos) rotate(k, turned, cos, sin, pairs, D, adjacent), k = turned;
+    narrow(k, (uint16_t *)op->p[6] + to, D);
+    narrow(v, (uint16_t *)op->p[7] + to, D);
+    return;
+  }
   float *keys = (float *)op->p[6] + to;
   if (cos) rotate(k, keys, cos, sin, pairs, D, adjacent);
   else memcpy(keys, k, sizeof(float) * (size_t)D);

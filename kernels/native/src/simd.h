@@ -24,6 +24,22 @@ INLINE float hr_half(uint16_t h) { /* IEEE half to float, subnormals included */
   return f;
 }
 
+INLINE uint16_t hr_to_half(float f) { /* float to IEEE half, ties to even */
+  uint32_t bits, sign;
+  memcpy(&bits, &f, 4);
+  sign = bits >> 16 & 0x8000, bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00); /* NaN */
+  if (bits >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* rounds to infinity */
+  if (bits < 0x38800000u) { /* a subnormal: the sum leaves its bits at the end of the mantissa, rounded */
+    float small;
+    memcpy(&small, &bits, 4);
+    small += 0.5f;
+    memcpy(&bits, &small, 4);
+    return (uint16_t)(sign | (bits - 0x3f000000u));
+  }
+  return (uint16_t)(sign | (bits - 0x38000000u + 0xfff + (bits >> 13 & 1)) >> 13);
+}
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #include <immintrin.h>
 #define LANES 16
@@ -46,6 +62,7 @@ INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vf vf_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^n, n integral */
 INLINE vf vf_half(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE void vf_store_half(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE vf vf_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 INLINE vf vf_i8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
@@ -109,6 +126,7 @@ INLINE vf vf_scale2(vf a, vf n) {
   return _mm256_mul_ps(a, _mm256_castsi256_ps(bits));
 }
 INLINE vf vf_half(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE void vf_store_half(uint16_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE vf vf_u8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 INLINE vf vf_i8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
@@ -191,6 +209,7 @@ INLINE vf vf_scale2(vf a, vf n) {
   return a;
 }
 INLINE vf vf_half(const uint8_t *p) { uint16_t h[LANES]; vf r; memcpy(h, p, sizeof h); EACH(LANES) r.v[l] = hr_half(h[l]); return r; }
+INLINE void vf_store_half(uint16_t *p, vf a) { EACH(LANES) p[l] = hr_to_half(a.v[l]); }
 INLINE vf vf_u8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = p[l]; return r; }
 INLINE vf vf_i8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = (int8_t)p[l]; return r; }
 INLINE vf vf_int(vi a) { vf r; EACH(LANES) r.v[l] = (float)a.v[l]; return r; }

@@ -117,3 +117,11 @@ def test_int8_without_kernels_is_refused(smollm2_path, monkeypatch):
     monkeypatch.setattr("model_svc.quant.native.library.built", lambda: False)
     with pytest.raises(RunnerConfigError, match="int8"):
         load_runner(smollm2_path, dtype="int8")
+
+
+def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode():
+    model = tiny_llama()
+    fast, exact = (make_runner(model, num_blocks=4, max_num_seqs=1, native_kernels=kind) for kind in (True, False))
+    assert 2 * fast.info.kv_bytes_per_token == exact.info.kv_bytes_per_token
+    assert {cache.dtype for cache in fast._cache.layers[0]} == {torch.float16}
+    assert {cache.dtype for cache in exact._cache.layers[0]} == {torch.float32}
