@@ -15,9 +15,10 @@ import msgspec
 from gateway.postprocess.delta import TextDelta
 from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import Direction, Rule, SafetyPolicy
+from gateway.postprocess.safety.rule import REDACTED
 from gateway.postprocess.safety.windows import Cutter
 
-Verdict = Literal["pass", "flagged"]
+Verdict = Literal["pass", "flagged", "failed"]
 
 
 class Window:
@@ -40,10 +41,21 @@ class Window:
         """Tell whether every rule has spoken."""
         return len(self._verdicts) == len(self.rules)
 
-    def flagged(self) -> list[Rule]:
-        """Return the rules that found something, those that act on it first."""
-        found = [rule for rule in self.rules if self._verdicts.get(rule.id) == "flagged"]
-        return sorted(found, key=lambda rule: ("block", "redact", "flag").index(rule.action))
+    def hits(self, digest: str) -> list[Hit]:
+        """Return what the rules found, those that act on it first; a judge that failed blocks."""
+        found = []
+        for rule in self.rules:
+            verdict = self._verdicts.get(rule.id)
+            if verdict in ("flagged", "failed"):
+                failed = verdict == "failed"
+                action = "block" if failed else rule.action
+                end = self.start + len(self.text)
+                found.append(Hit(rule.id, action, self.start, end, self.direction, digest, failed))
+        return sorted(found, key=lambda hit: ("block", "redact", "flag").index(hit.action))
+
+    def replacement(self, rule_id: str) -> str:
+        """Return what stands for the text when a rule redacts it."""
+        return next((rule.replacement for rule in self.rules if rule.id == rule_id and rule.replacement), REDACTED)
 
 
 Submit = Callable[[Window], None]
@@ -142,23 +154,19 @@ class Gate:
 
     def _let_go(self, piece: _Waiting, shown: list[TextDelta]) -> None:
         window = piece.window
-        flagged = window.flagged() if window is not None else []
-        if window is None or not flagged:
+        found = window.hits(self._digest(window.text)) if window is not None else []
+        if window is None or not found:
             shown.append(piece.delta)
             return
         first, window.told = not window.told, True
         if first:
-            self._note(window, flagged)
-        action = flagged[0].action
-        if action == "block":
-            self.blocked_by = flagged[0].id
-        elif action == "flag":
+            self.hits += found
+        if found[0].action == "block":
+            self.blocked_by = found[0].rule
+        elif found[0].action == "flag":
             shown.append(piece.delta)
         elif first:
-            text = flagged[0].replacement or "[redacted]"
-            shown.append(msgspec.structs.replace(piece.delta, text=text, logprobs=()))
+            shown.append(msgspec.structs.replace(piece.delta, text=window.replacement(found[0].rule), logprobs=()))
 
-    def _note(self, window: Window, rules: list[Rule]) -> None:
-        end = window.start + len(window.text)
-        digest = self._policy.digest(window.text) if self._policy.digest else ""
-        self.hits += [Hit(rule.id, rule.action, window.start, end, window.direction, digest) for rule in rules]
+    def _digest(self, text: str) -> str:
+        return self._policy.digest(text) if self._policy.digest else ""

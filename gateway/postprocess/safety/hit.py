@@ -10,7 +10,10 @@ from gateway.postprocess.safety.rule import Direction
 
 
 class Hit(NamedTuple):
-    """A rule matched characters start .. end - 1 of the text before filtering; `digest` names it, if asked for."""
+    """A rule matched characters start .. end - 1 of the text before filtering; `digest` names it, if asked for.
+
+    `failed`: nothing was found, but the judge of the rule could not judge.
+    """
 
     rule: str
     action: str
@@ -18,6 +21,7 @@ class Hit(NamedTuple):
     end: int
     direction: Direction = "answer"
     digest: str = ""
+    failed: bool = False
 
 
 class Delay:

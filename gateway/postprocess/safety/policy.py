@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from gateway.postprocess.safety.automaton import Automaton
+from gateway.postprocess.safety.linear.model import BUILTIN, LinearModel
 from gateway.postprocess.safety.placeholders import Placeholders
 from gateway.postprocess.safety.rule import Direction, Finder, Rule, finders
 from wire.errors import StartError
@@ -44,6 +45,8 @@ class SafetyPolicy:
         self.placeholders: Placeholders | None = None
         self.digest: Callable[[str], str] | None = None  # names a match in the audit log without telling it
         self._finders: list[Finder] = []
+        self.linear: dict[str, LinearModel] = {}
+        self.files = tuple(self._path(name) for rule in self.rules for name in (rule.terms_file, rule.weights) if name)
         self._automata: dict[tuple[Direction, bool], Automaton] = {}
         seen: set[str] = set()
         for rule in self.rules:
@@ -52,9 +55,21 @@ class SafetyPolicy:
             seen.add(rule.id)
             try:
                 rule.check()
-                self._finders += [] if rule.is_judged else finders(rule, len(self._finders), directory)
+                self._build(rule)
             except ValueError as error:
                 raise SafetyPolicyError(f"rule {rule.id!r}: {error}") from None
+
+    def _path(self, name: str) -> Path:
+        return (self.directory or Path()) / name
+
+    def _build(self, rule: Rule) -> None:
+        if not rule.is_judged:
+            self._finders += finders(rule, len(self._finders), self.directory)
+        elif rule.kind == "classifier" and not rule.model:
+            try:
+                self.linear[rule.id] = LinearModel.load(self._path(rule.weights) if rule.weights else BUILTIN)
+            except ValueError as error:
+                raise ValueError(f"weights: {error}") from None
 
     @classmethod
     def load(cls, path: Path) -> SafetyPolicy:

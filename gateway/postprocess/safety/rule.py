@@ -67,12 +67,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     threshold: float = 0.5
     window_chars: int = 400
     timeout_s: float = 2.0
-    on_error: Literal["block", "pass"] = "block"
+    on_error: Literal["block", "pass", ""] = ""
 
     @property
     def is_judged(self) -> bool:
         """Tell whether windows of text are shown to a judge, instead of matches being found."""
         return self.kind in ("classifier", "callout")
+
+    @property
+    def fails_closed(self) -> bool:
+        """Tell whether text is blocked that the judge could not judge; a rule that only notes has nothing to close."""
+        return self.on_error == "block" or (not self.on_error and self.action != "flag")
 
     def check(self) -> None:
         """Raise ValueError, naming the field, for what no type can tell."""
@@ -101,8 +106,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("timeout_s: must be positive and at most 60")
         if self.model and self.weights:
             raise ValueError("weights: not together with `model`")
-        if self.model and not self.question:
-            raise ValueError("question: a `model` needs one, to be answered with yes or no")
+        if bool(self.model) != bool(self.question):
+            raise ValueError("question: goes with `model`: what the model is asked about the text")
         if self.kind == "callout" and not self.url.startswith(("http://", "https://")):
             raise ValueError("url: must begin with http:// or https://")
 

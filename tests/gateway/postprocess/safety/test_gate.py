@@ -101,3 +101,16 @@ def test_what_a_judge_finds_is_noted_once_with_its_place() -> None:
         judge(window)
     assert "".join(delta.text for delta in gate.take()).endswith("bad one")
     assert [(hit.rule, hit.action, hit.start, hit.end) for hit in gate.hits] == [("bad", "flag", 28, 36)]
+
+
+def test_a_judge_that_failed_blocks_and_says_so() -> None:
+    asked: list[Window] = []
+    gate = Gate(policy("redact"), asked.append)
+    gate.push([TextDelta(kind="answer", text="one")])
+    gate.close()
+    asked[0].tell(asked[0].rules[0], "failed")
+    assert gate.take() == []
+    asked[0].tell(asked[0].rules[1], "pass")
+    assert gate.take() == []
+    assert gate.blocked_by == "bad"
+    assert [(hit.action, hit.failed) for hit in gate.hits] == [("block", True)]

@@ -35,6 +35,7 @@ RULE = '[[rule]]\nid = "r1"\nkind = "terms"\nterms = ["x"]\naction = "redact"\n'
         ('[[rule]]\nid = "c"\nkind = "callout"\naction = "flag"\n', "rule 'c': url: "),
         ('[[rule]]\nid = "c"\nkind = "classifier"\naction = "flag"\nthreshold = 2\n', "rule 'c': threshold: "),
         ('[[rule]]\nid = "c"\nkind = "classifier"\naction = "flag"\nmodel = "m"\n', "rule 'c': question: "),
+        ('[[rule]]\nid = "c"\nkind = "classifier"\naction = "flag"\nweights = "none.npz"\n', "rule 'c': weights: "),
         ('[[rule]]\nid = "p"\nkind = "pattern"\npattern = "a*"\naction = "block"\n', "rule 'p'.*no finite maximum"),
     ],
 )
