@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
@@ -12,6 +14,7 @@ from gateway.edge.inflight import InFlight
 from gateway.edge.readiness import Replicas
 from gateway.edge.state import State
 from wire import telemetry
+from wire.errors import HeadraceError
 
 _LABELS = (
     "gen_ai_operation_name",
@@ -75,6 +78,29 @@ class Metrics:
         for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
         self._ended.labels(self._end(generation), model).inc()
+
+    @contextmanager
+    def time_embeddings(self, model: str) -> Iterator[Callable[[int], None]]:
+        """Count and time an embedding request; the block tells how many tokens it had, or fails."""
+        started, tokens, end = time.perf_counter(), 0, "stop"
+
+        def note(num_tokens: int) -> None:
+            nonlocal tokens
+            tokens = num_tokens
+
+        try:
+            yield note
+        except HeadraceError as error:
+            end = error.code
+            raise
+        except BaseException:
+            end = "client_gone"
+            raise
+        finally:
+            labels = ("embeddings", "headrace", model, model, "" if end == "stop" else end)
+            self._duration.labels(*labels).observe(time.perf_counter() - started)
+            self._tokens.labels("prompt", model).inc(tokens)
+            self._ended.labels(end, model).inc()
 
     @staticmethod
     def _end(generation: Generation) -> str:

@@ -1,0 +1,69 @@
+"""The models that this edge offers, by what they make: text, or embeddings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.edge.settings import EdgeSettings
+from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.tools.splitter import CallSplitter
+from gateway.postprocess.tools.styles import STYLES
+from wire.errors import ModelNotFoundError
+from wire.messages import Request
+from wire.model_card import ModelCard
+from wire.vocabulary import Vocabulary
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """What the edge knows of a model that generates."""
+
+    card: ModelCard
+    vocabulary: Vocabulary
+
+    def calls(self, request: Request, safety: SafetyPolicy | None, name: str) -> CallSplitter | None:
+        """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own."""
+        if not request.tools:
+            return None
+        known = frozenset(tool["function"]["name"] for tool in request.tools)
+        parser = STYLES[self.card.tool_style](known)
+        return CallSplitter(parser, safety, name=name, one_call=not request.parallel_tool_calls)
+
+
+class Served:
+    """All models by name."""
+
+    def __init__(self, settings: EdgeSettings) -> None:
+        """Read the cards of the models that the settings name. Raises StartError."""
+        self.cards = {name: ModelCard.load(settings.model_path(name), name) for name in settings.models}
+        self._models = {name: _load(settings, card) for name, card in self.cards.items() if not card.embeds}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all names."""
+        return tuple(self.cards)
+
+    def card(self, name: str) -> ModelCard:
+        """Return a model's card. Raises ModelNotFoundError."""
+        if name not in self.cards:
+            raise ModelNotFoundError(f"The model {name[:80]!r} is not served here.", param="model")
+        return self.cards[name]
+
+    def model(self, name: str) -> ServedModel:
+        """Return a model that generates. Raises ModelNotFoundError."""
+        if self.card(name).embeds:
+            raise ModelNotFoundError(f"The model {name} makes embeddings; ask /v1/embeddings.", param="model")
+        return self._models[name]
+
+    def embedder(self, name: str) -> ModelCard:
+        """Return a model that makes embeddings. Raises ModelNotFoundError."""
+        card = self.card(name)
+        if not card.embeds:
+            raise ModelNotFoundError(f"The model {name} generates text; it makes no embeddings.", param="model")
+        return card
+
+
+def _load(settings: EdgeSettings, card: ModelCard) -> ServedModel:
+    vocabulary = Vocabulary.load(card.path)
+    style = settings.tool_style(card.name) or card.tool_style
+    tags = {tag: vocabulary.special[tag] for tag in STYLES[style](frozenset()).tags if tag in vocabulary.special}
+    return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)
