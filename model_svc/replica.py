@@ -30,7 +30,7 @@ from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
 log = logging.getLogger(__name__)
 
 GROUP = "replica"
-_FIELDS = ("request", "prompt", "checkpoint")
+_FIELDS = ("request", "prompt", "checkpoint", "closed")
 MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
 
@@ -177,7 +177,7 @@ class Replica:
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")
-        wanted, prompt, checkpoint = (record.get(name) for name in _FIELDS)
+        wanted, prompt, checkpoint, closed = (record.get(name) for name in _FIELDS)
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices = wanted.sampling.n
@@ -188,6 +188,8 @@ class Replica:
             sampling=wanted.sampling,
             attempt=job.attempt,
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
+            priority=wanted.priority,
+            closed_at=closed.at if closed is not None else {},
         )
         await self._link.send(engine_request)
 

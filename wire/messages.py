@@ -37,12 +37,13 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `source` by kind: the schema as JSON text, the pattern, the grammar in llguidance's Lark dialect (which can embed
     schemas: `%json {...}`), a JSON array of strings, and for `json_object` nothing. `lenient`: keywords of a schema
-    that cannot be enforced are passed over instead of refused.
+    that cannot be enforced are passed over instead of refused. `field` is where in the request it came from; "": tools.
     """
 
     kind: Literal["json_object", "json_schema", "regex", "lark", "choice"]
     source: str = ""
     lenient: bool = False
+    field: str = ""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -60,12 +60,27 @@ class Committer:
     def force_close(self, seq: Sequence, ended_by: str) -> bool:
         """Close the open think block; returns whether these were the last tokens the sequence may have."""
         assert seq.reasoning is not None
-        close_ids = seq.reasoning.close_ids[: seq.stop.max_tokens - seq.num_output_tokens]
-        seq.jump(close_ids)
-        seq.reasoning.force(len(close_ids), ended_by)
-        if seq.request.sampling.logprobs is not None:
-            seq.logprobs += [_CERTAIN] * len(close_ids)
+        if ended_by == "client":
+            seq.closed_at = seq.num_output_tokens
+        forced = self._put(seq, seq.reasoning.close_ids)
+        seq.reasoning.force(len(forced), ended_by)
         return seq.num_output_tokens >= seq.stop.max_tokens
+
+    def _land(self, seq: Sequence, rest: tuple[int, ...]) -> bool:
+        """Put the rest of the close tag behind its first token, which was drawn; returns as `force_close` does."""
+        assert seq.reasoning is not None
+        seq.reasoning.land(self._put(seq, rest))
+        return seq.num_output_tokens >= seq.stop.max_tokens
+
+    @staticmethod
+    def _put(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Add tokens of ours, as many as the sequence may have, and return them."""
+        forced = token_ids[: seq.stop.max_tokens - seq.num_output_tokens]
+        if forced:
+            seq.jump(forced)
+        if seq.request.sampling.logprobs is not None:
+            seq.logprobs += [_CERTAIN] * len(forced)
+        return forced
 
     def _accept(self, seq: Sequence, drawn: Seq[SampledToken], now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""
@@ -95,13 +110,16 @@ class Committer:
             if tracker is not None:
                 tracker.stop_token()
             return "stop"
-        if tracker is not None:
-            tracker.feed(token_id)
+        if tracker is None:
+            return "length" if seq.num_output_tokens >= stop.max_tokens else None
+        rest = tracker.lands(token_id)
+        tracker.feed(token_id)
         if seq.num_output_tokens >= stop.max_tokens:
             return "length"
-        if tracker is not None and tracker.budget_spent and self.force_close(seq, "budget"):
-            return "length"
-        return None
+        if rest is not None:
+            return "length" if self._land(seq, rest) else None
+        ended_by = "budget" if tracker.budget_spent else "client" if seq.ends_thinking else None
+        return "length" if ended_by is not None and self.force_close(seq, ended_by) else None
 
     def _fail(self, seq: Sequence) -> TokenChunk:
         # The bad values may sit in the KV: nobody shall hit these blocks again.
@@ -133,6 +151,7 @@ class Committer:
         logprobs = tuple(seq.logprobs[:num_new])
         del seq.logprobs[:num_new]
         turned = ended or bool(marks) or phase == MARKUP
+        closed_at, seq.closed_at = seq.closed_at, -1
         return TokenChunk(
             request_id=seq.request_id,
             attempt=seq.attempt,
@@ -148,6 +167,7 @@ class Committer:
             num_prompt_tokens=seq.num_prompt_tokens if first else 0,
             num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
             reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
+            closed_at=closed_at,
             timings_ms=_timings(seq, now) if first or ended else {},
         )
 

@@ -14,7 +14,7 @@ from model_svc.engine.commit import Committer
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
-from model_svc.engine.reasoning import ReasoningTracker, TokenBytes
+from model_svc.engine.reasoning import ReasoningTracker, TokenBytes, sentence_ends
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence
@@ -54,6 +54,8 @@ class Engine:
         self._info = runner.info
         self._committer = Committer(self.scheduler, clock)
         self._token_bytes = token_bytes
+        # Without steps in flight the host knows every token when it plans.
+        self._sentence_ends = sentence_ends(token_bytes, runner.info.vocab_size) if runner.info.depth else b""
         self._eos_token_ids = tuple(eos_token_ids)
         self._clock = clock
         self._in_flight: deque[tuple[ScheduledStep, Any]] = deque()
@@ -76,7 +78,8 @@ class Engine:
             if known[0].attempt >= request.attempt:
                 return
             self.cancel(request.request_id)
-            self._ready = [chunk for chunk in self._ready if chunk.request_id != request.request_id]
+        # Also of one that ended as it was added: its last chunk may still wait here.
+        self._ready = [chunk for chunk in self._ready if chunk.request_id != request.request_id]
         choices = [self._new_sequence(request, choice, max_tokens) for choice in range(request.sampling.n)]
         self._choices[request.request_id] = choices
         leader: Sequence | None = None
@@ -153,6 +156,7 @@ class Engine:
         seq = Sequence(request, choice, stop, self._clock())
         if request.prompt.reasoning is not None:
             seq.reasoning = ReasoningTracker(request.prompt.reasoning, self._token_bytes)
+            seq.sentence_ends = self._sentence_ends if seq.reasoning.lands_softly else b""
         return seq
 
     def _replay(self, seq: Sequence) -> bool:
@@ -177,11 +181,11 @@ class Engine:
             tracker.replay(output[:-1], seq.stop.max_tokens)
             tracker.stop_token()
             return
-        missing = tracker.replay(output, seq.stop.max_tokens)
+        missing = tracker.replay(output, seq.stop.max_tokens, seq.request.closed_at.get(seq.choice, ()))
         if missing:
             seq.jump(missing)
-        if tracker.budget_spent:
-            self._committer.force_close(seq, "budget")
+        if tracker.budget_spent or seq.ends_thinking:
+            self._committer.force_close(seq, "budget" if tracker.budget_spent else "client")
 
     def _close_thinking(self, seq: Sequence, ended_by: str) -> None:
         if self._committer.force_close(seq, ended_by):

@@ -21,6 +21,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `prompt_ids` are the ids before the first generated one and `generated_ids` those generated so far (both packed
     int32; penalties count them). `seed` is already derived per choice. `stop_token_ids` serve min_tokens.
+    `sentence_ends` is a packed int32 mask over the vocabulary for sequences that land softly at depth > 0, else empty.
     """
 
     sampling: SamplingParams
@@ -28,6 +29,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     prompt_ids: bytes
     generated_ids: bytes = b""
     stop_token_ids: tuple[int, ...] = ()
+    sentence_ends: bytes = b""
 
 
 class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -37,7 +39,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     in this slot. `new_blocks` are appended to the slot's block table (on `new` they replace it). `sample`: draw a token
     after the last position; `output_index` is how many tokens were generated before it (the counter of the random
     draw is (seed, output_index)). `forced_id` >= 0 overrides the draw. `allow_bitmask` is a packed int32 mask
-    over the vocabulary or empty.
+    over the vocabulary or empty. `landing_bias` is added to the logit of `landing_id` >= 0; with `from_device` only if
+    the token fed back is one of the slot's `sentence_ends`, which the host cannot know yet.
     """
 
     slot: int
@@ -51,6 +54,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     output_index: int = 0
     forced_id: int = -1
     allow_bitmask: bytes = b""
+    landing_id: int = -1
+    landing_bias: float = 0.0
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

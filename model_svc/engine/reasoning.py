@@ -2,6 +2,9 @@
 
 The tracker reads a sequence's tokens as bytes, finds the think tags, and counts every token that holds thinking, over
 all blocks. A token whose bytes may still become a tag is held back until that is decided. Forced tokens do not count.
+
+Soft landing: in the last stretch of a budget the close tag's first token is made likelier where a sentence has just
+ended, more and more up to the hard limit. Whether it was is a function of the tokens before, so a replay sees the same.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from wire.vocabulary import Vocabulary
 TokenBytes = Callable[[int], bytes]
 Runs = tuple[tuple[int, int], ...]  # (offset in the token, phase from there on), the first at offset 0
 
+_LANDING_BIAS = 30.0  # at the limit; two or three sentences before it, enough for a tag that is about to come anyway
+_NO_LANDING = (-1, 0.0)
 _WHOLE: dict[int, Runs] = {phase: ((0, phase),) for phase in (ANSWER, REASONING, MARKUP)}
 
 
@@ -25,12 +30,31 @@ def tag_bytes(vocabulary: Vocabulary) -> TokenBytes:
     return lambda token_id: special.get(token_id) or vocabulary.token_bytes(token_id)
 
 
+_SENTENCE_MARKS = tuple(mark.encode() for mark in ".!?。！？…")
+
+
+def ends_sentence(data: bytes) -> bool:
+    """Tell whether a token ends a sentence or a line. One that may end a tag does not, so none follows a close tag."""
+    if b">" in data or b"]" in data:
+        return False
+    return data.endswith(b"\n") or data.rstrip(b" \"')*_").endswith(_SENTENCE_MARKS)
+
+
+def sentence_ends(token_bytes: TokenBytes, vocab_size: int) -> bytes:
+    """Return the tokens that end a sentence as a bit mask over the vocabulary, packed int32."""
+    mask = 0
+    for token_id in range(vocab_size):
+        if ends_sentence(token_bytes(token_id)):
+            mask |= 1 << token_id
+    return mask.to_bytes(-(-vocab_size // 32) * 4, "little")
+
+
 class ReasoningTracker:
     """Follow a sequence's phases: `feed` what the model chose, `force` what we added, `take` what is decided."""
 
     __slots__ = (
-        "_changes", "_decided", "_held", "_matcher", "_out_phase", "_plan", "_token_bytes", "_total",
-        "ended_by", "num_tokens", "phase",
+        "_at_sentence_end", "_changes", "_decided", "_held", "_matcher", "_out_phase", "_plan", "_token_bytes",
+        "_total", "ended_by", "num_tokens", "phase",
     )  # fmt: skip
 
     def __init__(self, plan: ReasoningPlan, token_bytes: TokenBytes) -> None:
@@ -46,6 +70,7 @@ class ReasoningTracker:
         self._held: deque[tuple[int, int]] = deque()
         self._out_phase = self.phase
         self._decided: list[Runs] = []
+        self._at_sentence_end = False
 
     @property
     def budget_spent(self) -> bool:
@@ -68,9 +93,47 @@ class ReasoningTracker:
         """The ids that close a block."""
         return self._plan.close_ids
 
+    @property
+    def lands_softly(self) -> bool:
+        """Whether the plan has a soft landing at all."""
+        return self._plan.landing > 0
+
+    def landing(self, num_pending: int) -> tuple[int, float]:
+        """Return the id to make likelier in the next draw and by how much, or (-1, 0).
+
+        With one draw pending the runner sees for itself whether that one ended a sentence; with more of them nobody
+        could tell whether thinking goes on (see `Sequence.max_pending`).
+        """
+        assert num_pending <= 1, "a soft landing planned too far ahead"
+        if not num_pending and not self._at_sentence_end:
+            return _NO_LANDING
+        progress = self._landing_progress(num_pending)
+        return (self._plan.landing_ids[0], _LANDING_BIAS * progress) if progress > 0 else _NO_LANDING
+
+    def lands(self, token_id: int) -> tuple[int, ...] | None:
+        """Return the ids that must follow if this drawn one is the soft landing, None if it is not."""
+        if not self._at_sentence_end or self._landing_progress(0) <= 0 or token_id != self._plan.landing_ids[0]:
+            return None
+        return self._plan.landing_ids[1:]
+
+    def land(self, rest: Sequence[int]) -> None:
+        """Read the rest of the close tag, put there by us; it is found by its bytes like any other."""
+        for token_id in rest:
+            self.feed(token_id)
+        self.ended_by = "budget"
+
+    def _landing_progress(self, num_pending: int) -> float:
+        """Return how much of the last stretch the draw after the pending ones has used up: 0 outside, 1 at its end."""
+        plan = self._plan
+        if self.phase != REASONING or plan.landing <= 0 or plan.budget is None or not plan.landing_ids:
+            return 0.0
+        return 1 + (self.num_tokens + len(self._held) + num_pending - plan.budget) / plan.landing
+
     def feed(self, token_id: int) -> None:
         """Read a token that the model chose."""
         data = self._token_bytes(token_id)
+        if self._plan.landing:
+            self._at_sentence_end = ends_sentence(data)
         base = self._total
         self._total += len(data)
         self._held.append((base, self._total))
@@ -114,19 +177,28 @@ class ReasoningTracker:
         decided, self._decided = self._decided, []
         return decided
 
-    def replay(self, token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-        """Read what an earlier attempt generated; returns the rest of a forced close that the checkpoint cut."""
+    def replay(self, token_ids: Sequence[int], max_tokens: int, closed_at: Sequence[int] = ()) -> tuple[int, ...]:
+        """Read what an earlier attempt generated, `closed_at` being where its client ended thinking.
+
+        Returns the rest of a forced close that the checkpoint cut.
+        """
         at = 0
         missing: tuple[int, ...] = ()
         while at < len(token_ids):
-            if not self.budget_spent:
+            by_client = at in closed_at and self.is_open
+            if by_client or self.budget_spent:
+                forced = self.close_ids[: max_tokens - at]
+                self.force(len(forced), "client" if by_client else "budget")
+            else:
+                rest = self.lands(token_ids[at])
                 self.feed(token_ids[at])
                 at += 1
-                continue
-            close_ids = self.close_ids[: max_tokens - at]
-            missing = close_ids[len(token_ids) - at :]
-            self.force(len(close_ids), "budget")
-            at += len(close_ids)
+                if rest is None:
+                    continue
+                forced = rest[: max_tokens - at]
+                self.land(forced)
+            missing = forced[len(token_ids) - at :]
+            at += len(forced)
         return missing
 
     def _tag_matcher(self) -> ByteMatcher:

@@ -13,7 +13,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A request as the engine takes it.
 
     `checkpoint` holds, per choice, the packed ids that an earlier attempt generated: generation goes on after them and
-    the first new token has index len(ids). Lower `priority` goes first (policy `priority` only).
+    the first new token has index len(ids). `closed_at` holds, per choice, after how many generated tokens its client
+    ended thinking. Lower `priority` goes first (policy `priority` only).
     """
 
     request_id: str
@@ -22,6 +23,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     attempt: int = 0
     checkpoint: dict[int, bytes] = {}
     priority: int = 0
+    closed_at: dict[int, tuple[int, ...]] = {}
 
 
 def choice_seed(request: EngineRequest, choice: int) -> int:

@@ -142,6 +142,8 @@ class Scheduler:
                 continue  # preempted by one before it
             if seq.num_pending and seq.num_output_tokens + seq.num_pending >= seq.stop.max_tokens:
                 continue  # the samples in flight end it, whatever they are
+            if seq.num_pending > seq.max_pending:
+                continue  # the next draw hangs on what they are
             end = len(seq.token_ids) + seq.num_pending
             num_tokens = min(end - seq.num_computed_tokens, left)
             has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * block_size
@@ -265,6 +267,9 @@ class Scheduler:
             new_blocks = tuple(seq.block_table[seq.num_blocks_sent :])
             seq.num_blocks_sent = len(seq.block_table)
         sample = end == num_known + pending
+        landing_id, landing_bias = -1, 0.0
+        if sample and seq.reasoning is not None and seq.reasoning.lands_softly:
+            landing_id, landing_bias = seq.reasoning.landing(pending)
         self._items.append(
             SequenceStep(
                 slot=seq.slot,
@@ -276,6 +281,8 @@ class Scheduler:
                 new=new,
                 sample=sample,
                 output_index=seq.num_output_tokens + pending,
+                landing_id=landing_id,
+                landing_bias=landing_bias,
             )
         )
         self._planned.append(seq)

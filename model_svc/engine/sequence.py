@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from enum import Enum
 
@@ -30,11 +31,11 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrived_at", "attempt", "block_hashes", "block_table", "choice", "epoch", "finish_reason",
+        "arrived_at", "attempt", "block_hashes", "block_table", "choice", "closed_at", "epoch", "finish_reason",
         "first_scheduled_at", "first_token_at", "key", "leader", "logprobs", "num_blocks_sent", "num_cached_tokens",
         "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens",
-        "num_registered", "num_replayed", "prefilled", "reasoning", "request", "request_id", "resync", "seed", "slot",
-        "started_output", "status", "stop", "stop_token", "token_ids",
+        "num_registered", "num_replayed", "prefilled", "reasoning", "request", "request_id", "resync", "seed",
+        "sentence_ends", "slot", "started_output", "status", "stop", "stop_token", "token_ids",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -50,6 +51,8 @@ class Sequence:
         self.finish_reason: str | None = None
         self.stop_token = False
         self.reasoning: ReasoningTracker | None = None
+        self.sentence_ends = b""
+        self.closed_at = -1  # where the client has just ended thinking, until a chunk has told it
 
         self.token_ids = unpack_ids(request.prompt.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
@@ -92,6 +95,18 @@ class Sequence:
         """Whether no more tokens come."""
         return self.status is Status.FINISHED
 
+    @property
+    def max_pending(self) -> int:
+        """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
+        soft = self.reasoning is not None and self.reasoning.lands_softly
+        return 1 if soft else sys.maxsize
+
+    @property
+    def ends_thinking(self) -> bool:
+        """Whether the client ended thinking just here in an earlier attempt."""
+        at = self.request.closed_at.get(self.choice, ())
+        return self.num_output_tokens in at and self.reasoning is not None and self.reasoning.is_open
+
     def append(self, token_id: int) -> None:
         """Add a generated token."""
         self.token_ids.append(token_id)
@@ -127,6 +142,7 @@ class Sequence:
             prompt_ids=self.request.prompt.token_ids,
             generated_ids=array("i", self.output_ids).tobytes(),
             stop_token_ids=tuple(sorted(self.stop.stop_ids)),
+            sentence_ends=self.sentence_ends,
         )
 
     def _root(self) -> bytes:

@@ -203,7 +203,7 @@ class GpuRunner:
         extras = self._slots.extras
         if extras and any(item.slot in extras for item in sequences):
             return False
-        return not any(item.forced_id >= 0 or item.allow_bitmask for item in sequences)
+        return not any(item.forced_id >= 0 or item.allow_bitmask or item.landing_id >= 0 for item in sequences)
 
     def _draw_specially(self, sequences: tuple[SequenceStep, ...], hidden: Tensor) -> TopLogprobs | None:
         """Draw with whatever the sequences ask for, launch by launch."""

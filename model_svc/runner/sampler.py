@@ -59,6 +59,8 @@ def draw(
     penalties = _penalties(slots, items, extras, params)
     if penalties is not None:
         apply_penalties(logits, penalties)
+    if any(item.landing_id >= 0 for item in items):
+        _land(logits, slots, items)
     tokens = sample(
         logits,
         params[TEMPERATURE],
@@ -70,6 +72,20 @@ def draw(
     )
     top = None if raw is None else _top_logprobs(raw, tokens, asking, extras)
     return Drawn(tokens, finite, None if penalties is None else penalties.state, top)
+
+
+def _land(logits: Tensor, slots: Slots, items: Sequence[SequenceStep]) -> None:
+    """Make the end of thinking likelier; where the last token is not known to the host, only if it ended a sentence.
+
+    A forbidden token stays so: -inf plus a finite bias. `forced_id` never comes together with a landing.
+    """
+    landing = [(n, item) for n, item in enumerate(items) if item.landing_id >= 0]
+    numbers = [[n, item.landing_id, item.slot, item.from_device] for n, item in landing]
+    rows, ids, where, unknown = send(np.array(numbers, dtype=np.int64).T.copy(), logits.device).unbind(0)
+    bias = send(np.array([item.landing_bias for _, item in landing], dtype=np.float32), logits.device)
+    if slots.sentence_ends is not None:
+        bias = bias * (slots.sentence_ends[slots.last_token[where].long()] | (unknown == 0))
+    logits[rows, ids] += bias
 
 
 def _top_logprobs(raw: Tensor, tokens: Tensor, rows: list[int], extras: Sequence[Extras | None]) -> TopLogprobs:

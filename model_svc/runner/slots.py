@@ -48,6 +48,7 @@ class Slots:
         self.num_blocks: dict[int, int] = {}
         self.extras: dict[int, Extras] = {}
         self.bad: set[int] = set()
+        self.sentence_ends: Tensor | None = None  # bool [V], the same for all sequences that land softly
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def begin(self, plan: StepPlan) -> None:
@@ -102,6 +103,9 @@ class Slots:
             self.extras[slot] = extras
         if extras.penalized:
             self._count(slot, new)
+        if new.sentence_ends and self.sentence_ends is None:
+            bits = np.unpackbits(np.frombuffer(new.sentence_ends, dtype=np.uint8), bitorder="little")
+            self.sentence_ends = send(bits[: self.vocab_size].astype(np.bool_), self.device)
 
     def _write(self, slot: int, params: tuple[float, ...], top_k: int, seed: int) -> None:
         self.params[:, slot] = torch.tensor(params, dtype=torch.float32)

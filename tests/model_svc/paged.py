@@ -29,6 +29,7 @@ class Tracked:
     seed: int = 0
     computed: int = 0
     num_blocks: int = 0
+    sentence_ends: bytes = b""
     num_prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +56,7 @@ class Dealer:
                 seed=seq.seed,
                 prompt_ids=pack_ids(seq.ids[: seq.num_prompt]),
                 generated_ids=pack_ids(seq.ids[seq.num_prompt :]),
+                sentence_ends=seq.sentence_ends,
             )
         step = SequenceStep(
             slot=seq.slot,

@@ -36,6 +36,8 @@ def scripted_reply(*pieces: int | None) -> Reply:
     return lambda _context, output_index, _seed: pieces[min(output_index, len(pieces) - 1)]
 
 
+LANDING_STRENGTH = 15.0  # a bias from which on the script gives way
+
 _SIZES = {
     "num_blocks": 64,
     "block_size": 4,
@@ -153,6 +155,16 @@ class ScriptedRunner:
         """Whether min_tokens forbids this id here."""
         return item.output_index < slot.new.sampling.min_tokens and token in slot.new.stop_token_ids
 
+    @staticmethod
+    def _yields(item: SequenceStep, slot: _Slot) -> bool:
+        """Whether the bias of a soft landing is strong enough, as an honest runner would apply it."""
+        if item.landing_id < 0 or item.landing_bias < LANDING_STRENGTH:
+            return False
+        if not item.from_device:
+            return True
+        mask, token = int.from_bytes(slot.new.sentence_ends, "little"), slot.tokens[-1]
+        return bool(mask >> token & 1)
+
     def _draw(self, slot: _Slot, item: SequenceStep) -> SampledToken:
         sampling = slot.new.sampling
         token = self._reply(slot.tokens, item.output_index, slot.new.seed)
@@ -160,6 +172,8 @@ class ScriptedRunner:
             return SampledToken(slot=item.slot, token_id=-1)
         while self._is_barred(token, item, slot):
             token = (token + 1) % self._info.vocab_size
+        if self._yields(item, slot):
+            token = item.landing_id
         slot.drawn = token
         if sampling.logprobs is None:
             return SampledToken(slot=item.slot, token_id=token)

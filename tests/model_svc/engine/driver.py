@@ -48,6 +48,7 @@ class Driver:
         attempt: int = 0,
         checkpoint: dict[int, list[int]] | None = None,
         priority: int = 0,
+        closed_at: dict[int, tuple[int, ...]] | None = None,
         block_hashes: bytes = b"",
         block_size: int = 16,
         **sampling: Any,
@@ -68,6 +69,7 @@ class Driver:
             ),
             sampling=SamplingParams(**sampling),
             checkpoint={choice: pack_ids(ids) for choice, ids in (checkpoint or {}).items()},
+            closed_at=closed_at or {},
         )
         for choice in range(request.sampling.n):
             received = self.received[request_id, choice] = Received(self._token_bytes)

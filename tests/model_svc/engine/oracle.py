@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from model_svc.engine.request import EngineRequest, choice_seed
-from tests.model_svc.scripted_runner import Reply
+from tests.model_svc.scripted_runner import LANDING_STRENGTH, Reply
 from wire.messages import ANSWER, MARKUP, REASONING, ReasoningPlan, TokenChunk, unpack_ids
 
 UNDECIDED = -1
@@ -76,6 +76,22 @@ class _Labels:
         return [aside or self.labels[begin:end] for begin, end, aside in self.tokens]
 
 
+def _progress(plan: ReasoningPlan, labels: _Labels) -> float:
+    """How far into the last stretch of the budget the next draw is."""
+    assert plan.budget is not None
+    used = labels.num_thinking(undecided_too=True)
+    return (used - (plan.budget - plan.landing)) / plan.landing
+
+
+def _may_land(plan: ReasoningPlan, labels: _Labels, num_output: int) -> bool:
+    """Whether a draw here may be the soft landing: thinking, in the last stretch, a sentence just ended."""
+    if not plan.landing or labels.phase != REASONING or _progress(plan, labels) <= 0 or not num_output:
+        return False
+    begin, end, aside = labels.tokens[-1]
+    data = labels.text[begin:end]
+    return not aside and not set(data) & set(b">]") and data.rstrip(b" \"')*_\n").endswith((b".", b"!", b"?"))
+
+
 def answer(
     request: EngineRequest, choice: int, reply: Reply, *, eos_ids: Sequence[int], token_bytes: Callable[[int], bytes],
     max_total_tokens: int, vocab_size: int = 300,
@@ -105,6 +121,9 @@ def answer(
         if token is None:
             reason = "error"
             continue
+        at_end = plan is not None and _may_land(plan, labels, len(ids))
+        if at_end and plan is not None and 30.0 * _progress(plan, labels) >= LANDING_STRENGTH:
+            token = plan.landing_ids[0]
         ids.append(token)
         if token in stops and len(ids) > sampling.min_tokens:
             labels.settle(len(labels.text))
@@ -112,6 +131,12 @@ def answer(
             reason = "stop"
         else:
             labels.feed(token)
+            if at_end and plan is not None and token == plan.landing_ids[0] and len(ids) < room:
+                rest = plan.landing_ids[1 : 1 + room - len(ids)]
+                ids += rest
+                for token_id in rest:
+                    labels.feed(token_id)
+                labels.ended_by = "budget"
             reason = "length" if len(ids) >= room else ""
     labels.settle(len(labels.text))
     num_reasoning = labels.num_thinking(undecided_too=False)

@@ -8,6 +8,7 @@ from model_svc.engine.engine import Engine
 from model_svc.engine.plan import StepOutput
 from tests.model_svc.engine.driver import EOS, Driver
 from tests.model_svc.scripted_runner import ScriptedRunner, hashed_reply, scripted_reply
+from wire.messages import ReasoningPlan
 
 
 def test_choices_with_one_seed_differ_and_a_repeat_gives_the_same() -> None:
@@ -201,3 +202,12 @@ def test_the_runner_is_told_how_to_set_up_a_slot_only_when_it_must() -> None:
     assert [len(item.new_blocks) for item in items] == [1, 0, 1, 0, 0, 0, 1, 0]
     new = items[0].new
     assert new is not None and new.sampling.temperature == 0.5 and new.stop_token_ids == (EOS,)
+
+
+def test_a_later_attempt_of_a_request_that_ended_as_it_came_is_told_once() -> None:
+    driver = Driver(scripted_reply(1))
+    plan = ReasoningPlan(budget=0, starts_open=True, close_ids=(3,))
+    for attempt in (0, 1):
+        driver.ask("r", [1], reasoning=plan, max_tokens=1, attempt=attempt)
+    driver.run()
+    assert [chunk.attempt for chunk in driver.chunks] == [1]

@@ -19,10 +19,11 @@ from tests.model_svc.scripted_runner import ScriptedRunner, hashed_reply
 from wire.errors import InvalidRequestError
 from wire.messages import ANSWER, Prompt, ReasoningPlan, SamplingParams, pack_ids
 
-PIECES = [b"a", b"b<", b"<t>", b"</t>", b"x</t>y", b"<", b"/t>", b"t", b">", b"c", b"</t", b"z<t>q", b"!"]
+PIECES = [b"a", b"b<", b"<t>", b"</t>", b"x</t>y", b"<", b"/t>", b"t", b">", b"c.", b"</t", b"z<t>q", b"!"]
 EOS = len(PIECES) - 1
 BUDGETS = st.none() | st.integers(0, 6)
 CLOSE = st.sampled_from([(3,), (9, 3), (9, 10, 8)])
+LANDING = st.sampled_from([(3,), (10, 8), (5, 6), (10, 8, 0)])
 
 
 def token_bytes(token_id: int) -> bytes:
@@ -68,14 +69,17 @@ class EngineMachine(RuleBasedStateMachine):
         budget=BUDGETS,
         starts_open=st.booleans(),
         close_ids=CLOSE,
+        landing=st.integers(0, 4),
+        landing_ids=LANDING,
         logprobs=st.sampled_from([None, 1]),
     )
     def arrive(self, stem: int, length: int, max_tokens: int, n: int, min_tokens: int, stop_ids: tuple[int, ...],
                root: bytes, thinks: bool, budget: int | None, starts_open: bool, close_ids: tuple[int, ...],
-               logprobs: int | None) -> None:  # fmt: skip
+               landing: int, landing_ids: tuple[int, ...], logprobs: int | None) -> None:  # fmt: skip
         plan = ReasoningPlan(
-            budget=budget, starts_open=starts_open, open_tag=b"<t>", close_tag=b"</t>", close_ids=close_ids
-        )
+            budget=budget, starts_open=starts_open, open_tag=b"<t>", close_tag=b"</t>", close_ids=close_ids,
+            landing=landing if budget is not None else 0, landing_ids=landing_ids,
+        )  # fmt: skip
         prompt_ids = [(position * 7 + stem) % EOS for position in range(length)]
         request = EngineRequest(
             request_id=f"r{len(self.requests)}",

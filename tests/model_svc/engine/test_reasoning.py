@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import pytest
 
-from model_svc.engine.reasoning import ReasoningTracker, phase_marks, tag_bytes
+from model_svc.engine.reasoning import ReasoningTracker, ends_sentence, phase_marks, sentence_ends, tag_bytes
 from tests.model_svc.engine.driver import EOS, Driver, one_byte
-from tests.model_svc.scripted_runner import scripted_reply
+from tests.model_svc.scripted_runner import Reply, scripted_reply
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan
 from wire.vocabulary import Vocabulary
 
@@ -208,3 +209,119 @@ def test_a_move_at_any_point_changes_nothing(kept: int, depth: int) -> None:
     answer = driver.received["r", 0].answer
     assert answer.token_ids == [*whole, EOS]
     assert (answer.finish_reason, answer.num_reasoning_tokens, answer.ended_by) == ("stop", 3, "budget")
+
+
+@pytest.mark.parametrize("data", [b".", b"end.", b'!"', b"?", b"x\n\n", b". ", "。".encode(), b".**"])
+def test_these_tokens_end_a_sentence(data: bytes) -> None:
+    assert ends_sentence(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b",", b" the", b"</think>", b">\n\n", b"]\n", b"1.5"])
+def test_these_tokens_do_not_end_a_sentence(data: bytes) -> None:
+    assert not ends_sentence(data)
+
+
+def test_the_mask_of_sentence_ends_has_a_bit_for_each_token() -> None:
+    mask = int.from_bytes(sentence_ends(one_byte, 300), "little")
+    assert {n for n in range(300) if mask >> n & 1} == set(b".!?\n")
+    assert len(sentence_ends(one_byte, 300)) == 40
+
+
+LAND = tuple(b"</think>\n")
+
+
+def landing_plan(**fields: object) -> ReasoningPlan:
+    """A budget of 20 whose last 10 tokens are the stretch; the script gives way from the sixth of them on."""
+    return ReasoningPlan(budget=20, starts_open=True, close_ids=CLOSE, landing=10, landing_ids=LAND, **fields)  # type: ignore[arg-type]
+
+
+def thinker(thought: bytes) -> Reply:
+    """A reply that goes on with its own text wherever a tag was put into it."""
+
+    def reply(context: Sequence[int], _index: int, _seed: int) -> int:
+        said = bytes(token for token in context[3:] if token < 256)
+        said = said.replace(b"</think>\n", b"").replace(b"</think>", b"")
+        return [*thought, *b"yes", EOS, EOS, EOS][len(said)]
+
+    return reply
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+class TestSoftLanding:
+    """A close tag that comes where a sentence ends."""
+
+    def think(self, depth: int, thought: bytes, plan: ReasoningPlan, **ask: object) -> Driver:
+        driver = Driver(thinker(thought), depth=depth)
+        driver.ask("r", [1, 2, 3], reasoning=plan, max_tokens=60, **ask)  # type: ignore[arg-type]
+        driver.run()
+        return driver
+
+    def test_it_comes_at_the_first_sentence_end_of_the_last_stretch(self, depth: int) -> None:
+        driver = self.think(depth, b"One. Two. Threee. Four. Five", landing_plan())
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]).startswith(b"One. Two. Threee.</think>\n")
+        assert (answer.num_reasoning_tokens, answer.ended_by) == (17, "budget")
+
+    def test_without_a_sentence_end_the_limit_is_hard(self, depth: int) -> None:
+        driver = self.think(depth, b"no marks in here at all, none whatever", landing_plan())
+        answer = driver.received["r", 0].answer
+        assert bytes(driver.ids("r")[:-1]).startswith(b"no marks in here at </think>")
+        assert (answer.num_reasoning_tokens, answer.ended_by) == (20, "budget")
+
+    def test_a_model_that_closes_by_itself_has_closed_by_itself(self, depth: int) -> None:
+        driver = Driver(scripted_reply(*b"Quick.</think>ok", EOS), depth=depth)
+        driver.ask("r", [1, 2, 3], reasoning=landing_plan(), max_tokens=60)
+        driver.run()
+        assert driver.received["r", 0].answer.ended_by == "model"
+
+    def test_max_tokens_cuts_the_tag(self, depth: int) -> None:
+        driver = Driver(scripted_reply(*b"One. Two. Threee."), depth=depth)
+        driver.ask("r", [1, 2, 3], reasoning=landing_plan(), max_tokens=20)
+        driver.run()
+        assert bytes(driver.ids("r")) == b"One. Two. Threee.</t"
+        assert driver.reason("r") == "length"
+
+    def test_a_move_at_any_point_of_it_changes_nothing(self, depth: int) -> None:
+        whole = self.think(depth, b"One. Two. Threee. Four. Five", landing_plan()).received["r", 0].answer
+        for kept in range(len(whole.token_ids)):
+            ids = whole.token_ids[:kept]
+            moved = (
+                self.think(depth, b"One. Two. Threee. Four. Five", landing_plan(), attempt=1, checkpoint={0: ids})
+                .received["r", 0]
+                .answer
+            )
+            assert moved.token_ids == whole.token_ids, kept
+            assert (moved.num_reasoning_tokens, moved.ended_by) == (whole.num_reasoning_tokens, whole.ended_by)
+
+    def test_what_the_runner_is_told_grows_to_the_limit(self, depth: int) -> None:
+        driver = self.think(depth, b"a.b.c.d.e.f.g.h.i.j.k.l.m.n", ReasoningPlan(
+            budget=20, starts_open=True, close_ids=CLOSE, landing=5, landing_ids=LAND))  # fmt: skip
+        told = [item.landing_bias for plan in driver.runner.plans for item in plan.sequences if item.landing_id >= 0]
+        assert told == sorted(told)
+        assert 0 < told[0] < told[-1] <= 30.0
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("kept", [0, 3, 5, 7, 13, 15])
+def test_where_the_client_ended_thinking_another_attempt_ends_it_too(depth: int, kept: int) -> None:
+    whole = b".....</think>yes"
+    script = scripted_reply(*b"." * 5, *b"." * 8, *b"yes", EOS)
+    driver = Driver(script, depth=depth)
+    plan = ReasoningPlan(starts_open=True, close_ids=CLOSE)
+    driver.ask(
+        "r", [1, 2], reasoning=plan, max_tokens=40, attempt=1, checkpoint={0: [*whole, EOS][:kept]}, closed_at={0: (5,)}
+    )
+    driver.run()
+    answer = driver.received["r", 0].answer
+    assert bytes(answer.token_ids[:-1]) == whole
+    assert (answer.num_reasoning_tokens, answer.ended_by) == (5, "client")
+
+
+def test_a_chunk_tells_where_the_client_ended_thinking() -> None:
+    driver = Driver(scripted_reply(*b"." * 30))
+    driver.ask("r", [1, 2], reasoning=ReasoningPlan(starts_open=True, close_ids=CLOSE), max_tokens=20)
+    while len(driver.ids("r")) < 5:
+        driver.step()
+    driver.engine.end_reasoning("r")
+    driver.run()
+    assert [chunk.closed_at for chunk in driver.chunks if chunk.closed_at >= 0] == [5]

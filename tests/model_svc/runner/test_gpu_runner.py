@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from kernels import dispatch, few_rows
 from model_svc.layers.blocks import FewRows
@@ -103,6 +104,32 @@ def test_a_forced_id_and_a_mask_hold_for_their_row(both: tuple[TorchRunner, GpuR
     steps[0] = msgspec.structs.replace(steps[0], forced_id=66)
     steps[1] = msgspec.structs.replace(steps[1], allow_bitmask=mask.tobytes())
     assert [token.token_id for token in driver.run(*steps).tokens] == [66, 7]
+
+
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_landing_is_biased_where_the_token_fed_back_ended_a_sentence(
+    both: tuple[TorchRunner, GpuRunner], fed: bool, ends: bool, packed: bool
+) -> None:
+    driver = RunnerDriver(both[packed])
+    vocab_size = driver.runner.info.vocab_size
+    first = driver.run(driver.dealer.share(Tracked(0, list(PROMPTS[0])), 7)).tokens[0].token_id
+    mask = 1 << first if ends else (1 << vocab_size) - 1 - (1 << first)
+    seq = Tracked(3, list(PROMPTS[0]), sentence_ends=mask.to_bytes(-(-vocab_size // 32) * 4, "little"))
+    plain = Tracked(5, list(PROMPTS[1]))
+    drawn = driver.run(driver.dealer.share(seq, 7), driver.dealer.share(plain, 1)).tokens
+    assert drawn[0].token_id == first
+    seq.ids.append(first)
+    plain.ids.append(drawn[1].token_id)
+    step = driver.dealer.share(seq, 1, fed=fed)
+    usual = {token.slot: token.token_id for token in driver.run(step, driver.dealer.share(plain, 1)).tokens}
+    landing_id = next(n for n in range(vocab_size) if n not in usual.values())
+    again = msgspec.structs.replace(step, landing_id=landing_id, landing_bias=1e4, new_blocks=())
+    with torch.inference_mode():
+        driver.runner._slots.last_token[seq.slot] = first  # the step is run twice
+    landed = driver.run(again).tokens[0].token_id
+    assert landed == (landing_id if ends or not fed else usual[3])
 
 
 def test_a_slot_whose_parameters_make_no_sense_fails_alone(both: tuple[TorchRunner, GpuRunner]) -> None:
