@@ -5,12 +5,14 @@ HeadraceError
 │   ├── ContextLengthExceededError 400
 │   ├── TemplateError              400  the chat template refuses these messages
 │   ├── ContentFilterError         400  a safety rule blocks the prompt
-│   ├── ForbiddenError             403  the caller's host or origin may not call
+│   ├── AuthenticationError        401  the API key is missing or unknown
+│   ├── ForbiddenError             403  the caller's host, origin or key may not do this
 │   ├── ModelNotFoundError         404
 │   ├── NotFoundError              404  conversation or response unknown
 │   ├── ConflictError              409  a stale write
 │   └── BodyTooLargeError          413
 ├── OverloadedError                429  admission is full, or a bounded stream is
+│   └── RateLimitError             429  the caller's key has used up what it may
 ├── RequestCancelledError          499  the client left or cancelled
 ├── UnavailableError               503  no replica serves this model now
 ├── DeadlineExceededError          504
@@ -67,8 +69,15 @@ class ContentFilterError(InvalidRequestError):
     code = "content_filter"
 
 
+class AuthenticationError(InvalidRequestError):
+    """The API key is missing or unknown."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
 class ForbiddenError(InvalidRequestError):
-    """The caller's Host or Origin may not call this server."""
+    """The caller's Host or Origin may not call this server, or its key may not do this."""
 
     code = "forbidden"
     status = 403
@@ -109,6 +118,12 @@ class OverloadedError(HeadraceError):
     type = "rate_limit_error"
     status = 429
     retryable = True
+
+
+class RateLimitError(OverloadedError):
+    """The caller's key has used up its requests or tokens for now."""
+
+    code = "rate_limit_exceeded"
 
 
 class RequestCancelledError(HeadraceError):

@@ -120,7 +120,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
     repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
-    ends with its first whole call.
+    ends with its first whole call. `key_id` names the API key it came with (not the key itself).
     """
 
     kind: Literal["chat", "text", "ids", "embedding"] = "chat"
@@ -145,6 +145,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[str | tuple[int, ...], ...] = ()
     dimensions: int | None = None
     parallel_tool_calls: bool = True
+    key_id: str = ""
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
