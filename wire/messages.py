@@ -486,6 +486,26 @@ class HistoryReply(Message, frozen=True, kw_only=True):
     param: str | None = None
 
 
+class SafetyEvent(Message, frozen=True, kw_only=True):
+    """Edge -> audit log: a safety rule acted on characters start .. end - 1 of a text. The text is not in it.
+
+    `digest` is a keyed hash of what matched. `failed`: the rule's judge gave no verdict, and that is why it acted.
+    """
+
+    request_id: str
+    rule: str
+    action: str
+    direction: str
+    start: int
+    end: int
+    digest: str = ""
+    failed: bool = False
+    tenant: str = ""
+    model: str = ""
+    choice: int = 0
+    at: float = 0.0
+
+
 AnyMessage = (
     Job
     | Turn
@@ -501,4 +521,5 @@ AnyMessage = (
     | ReportBlocks
     | HistoryCall
     | HistoryReply
+    | SafetyEvent
 )

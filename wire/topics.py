@@ -14,6 +14,16 @@ def job_record(partition: int, request_id: str) -> str:
     return f"{_tag(partition)}:job:{request_id}"
 
 
+def events(partition: int, response_id: str) -> str:
+    """The events of a response that is made in the background, so that any edge can send them again."""
+    return f"{_tag(partition)}:events:{response_id}"
+
+
+def background(partition: int) -> str:
+    """Which responses are made in the background, each with the time until which its edge has promised to live."""
+    return f"{_tag(partition)}:background"
+
+
 def history(partition: int) -> str:
     """Jobs, turns and calls for the history desk."""
     return f"{_tag(partition)}:history"
@@ -62,6 +72,11 @@ def status(model: str) -> str:
 def kv_events(model: str) -> str:
     """BlocksStored and BlocksEvicted of a model's replicas."""
     return f"{PREFIX}:kv:{model}"
+
+
+def safety_audit() -> str:
+    """What safety rules did: SafetyEvent, bounded, the oldest fall out."""
+    return f"{PREFIX}:safety"
 
 
 def secret(name: str) -> str:

@@ -40,6 +40,7 @@ from wire.messages import (
     ReportBlocks,
     Request,
     Resubscribe,
+    SafetyEvent,
     SamplingParams,
     TokenBatch,
     TokenChunk,
@@ -123,6 +124,20 @@ EXAMPLES: list[Any] = [
     ReportBlocks(replica_id="m-a-1"),
     HistoryCall(call_id="c", edge="hr:edge:e", op="get_response", tenant="t", args={"id": "resp_1"}, deadline=2.5),
     HistoryReply(call_id="c", result={"id": "resp_1"}, code="not_found", message="no", param="id"),
+    SafetyEvent(
+        request_id="r",
+        rule="cards",
+        action="redact",
+        direction="answer",
+        start=3,
+        end=9,
+        digest="ab",
+        failed=True,
+        tenant="t",
+        model="m",
+        choice=1,
+        at=1.5,
+    ),
 ]
 
 GOLDEN = {
@@ -183,6 +198,11 @@ GOLDEN = {
     "HistoryReply": (
         "86a474797065ac486973746f72795265706c79a763616c6c5f6964a163a6726573756c7481a26964a6726573705f31a4636f"
         "6465a96e6f745f666f756e64a76d657373616765a26e6fa5706172616da26964"
+    ),
+    "SafetyEvent": (
+        "8da474797065ab5361666574794576656e74aa726571756573745f6964a172a472756c65a56361726473a6616374696f6e"
+        "a6726564616374a9646972656374696f6ea6616e73776572a5737461727403a3656e6409a6646967657374a26162a66661"
+        "696c6564c3a674656e616e74a174a56d6f64656ca16da663686f69636501a26174cb3ff8000000000000"
     ),
 }
 
