@@ -58,7 +58,7 @@ class ChatRenderer:
         variables = kwargs | told | self._tokens
         variables["messages"] = as_dicts(messages, knows_developer=self._knows_developer, change=change, change_key=key)
         variables["tools"] = map_strings(list(request.tools), change, key) or None
-        variables["add_generation_prompt"] = True
+        variables.setdefault("add_generation_prompt", True)
         return self._template.render(variables)
 
 

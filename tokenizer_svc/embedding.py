@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from wire.errors import ContextLengthExceededError, InvalidRequestError
-from wire.messages import Prompt, Recalled, Request, pack_ids
+from wire.messages import Prompt, Recalled, Request, TokenizeCall, pack_ids
 from wire.model_card import ModelCard
 
 
@@ -38,6 +38,15 @@ class EmbeddingPrompts:
             num_tokens=sum(map(len, inputs)),
             lengths=tuple(map(len, inputs)),
         )
+
+    def tokenize(self, call: TokenizeCall) -> list[int]:
+        """Return the ids of a text. Raises InvalidRequestError for a conversation."""
+        if call.request.kind != "text":
+            raise InvalidRequestError(f"{self._card.name} has no chat template", param="messages")
+        ids: list[int] = self._tokenizer.encode_batch_fast(
+            [call.request.prompt_text], add_special_tokens=call.add_special_tokens
+        )[0].ids
+        return ids
 
     def _checked(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         if not ids or min(ids) < 0 or max(ids) >= self._card.vocab_size:

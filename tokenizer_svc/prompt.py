@@ -19,9 +19,11 @@ from tokenizer_svc.template import check_kwargs
 from tokenizer_svc.truncation import num_to_drop, num_turns, without_oldest
 from wire import block_hash
 from wire.errors import ContextLengthExceededError, InvalidRequestError
-from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, pack_ids, unpack_ids
+from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, TokenizeCall, pack_ids, unpack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
+
+_COUNTED_CONTEXTS = 4  # a text that is too long is counted, so that a client sees by how much; not just any text
 
 
 class PromptBuilder:
@@ -60,6 +62,17 @@ class PromptBuilder:
             raise InvalidRequestError("the prompt is empty, and this model has no token to begin with", param="prompt")
         return self._prompt(ids, request, param="prompt")
 
+    def tokenize(self, call: TokenizeCall) -> list[int]:
+        """Return the ids that `/tokenize` shows, also of what is longer than the context."""
+        request = call.request
+        if request.kind == "text":
+            self._refuse_early(request.prompt_text, param="prompt", contexts=_COUNTED_CONTEXTS)
+            ids = self._encoder.encode(request.prompt_text)
+            return [*self._first_ids, *ids] if call.add_special_tokens else ids
+        messages = self._checked_messages(request.messages, request)
+        thinking, follows = self.thinking(request), call.add_generation_prompt
+        return self.encode_chat(request, messages, thinking, [], answer_follows=follows, contexts=_COUNTED_CONTEXTS)[1]
+
     def _checked_ids(self, raw: bytes) -> list[int]:
         ids = unpack_ids(raw)
         if ids and not (min(ids) >= 0 and max(ids) < self.card.vocab_size):
@@ -67,11 +80,7 @@ class PromptBuilder:
         return ids or list(self._first_ids)
 
     def _chat(self, request: Request, recalled: Recalled) -> Prompt:
-        check_kwargs(request.template_kwargs)
-        messages = [without_tags(message) for message in (*recalled.messages, *request.messages)]
-        if not messages:
-            raise InvalidRequestError("messages must hold at least one message", param="messages")
-        check_roles(messages)
+        messages = self._checked_messages((*recalled.messages, *request.messages), request)
         candidates = _Candidates(self, request, messages, unpack_ids(recalled.prompt_ids))
         dropped = 0
         if request.conversation is not None and request.conversation.truncation == "auto":
@@ -83,15 +92,30 @@ class PromptBuilder:
         num_dropped = len(messages) - len(without_oldest(messages, dropped))
         return self._prompt(ids, request, thinking=candidates.thinking, text=text, num_dropped=num_dropped)
 
+    def _checked_messages(self, messages: Sequence[ChatMessage], request: Request) -> list[ChatMessage]:
+        check_kwargs(request.template_kwargs)
+        if not messages:
+            raise InvalidRequestError("messages must hold at least one message", param="messages")
+        check_roles(messages)
+        return [without_tags(message) for message in messages]
+
     def encode_chat(
-        self, request: Request, messages: Sequence[ChatMessage], thinking: reasoning.Thinking, stored: list[int]
+        self,
+        request: Request,
+        messages: Sequence[ChatMessage],
+        thinking: reasoning.Thinking,
+        stored: list[int],
+        *,
+        answer_follows: bool = True,
+        contexts: int = 1,
     ) -> tuple[str, list[int]]:
-        """Return prompt text (with stand-ins) and ids of a conversation."""
+        """Return prompt text (with stand-ins) and ids of a conversation, up to where an answer begins."""
         for extra in (reasoning.SCAFFOLD if thinking.scaffold else "", request.instructions):
             messages = with_system(messages, extra) if extra else messages
-        text = self._renderer.render(messages, request, reasoning.variables(thinking, self._renderer.source))
-        text += self._encoder.marks.place(thinking.opening)
-        self._refuse_early(text, param="messages")
+        told = reasoning.variables(thinking, self._renderer.source) | {"add_generation_prompt": answer_follows}
+        text = self._renderer.render(messages, request, told)
+        text += self._encoder.marks.place(thinking.opening) if answer_follows else ""
+        self._refuse_early(text, param="messages", contexts=contexts)
         ids, _ = splice(self._encoder, stored, text)
         missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
         return text, [*missing, *ids]
@@ -100,9 +124,9 @@ class PromptBuilder:
         """Return how a request thinks with this model."""
         return reasoning.choose(request, self._renderer.source)
 
-    def _refuse_early(self, text: str, *, param: str) -> None:
+    def _refuse_early(self, text: str, *, param: str, contexts: int = 1) -> None:
         least = self._encoder.at_least(text)
-        if least > self.card.max_model_len:
+        if least > self.card.max_model_len * contexts:
             raise self._too_long(f"at least {least}", param)
 
     def _too_long(self, num_tokens: str, param: str) -> ContextLengthExceededError:

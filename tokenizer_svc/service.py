@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from tokenizer_svc.calls import TokenizeDesk
 from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.embedding import EmbeddingPrompts
 from tokenizer_svc.prompt import PromptBuilder
@@ -18,7 +19,7 @@ from wire import topics
 from wire.bus import Bus
 from wire.desk import Step, serve_desk
 from wire.errors import ModelNotFoundError
-from wire.messages import Job, Prompt, Recalled, Request
+from wire.messages import Job, Prompt, Recalled, Request, TokenizeCall
 from wire.model_card import ModelCard
 
 
@@ -29,13 +30,17 @@ class Builder(Protocol):
         """Return the prompt of a request."""
         ...
 
+    def tokenize(self, call: TokenizeCall) -> list[int]:
+        """Return the ids that a call asks for."""
+        ...
+
 
 class TokenizerDesk:
     """Builds prompts in worker threads of its own, so that a long text or a slow template delays nobody else."""
 
     def __init__(self, builders: Mapping[str, Builder], *, threads: int) -> None:
         self._builders = builders
-        self._limiter = anyio.CapacityLimiter(threads)
+        self.limiter = anyio.CapacityLimiter(threads)
 
     async def handle(self, job: Job, record: dict[str, Any]) -> Step:
         """Take a job's request and what the history desk recalled; hand on its prompt."""
@@ -43,7 +48,7 @@ class TokenizerDesk:
         if builder is None:
             raise ModelNotFoundError(f"no model {job.model!r} is served here", param="model")
         request, recalled = record["request"], record.get("recalled")
-        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, limiter=self._limiter)
+        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, limiter=self.limiter)
         # Nothing of an embedding is cached by prefix: the next to see it is the balancer.
         next_desk = topics.balancer if request.kind == "embedding" else topics.prefix
         return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})
@@ -64,6 +69,7 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
             group="tokenizer",
             consumer=f"tokenizer-{os.urandom(6).hex()}",
             handle=desk.handle,
+            on_message=TokenizeDesk(bus, builders, desk.limiter).on_message,
             concurrency=4 * settings.tokenizer_threads,
             fields=("request", "recalled"),
             task_status=task_status,

@@ -506,6 +506,31 @@ class SafetyEvent(Message, frozen=True, kw_only=True):
     at: float = 0.0
 
 
+class TokenizeCall(Message, frozen=True, kw_only=True):
+    """Edge -> tokenizer: what are the ids of this request's text, or of its conversation?
+
+    `add_special_tokens` is for texts, `add_generation_prompt` for conversations: do the ids go on to the place where an
+    answer begins?
+    """
+
+    call_id: str
+    edge: str
+    request: Request
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    deadline: float = 0.0
+
+
+class TokenizeReply(Message, frozen=True, kw_only=True):
+    """Tokenizer -> edge: packed `token_ids`, or an error code with a message."""
+
+    call_id: str
+    token_ids: bytes = b""
+    code: str | None = None
+    message: str = ""
+    param: str | None = None
+
+
 AnyMessage = (
     Job
     | Turn
@@ -522,4 +547,6 @@ AnyMessage = (
     | HistoryCall
     | HistoryReply
     | SafetyEvent
+    | TokenizeCall
+    | TokenizeReply
 )

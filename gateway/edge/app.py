@@ -17,7 +17,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import ErrorBoundary, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes import chat, completions, conversations, health, models, responses
+from gateway.edge.routes import chat, completions, conversations, health, models, responses, tokenize
 from gateway.edge.routes.page import Page
 from wire.errors import HeadraceError
 
@@ -59,6 +59,8 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/conversations/{id}", conversations.update_conversation, methods=["POST"]),
         Route("/v1/conversations/{id}", conversations.delete_conversation, methods=["DELETE"]),
         Route("/v1/conversations/{id}/items", conversations.list_items, methods=["GET"]),
+        Route("/tokenize", tokenize.tokenize, methods=["POST"]),
+        Route("/detokenize", tokenize.detokenize, methods=["POST"]),
         Route("/v1/models", models.list_models, methods=["GET"]),
         Route("/v1/models/{id:path}", models.get_model, methods=["GET"]),
         Route("/health/live", health.live, methods=["GET"]),

@@ -24,6 +24,7 @@ from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
 from gateway.edge.settings import EdgeSettings
+from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.policy import SafetyPolicy
@@ -32,7 +33,7 @@ from gateway.postprocess.tools.styles import STYLES
 from wire import telemetry, topics
 from wire.bus import Bus
 from wire.errors import HeadraceError, ModelNotFoundError
-from wire.messages import Failure, HistoryReply, Job, ReplicaStatus, Request, Resubscribe, TokenBatch
+from wire.messages import Failure, HistoryReply, Job, ReplicaStatus, Request, Resubscribe, TokenBatch, TokenizeReply
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
@@ -75,6 +76,7 @@ class Edge:
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
+        self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(tuple(models))
         self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
         self._tasks = tasks
@@ -109,6 +111,8 @@ class Edge:
                 self.inflight.fail(message, from_failure(message))
             elif isinstance(message, HistoryReply):
                 self.history.deliver(message)
+            elif isinstance(message, TokenizeReply):
+                self.tokenizer.deliver(message)
 
     async def watch_replicas(self, model: str) -> None:
         """Follow the heartbeats of a model's replicas."""

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.edge.jsontext import to_json
 from wire.errors import HeadraceError, InternalError, by_code
-from wire.messages import Failure, HistoryReply
+from wire.messages import Failure, HistoryReply, TokenizeReply
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ def from_failure(failure: Failure) -> HeadraceError:
     return kind(failure.message, param=failure.param, retry_after_s=_RETRY_AFTER_S if kind.retryable else None)
 
 
-def from_reply(reply: HistoryReply) -> HeadraceError:
-    """Return the error that the history desk answered with."""
+def from_reply(reply: HistoryReply | TokenizeReply) -> HeadraceError:
+    """Return the error that a desk answered a call with."""
     return by_code(reply.code or "")(reply.message, param=reply.param)
 
 

@@ -30,6 +30,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_pending_tokens: int = 16_384
     request_timeout_s: float = 600.0
     history_timeout_s: float = 10.0
+    tokenize_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
     safety_policy: str = ""
@@ -40,7 +41,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
         for name in ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("request_timeout_s", "history_timeout_s", "keep_alive_s", "send_timeout_s"):
+        for name in ("request_timeout_s", "history_timeout_s", "tokenize_timeout_s", "keep_alive_s", "send_timeout_s"):
             if not 0 < getattr(self, name) < 1e9:
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if not 0 <= self.port <= 65_535:

@@ -44,6 +44,8 @@ from wire.messages import (
     SamplingParams,
     TokenBatch,
     TokenChunk,
+    TokenizeCall,
+    TokenizeReply,
     TokenLogprob,
     ToolCall,
     Turn,
@@ -138,6 +140,14 @@ EXAMPLES: list[Any] = [
         choice=1,
         at=1.5,
     ),
+    TokenizeCall(
+        call_id="c",
+        edge="hr:edge:e",
+        request=Request(kind="text", model="m", prompt_text="hi"),
+        add_special_tokens=False,
+        deadline=2.5,
+    ),
+    TokenizeReply(call_id="c", token_ids=pack_ids([1, 2]), code="not_found", message="no", param="model"),
 ]
 
 GOLDEN = {
@@ -203,6 +213,15 @@ GOLDEN = {
         "8da474797065ab5361666574794576656e74aa726571756573745f6964a172a472756c65a56361726473a6616374696f6e"
         "a6726564616374a9646972656374696f6ea6616e73776572a5737461727403a3656e6409a6646967657374a26162a66661"
         "696c6564c3a674656e616e74a174a56d6f64656ca16da663686f69636501a26174cb3ff8000000000000"
+    ),
+    "TokenizeCall": (
+        "86a474797065ac546f6b656e697a6543616c6ca763616c6c5f6964a163a465646765a968723a656467653a65a77265717565"
+        "7374de0003a46b696e64a474657874a56d6f64656ca16dab70726f6d70745f74657874a26869b26164645f7370656369616c"
+        "5f746f6b656e73c2a8646561646c696e65cb4004000000000000"
+    ),
+    "TokenizeReply": (
+        "86a474797065ad546f6b656e697a655265706c79a763616c6c5f6964a163a9746f6b656e5f696473c4080100000002000000"
+        "a4636f6465a96e6f745f666f756e64a76d657373616765a26e6fa5706172616da56d6f64656c"
     ),
 }
 

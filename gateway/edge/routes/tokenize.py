@@ -1,0 +1,51 @@
+"""POST /tokenize and /detokenize: vLLM's routes, for clients that count."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.edge.edge import Edge, ServedModel
+from gateway.edge.jsontext import json_response
+from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.sampling import fail
+from gateway.edge.schema.tokenize import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenized,
+    token_texts,
+    translate_tokenize,
+)
+
+
+async def tokenize(request: Request) -> Response:
+    """Return the token ids of a text or a conversation."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), TokenizeRequest)
+    model = _model(edge, body.model)
+    asked = translate_tokenize(body, model.card)
+    with edge.admission.slot():
+        ids = await edge.tokenizer.token_ids(
+            asked,
+            add_special_tokens=body.add_special_tokens is not False,
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+    texts = await anyio.to_thread.run_sync(token_texts, ids, model.vocabulary) if body.return_token_strs else None
+    shown = {"count": len(ids), "max_model_len": model.card.max_model_len, "tokens": ids, "token_strs": texts}
+    return json_response(shown)
+
+
+async def detokenize(request: Request) -> Response:
+    """Return the text of token ids."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), DetokenizeRequest)
+    model = _model(edge, body.model)
+    text = await anyio.to_thread.run_sync(detokenized, body.tokens, model.card, model.vocabulary)
+    return json_response({"prompt": text})
+
+
+def _model(edge: Edge, name: str | None) -> ServedModel:
+    if name is None and len(edge.settings.models) > 1:
+        raise fail("model", "is missing, and several models are served.")
+    return edge.model(name if name is not None else edge.settings.models[0])

@@ -1,0 +1,35 @@
+"""Questions to the tokenizer desk: what a text or a conversation is in token ids."""
+
+from __future__ import annotations
+
+import secrets
+
+from gateway.edge.caller import Caller
+from wire import topics
+from wire.bus import Bus
+from wire.messages import Request, TokenizeCall, TokenizeReply, unpack_ids
+
+
+class TokenizerClient(Caller):
+    """Sends a TokenizeCall to the desk of the request's model, on any partition."""
+
+    def __init__(self, bus: Bus, edge: str, timeout_s: float, partitions: int) -> None:
+        super().__init__(bus, edge, timeout_s, desk="tokenizer")
+        self._partitions = partitions
+
+    async def token_ids(
+        self, request: Request, *, add_special_tokens: bool = True, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Return the ids of a request's prompt. Raises the desk's error, or DeadlineExceededError."""
+        call_id, deadline = self.new_call()
+        call = TokenizeCall(
+            call_id=call_id,
+            edge=self.edge,
+            request=request,
+            add_special_tokens=add_special_tokens,
+            add_generation_prompt=add_generation_prompt,
+            deadline=deadline,
+        )
+        reply = await self.ask(topics.tokenizer(secrets.randbelow(self._partitions), request.model), call)
+        assert isinstance(reply, TokenizeReply)
+        return unpack_ids(reply.token_ids)
