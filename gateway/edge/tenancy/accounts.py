@@ -1,0 +1,82 @@
+"""What a request means for those who pay: whose it is, whether it may come in now, and its entry in the ledger."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import anyio
+
+from gateway.edge.bill import Bill
+from gateway.edge.tenancy.caller import current
+from gateway.edge.tenancy.keyring import Keyring
+from gateway.edge.tenancy.limits import Limits, tokens_wanted
+from wire.bus import Bus
+from wire.errors import HeadraceError
+from wire.ledger import PATIENCE_S, Entry, Ledger
+from wire.messages import Job, Request
+
+logger = logging.getLogger(__name__)
+
+_LEASE_SLACK_S = 60.0
+
+
+class Accounts:
+    """The accounts of one edge. Without keys nobody is asked for anything, and there is only the ledger."""
+
+    def __init__(self, bus: Bus, keyring: Keyring | None = None) -> None:
+        self.keyring = keyring
+        self.limits = Limits(bus.route)
+        self.ledger = Ledger(bus.route)
+
+    def own(self, request: Request) -> Request:
+        """Return the request with whose it is."""
+        caller = current.get()
+        return request if caller is None else caller.stamp(request)
+
+    async def enter(self, request_id: str, request: Request, *, deadline: float) -> None:
+        """Ask the limits of the caller's key. Raises ForbiddenError or RateLimitError."""
+        caller = current.get()
+        if caller is not None:
+            await caller.enter(request_id, request, lease_s=deadline - time.time() + _LEASE_SLACK_S)
+
+    async def leave(self, job: Job, request: Request, bill: Bill, *, end: str) -> None:
+        """Account for a request that is over; what goes wrong is logged, since its answer is out."""
+        try:
+            used = bill.prompt_tokens + bill.completion_tokens
+            await self.release(job.request_id, request, used=used)
+            if used:
+                await self.ledger.write(_entry(job, request, bill, end))
+        except HeadraceError as error:
+            logger.error("request %s: not accounted for: %s", job.request_id, error.message)
+
+    async def release(self, request_id: str, request: Request, *, used: int) -> None:
+        """Give the limits back what a request did not use."""
+        key = self.keyring.by_id(request.key_id) if self.keyring is not None else None
+        if key is not None:
+            await self.limits.leave(key, request_id, tokens_wanted(request), used=used)
+
+    async def keep(self) -> None:
+        """Account for what dead edges left, until cancelled."""
+        while True:
+            await anyio.sleep(PATIENCE_S / 2)
+            try:
+                await self.ledger.sweep()
+            except HeadraceError as error:
+                logger.warning("the ledger was not swept: %s", error.message)
+
+
+def _entry(job: Job, request: Request, bill: Bill, end: str) -> Entry:
+    return Entry(
+        request_id=job.request_id,
+        model=request.model,
+        end=end,
+        attempt=job.attempt,
+        tenant=request.tenant,
+        key_id=request.key_id,
+        prompt_tokens=bill.prompt_tokens,
+        cached_tokens=bill.cached_tokens,
+        reasoning_tokens=bill.reasoning_tokens,
+        completion_tokens=bill.completion_tokens,
+        at=time.time(),
+    )
