@@ -1,4 +1,4 @@
-"""The command line: up, serve, pull, chat, bench, doctor. Each command's work is in the module of its name."""
+"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger. A command's work is in the module of its name."""
 
 from __future__ import annotations
 
@@ -119,6 +119,73 @@ def doctor() -> None:
     from headrace import doctor as command
 
     raise typer.Exit(command.main())
+
+
+@app.command()
+def ledger(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's requests.")] = None,
+    after: Annotated[str, typer.Option(help="Only entries behind the one of this id.")] = "-",
+    sums: Annotated[bool, typer.Option("--sum", help="Totals by tenant and model instead of entries.")] = False,
+) -> None:
+    """Print what requests cost: prompt, cached, reasoning and completion tokens, one JSON object a line."""
+    from headrace import ledger as command
+    from headrace.settings import UpSettings
+
+    try:
+        settings = wire_settings.load(UpSettings)
+    except SettingsError as error:
+        _fail(str(error))
+    raise typer.Exit(command.main(settings, tenant=tenant, after=after, sums=sums))
+
+
+_KEY_FILE = typer.Option("--file", envvar="HEADRACE_API_KEYS", help="The file of keys.")
+keys = typer.Typer(help="API keys: make one, or show what stands in their file.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+
+
+@keys.command("add")
+def keys_add(
+    file: Annotated[Path, _KEY_FILE],
+    tenant: Annotated[str, typer.Argument(help="Who owns conversations, cached blocks and bills of the key.")],
+    name: Annotated[
+        str | None, typer.Option("--id", help="Name of the key in logs; the tenant's if not given.")
+    ] = None,
+    requests_per_minute: Annotated[int, typer.Option(help="0: no limit.")] = 0,
+    tokens_per_minute: Annotated[int, typer.Option(help="0: no limit.")] = 0,
+    max_concurrent: Annotated[int, typer.Option(help="0: no limit.")] = 0,
+    priority: Annotated[int, typer.Option(help="Of its requests; lower goes first.")] = 0,
+    model: Annotated[list[str] | None, typer.Option(help="A model it may use; all if none is named.")] = None,
+) -> None:
+    """Make a key, add its digest to the file, and print the key."""
+    from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, hash_of
+    from headrace import keys as command
+
+    try:
+        wanted = ApiKey(
+            id=name or tenant,
+            tenant=tenant,
+            hash=hash_of(""),
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            max_concurrent=max_concurrent,
+            priority=priority,
+            models=tuple(model or ()),
+        )
+        typer.echo(command.add(file, wanted, Console(stderr=True)))
+    except (KeyFileError, ValueError) as error:
+        _fail(str(error))
+
+
+@keys.command("list")
+def keys_list(file: Annotated[Path, _KEY_FILE]) -> None:
+    """Show the keys of the file."""
+    from gateway.edge.tenancy.key_file import KeyFileError
+    from headrace import keys as command
+
+    try:
+        command.show(file, Console())
+    except KeyFileError as error:
+        _fail(str(error))
 
 
 @app.command(context_settings={**_PASS_ON, "help_option_names": []})

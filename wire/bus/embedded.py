@@ -72,6 +72,12 @@ async def embedded_server(state_dir: str | Path) -> AsyncIterator[str]:
         os.close(lock)
 
 
+def running_url(state_dir: str | Path) -> str | None:
+    """Return the URL of a server that another process runs on this directory, if one does."""
+    path = _socket_path(Path(state_dir).resolve() / "bus")
+    return f"unix://{quote(str(path))}" if _answers(path) else None
+
+
 class _Server:
     def __init__(self, home: Path, lock: int) -> None:
         self.home, self.lock = home, lock

@@ -1,0 +1,65 @@
+"""`headrace ledger`: prints what requests cost, one JSON object a line, or summed up by tenant and model."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from contextlib import AsyncExitStack
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from headrace.settings import UpSettings
+from wire.bus import Bus
+from wire.bus.embedded import embedded_server, running_url
+from wire.errors import HeadraceError, StartError
+from wire.ledger import Entry, Ledger
+
+_COUNTS = ("prompt_tokens", "cached_tokens", "reasoning_tokens", "completion_tokens")
+
+
+async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: bool, console: Console) -> None:
+    """Read the ledger of the bus that is set, or of the laptop's own, which is started for it if it does not run."""
+    async with AsyncExitStack() as stack:
+        url = settings.redis_url or running_url(settings.state_dir) or ""
+        url = url or await stack.enter_async_context(embedded_server(settings.state_dir))
+        bus = await stack.enter_async_context(Bus.open(url))
+        totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * (1 + len(_COUNTS)))
+        async for entry_id, entry in Ledger(bus.route).read(after):
+            if tenant is not None and entry.tenant != tenant:
+                continue
+            if sums:
+                total = totals[entry.tenant, entry.model]
+                for at, count in enumerate((1, *(getattr(entry, name) for name in _COUNTS))):
+                    total[at] += count
+            else:
+                sys.stdout.write(_line(entry_id, entry))
+        if sums:
+            console.print(_table(totals))
+
+
+def _line(entry_id: str, entry: Entry) -> str:
+    return msgspec.json.encode({"id": entry_id, **msgspec.to_builtins(entry)}).decode() + "\n"
+
+
+def _table(totals: dict[tuple[str, str], list[int]]) -> Table:
+    table = Table("tenant", "model", "requests", *(name.removesuffix("_tokens") for name in _COUNTS))
+    for (tenant, model), counts in sorted(totals.items()):
+        table.add_row(tenant or "-", model, *map(str, counts))
+    return table
+
+
+def main(settings: UpSettings, *, tenant: str | None, after: str, sums: bool) -> int:
+    """Print the ledger; returns the exit code."""
+
+    async def read() -> None:
+        await run(settings, tenant=tenant, after=after, sums=sums, console=Console())
+
+    try:
+        anyio.run(read)
+    except (StartError, HeadraceError) as error:
+        Console(stderr=True).print(f"[bold red]headrace ledger:[/] {error}", highlight=False)
+        return 1
+    return 0
