@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from model_svc.engine.engine import Engine
+from model_svc.engine.matchers import LlguidanceMatchers
 from model_svc.engine.plan import Runner
 from model_svc.engine.reasoning import tag_bytes
 from model_svc.engine.request import EngineRequest
@@ -33,6 +34,7 @@ from model_svc.pipe import (
     ToEngine,
 )
 from wire.errors import HeadraceError
+from wire.grammar import grammar_tokenizer
 from wire.lifeline import die_with
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -111,13 +113,17 @@ def serve(pipe: EngineEnd) -> None:
         config = pipe.receive(wait=True)[0]
         assert isinstance(config, EngineConfig), "the first message configures the engine"
         path = Path(config.model_path)
+        card, vocabulary = ModelCard.load(path), Vocabulary.load(path)
+        # Made while the weights are read: it takes longer than the first request with a grammar should wait.
+        matchers = LlguidanceMatchers(lambda: grammar_tokenizer(vocabulary, card.eos_token_ids, card.vocab_size))
         runner = load_runner(config)
         engine = Engine(
             runner,
-            token_bytes=tag_bytes(Vocabulary.load(path)),
-            eos_token_ids=ModelCard.load(path).eos_token_ids,
+            token_bytes=tag_bytes(vocabulary),
+            eos_token_ids=card.eos_token_ids,
             policy=config.policy,
             inter_token_ms=config.inter_token_ms,
+            matchers=matchers,
         )
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
@@ -126,6 +132,7 @@ def serve(pipe: EngineEnd) -> None:
             EngineLoop(pipe, engine).run()
         finally:
             runner.close()
+            matchers.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the service is gone
     except Exception as error:

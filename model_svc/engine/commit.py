@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
 from model_svc.engine.reasoning import phase_marks
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
@@ -12,6 +13,7 @@ from model_svc.engine.sequence import Sequence, Status
 from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk, TokenLogprob
 
 _CERTAIN = TokenLogprob(0.0)  # of forced tokens
+_MIN_JUMP = 3  # fewer tokens that need no draw are drawn all the same: a step with a jump is dearer than others
 
 
 class Committer:
@@ -110,6 +112,14 @@ class Committer:
             if tracker is not None:
                 tracker.stop_token()
             return "stop"
+        grammar = seq.grammar
+        if grammar is not None and not grammar.take(token_id):
+            return "error"
+        reason = self._think(seq, token_id)
+        return reason if grammar is None else self._follow(seq, grammar, reason)
+
+    def _think(self, seq: Sequence, token_id: int) -> str | None:
+        stop, tracker = seq.stop, seq.reasoning
         if tracker is None:
             return "length" if seq.num_output_tokens >= stop.max_tokens else None
         rest = tracker.lands(token_id)
@@ -120,6 +130,25 @@ class Committer:
             return "length" if self._land(seq, rest) else None
         ended_by = "budget" if tracker.budget_spent else "client" if seq.ends_thinking else None
         return "length" if ended_by is not None and self.force_close(seq, ended_by) else None
+
+    def _follow(self, seq: Sequence, grammar: AnswerGrammar, reason: str | None) -> str | None:
+        """See what the grammar makes of the newest token: an answer that is whole, or tokens that need no draw."""
+        if grammar.whole:
+            return "stop"
+        if reason is not None or not grammar.governs:
+            return reason
+        if seq.num_pending:
+            seq.void_draws()  # thinking has ended here; they know nothing of the grammar
+        forced = () if seq.request.sampling.logprobs is not None else tuple(grammar.forced())
+        if len(forced) < _MIN_JUMP or not seq.stop.stop_ids.isdisjoint(forced):
+            return None
+        for token_id in self._put(seq, forced):
+            grammar.take(token_id)
+            if seq.reasoning is not None:
+                seq.reasoning.feed(token_id)
+        if grammar.whole:
+            return "stop"
+        return "length" if seq.num_output_tokens >= seq.stop.max_tokens else None
 
     def _fail(self, seq: Sequence) -> TokenChunk:
         # The bad values may sit in the KV: nobody shall hit these blocks again.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
+from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
@@ -19,7 +22,11 @@ from model_svc.engine.request import EngineRequest
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence
 from model_svc.engine.stopping import StopRule
-from wire.messages import TokenChunk
+from wire.errors import InvalidRequestError
+from wire.grammar import GrammarError
+from wire.messages import ReasoningPlan, TokenChunk
+
+_COMPILE_WAIT_S = 0.02  # then commands are looked at again
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -48,6 +55,7 @@ class Engine:
         policy: str = "fcfs",
         inter_token_ms: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
+        matchers: Matchers | None = None,
     ) -> None:
         self.scheduler = Scheduler(runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms)
         self._runner = runner
@@ -61,6 +69,9 @@ class Engine:
         self._in_flight: deque[tuple[ScheduledStep, Any]] = deque()
         self._choices: dict[str, list[Sequence]] = {}
         self._ready: list[TokenChunk] = []
+        self._matchers = matchers
+        self._constrained: list[Sequence] = []
+        self._open_tags: dict[bytes, OpenTag] = {}
 
     @property
     def has_work(self) -> bool:
@@ -73,6 +84,8 @@ class Engine:
         Raises InvalidRequestError or ContextLengthExceededError when it can never work.
         """
         max_tokens = admission.check(request, self._info)
+        if request.sampling.grammar is not None and self._matchers is None:
+            raise InvalidRequestError("this replica has no grammars", param=request.sampling.grammar.field or "tools")
         known = self._choices.get(request.request_id)
         if known is not None:
             if known[0].attempt >= request.attempt:
@@ -107,6 +120,8 @@ class Engine:
 
     def step(self) -> list[TokenChunk]:
         """Plan and submit a step, collect the one that is due, and return the chunks that came of it."""
+        if self._constrained:
+            self._check_grammars()
         chunks, self._ready = self._ready, []
         scheduled = self.scheduler.schedule()
         if scheduled is not None:
@@ -118,7 +133,10 @@ class Engine:
                 if chunk.finish_reason is not None:
                     self._drop_finished(chunk.request_id)
         else:
-            assert scheduled is not None or not self._choices, "requests wait, but nothing can be computed"
+            waiting = [seq.grammar.pending for seq in self._constrained if seq.grammar is not None and not seq.finished]
+            assert scheduled is not None or not self._choices or waiting, "requests wait, but nothing can be computed"
+            if scheduled is None and waiting and not chunks:
+                wait(waiting, timeout=_COMPILE_WAIT_S)
         return chunks
 
     def events(self) -> list[KvEvent]:
@@ -157,7 +175,34 @@ class Engine:
         if request.prompt.reasoning is not None:
             seq.reasoning = ReasoningTracker(request.prompt.reasoning, self._token_bytes)
             seq.sentence_ends = self._sentence_ends if seq.reasoning.lands_softly else b""
+        if request.sampling.grammar is not None and self._matchers is not None:
+            pending = self._matchers.start(request.sampling.grammar, self._info.vocab_size)
+            seq.grammar = AnswerGrammar(pending, seq.reasoning, self._open_tag(request.prompt.reasoning))
+            self._constrained.append(seq)
         return seq
+
+    def _open_tag(self, plan: ReasoningPlan | None) -> OpenTag | None:
+        """Return the tag with which a model may begin to think, if it may."""
+        if plan is None or plan.starts_open or plan.budget == 0 or not plan.open_tag:
+            return None
+        tag = plan.open_tag
+        if tag not in self._open_tags:
+            self._open_tags[tag] = OpenTag(tag, self._token_bytes, self._info.vocab_size)
+        return self._open_tags[tag]
+
+    def _check_grammars(self) -> None:
+        """End answers whose grammar cannot be compiled, or has come to a point where it allows nothing."""
+        self._constrained = [seq for seq in self._constrained if not seq.finished]
+        for seq in tuple(self._constrained):
+            assert seq.grammar is not None
+            try:
+                stuck = seq.grammar.ready() and seq.grammar.governs and not seq.num_pending
+                failed = stuck and seq.grammar.allowed() is None
+            except GrammarError:
+                failed = True
+            if failed:
+                self._ready.append(self._committer.finish(seq, "error"))
+                self._drop_finished(seq.request_id)
 
     def _replay(self, seq: Sequence) -> bool:
         """Bring a sequence to the state that its checkpoint implies; returns whether that already ended it."""
@@ -167,21 +212,38 @@ class Engine:
             reason, seq.stop_token = "stop", True
         elif len(output) >= seq.stop.max_tokens:
             reason = "length"
+        drawn = output[:-1] if seq.stop_token else output
+        fits = self._grammar_reader(seq, drawn)
         if seq.reasoning is not None:
-            self._replay_thinking(seq, seq.reasoning, output)
+            self._replay_thinking(seq, seq.reasoning, drawn, fits)
             if reason is None and seq.num_output_tokens >= seq.stop.max_tokens:
                 reason = "length"
+        elif drawn:
+            deque(map(fits, drawn), maxlen=0)
+        if seq.grammar is not None and drawn:
+            reason = "error" if seq.grammar.failed else "stop" if seq.grammar.whole else reason
         if reason is not None:
             self._ready.append(self._committer.finish(seq, reason))
         return reason is not None
 
-    def _replay_thinking(self, seq: Sequence, tracker: ReasoningTracker, output: list[int]) -> None:
-        seq.num_replayed = len(output)
+    def _grammar_reader(self, seq: Sequence, drawn: list[int]) -> Callable[[int], object]:
+        """Return what is to hear of each drawn token of a replay."""
+        if seq.grammar is None:
+            return lambda _token_id: None
+        if drawn:
+            with suppress(GrammarError):  # then it takes nothing
+                seq.grammar.wait()
+        return seq.grammar.take
+
+    def _replay_thinking(
+        self, seq: Sequence, tracker: ReasoningTracker, drawn: list[int], on_draw: Callable[[int], object]
+    ) -> None:
+        seq.num_replayed = len(drawn) + seq.stop_token
+        closed_at = () if seq.stop_token else seq.request.closed_at.get(seq.choice, ())
+        missing = tracker.replay(drawn, seq.stop.max_tokens, closed_at, on_draw)
         if seq.stop_token:
-            tracker.replay(output[:-1], seq.stop.max_tokens)
             tracker.stop_token()
             return
-        missing = tracker.replay(output, seq.stop.max_tokens, seq.request.closed_at.get(seq.choice, ()))
         if missing:
             seq.jump(missing)
         if tracker.budget_spent or seq.ends_thinking:

@@ -54,7 +54,7 @@ class ReasoningTracker:
 
     __slots__ = (
         "_at_sentence_end", "_changes", "_decided", "_held", "_matcher", "_out_phase", "_plan", "_token_bytes",
-        "_total", "ended_by", "num_tokens", "phase",
+        "_total", "behind_tag", "ended_by", "num_tokens", "phase",
     )  # fmt: skip
 
     def __init__(self, plan: ReasoningPlan, token_bytes: TokenBytes) -> None:
@@ -71,6 +71,7 @@ class ReasoningTracker:
         self._out_phase = self.phase
         self._decided: list[Runs] = []
         self._at_sentence_end = False
+        self.behind_tag = b""  # what the token that closed the last block held of the answer
 
     @property
     def budget_spent(self) -> bool:
@@ -142,6 +143,7 @@ class ReasoningTracker:
             self._changes.append((base + at + found[0], MARKUP))
             at += found[1]
             self._enter(base + at, "model")
+            self.behind_tag = data[at:]
         self._decide(self._total - self._matcher.num_held)
 
     def force(self, num_tokens: int, ended_by: str) -> None:
@@ -152,7 +154,13 @@ class ReasoningTracker:
             self._held.append((self._total, self._total + 1))
             self._total += 1
         self._enter(self._total, ended_by)
+        self.behind_tag = b""
         self._decide(self._total)
+
+    def seal(self) -> None:
+        """Look for no more tags: from here on everything is of the present phase."""
+        self.flush()
+        self._matcher = ByteMatcher(b"")
 
     def flush(self) -> None:
         """Decide that what is held back is ordinary text of its phase."""
@@ -177,10 +185,17 @@ class ReasoningTracker:
         decided, self._decided = self._decided, []
         return decided
 
-    def replay(self, token_ids: Sequence[int], max_tokens: int, closed_at: Sequence[int] = ()) -> tuple[int, ...]:
+    def replay(
+        self,
+        token_ids: Sequence[int],
+        max_tokens: int,
+        closed_at: Sequence[int] = (),
+        on_draw: Callable[[int], object] = lambda _token_id: None,
+    ) -> tuple[int, ...]:
         """Read what an earlier attempt generated, `closed_at` being where its client ended thinking.
 
-        Returns the rest of a forced close that the checkpoint cut.
+        `on_draw` hears of each token that was not forced, before it is read. Returns the rest of a forced close that
+        the checkpoint cut.
         """
         at = 0
         missing: tuple[int, ...] = ()
@@ -190,6 +205,7 @@ class ReasoningTracker:
                 forced = self.close_ids[: max_tokens - at]
                 self.force(len(forced), "client" if by_client else "budget")
             else:
+                on_draw(token_ids[at])
                 rest = self.lands(token_ids[at])
                 self.feed(token_ids[at])
                 at += 1

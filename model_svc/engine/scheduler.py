@@ -179,7 +179,7 @@ class Scheduler:
         for seq in tuple(self.waiting):
             if left <= 0 or not self._free_slots:
                 break
-            if seq.num_inflight or _waits_for_leader(seq):
+            if seq.num_inflight or seq.waits:
                 continue
             if not self._start(seq):
                 break
@@ -270,6 +270,7 @@ class Scheduler:
         landing_id, landing_bias = -1, 0.0
         if sample and seq.reasoning is not None and seq.reasoning.lands_softly:
             landing_id, landing_bias = seq.reasoning.landing(pending)
+        grammar = seq.grammar if sample else None
         self._items.append(
             SequenceStep(
                 slot=seq.slot,
@@ -281,6 +282,7 @@ class Scheduler:
                 new=new,
                 sample=sample,
                 output_index=seq.num_output_tokens + pending,
+                allow_bitmask=(grammar.allowed() or b"") if grammar is not None and grammar.governs else b"",
                 landing_id=landing_id,
                 landing_bias=landing_bias,
             )
@@ -297,9 +299,3 @@ class Scheduler:
         plan = StepPlan(step=self._step, sequences=tuple(self._items), freed_slots=tuple(sorted(freed)))
         self._step += 1
         return ScheduledStep(plan, self._planned, [seq.epoch for seq in self._planned], num_prefill_tokens)
-
-
-def _waits_for_leader(seq: Sequence) -> bool:
-    """Whether a further choice waits until the first one has computed the prompt that they share."""
-    leader = seq.leader
-    return leader is not None and not leader.prefilled and not leader.finished

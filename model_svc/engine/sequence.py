@@ -6,6 +6,7 @@ import sys
 from array import array
 from enum import Enum
 
+from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import NewSequence
 from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.request import EngineRequest, choice_seed
@@ -32,10 +33,11 @@ class Sequence:
 
     __slots__ = (
         "arrived_at", "attempt", "block_hashes", "block_table", "choice", "closed_at", "epoch", "finish_reason",
-        "first_scheduled_at", "first_token_at", "key", "leader", "logprobs", "num_blocks_sent", "num_cached_tokens",
-        "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens",
-        "num_registered", "num_replayed", "prefilled", "reasoning", "request", "request_id", "resync", "seed",
-        "sentence_ends", "slot", "started_output", "status", "stop", "stop_token", "token_ids",
+        "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "num_blocks_sent",
+        "num_cached_tokens", "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens",
+        "num_pending", "num_prompt_tokens", "num_registered", "num_replayed", "prefilled", "reasoning", "request",
+        "request_id", "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token",
+        "token_ids",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -51,6 +53,7 @@ class Sequence:
         self.finish_reason: str | None = None
         self.stop_token = False
         self.reasoning: ReasoningTracker | None = None
+        self.grammar: AnswerGrammar | None = None
         self.sentence_ends = b""
         self.closed_at = -1  # where the client has just ended thinking, until a chunk has told it
 
@@ -96,8 +99,18 @@ class Sequence:
         return self.status is Status.FINISHED
 
     @property
+    def waits(self) -> bool:
+        """Whether it cannot start yet: the first choice still computes the prompt they share, or a grammar compiles."""
+        leader = self.leader
+        if leader is not None and not leader.prefilled and not leader.finished:
+            return True
+        return self.grammar is not None and self.grammar.matcher is None
+
+    @property
     def max_pending(self) -> int:
         """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
+        if self.grammar is not None and self.grammar.governs:
+            return 0
         soft = self.reasoning is not None and self.reasoning.lands_softly
         return 1 if soft else sys.maxsize
 
@@ -120,6 +133,13 @@ class Sequence:
         self.num_pending = 0
         self.epoch += 1
         self.resync = self.slot >= 0  # the runner counted the void draw, and has not seen these ids
+
+    def void_draws(self) -> None:
+        """Give up the draws in flight: the last token is computed again, for a draw under other rules."""
+        self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids) - 1)
+        self.num_pending = 0
+        self.epoch += 1
+        self.resync = self.slot >= 0
 
     def hashes(self, num_blocks: int, block_size: int) -> list[bytes]:
         """Return the names of the first full blocks (at most `num_blocks`), extending the chain where needed."""

@@ -152,7 +152,10 @@ class ScriptedRunner:
         return slot.table[position // block_size] * block_size + position % block_size
 
     def _is_barred(self, token: int, item: SequenceStep, slot: _Slot) -> bool:
-        """Whether min_tokens forbids this id here."""
+        """Whether min_tokens or a grammar forbids this id here."""
+        mask = item.allow_bitmask
+        if mask and not mask[token >> 3] >> (token & 7) & 1:
+            return True
         return item.output_index < slot.new.sampling.min_tokens and token in slot.new.stop_token_ids
 
     @staticmethod
@@ -170,7 +173,9 @@ class ScriptedRunner:
         token = self._reply(slot.tokens, item.output_index, slot.new.seed)
         if token is None:
             return SampledToken(slot=item.slot, token_id=-1)
-        while self._is_barred(token, item, slot):
+        for _ in range(self._info.vocab_size):  # where nothing is allowed a runner draws something all the same
+            if not self._is_barred(token, item, slot):
+                break
             token = (token + 1) % self._info.vocab_size
         if self._yields(item, slot):
             token = item.landing_id

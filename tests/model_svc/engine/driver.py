@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_svc.engine.engine import Engine
+from model_svc.engine.grammar import Matchers
 from model_svc.engine.request import EngineRequest
 from tests.model_svc.engine.oracle import Received
 from tests.model_svc.scripted_runner import Reply, ScriptedRunner
@@ -22,7 +23,7 @@ class Driver:
     """An engine, its runner, and all that came out."""
 
     def __init__(self, reply: Reply, *, policy: str = "fcfs", token_bytes: Any = one_byte, inter_token_ms: float = 0.0,
-                 **sizes: int) -> None:  # fmt: skip
+                 matchers: Matchers | None = None, **sizes: int) -> None:  # fmt: skip
         self.runner = ScriptedRunner(reply, **sizes)
         self.now = 0.0
         self.engine = Engine(
@@ -32,6 +33,7 @@ class Driver:
             policy=policy,
             inter_token_ms=inter_token_ms,
             clock=lambda: self.now,
+            matchers=matchers,
         )
         self.chunks: list[TokenChunk] = []
         self.received: dict[tuple[str, int], Received] = {}
