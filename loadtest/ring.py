@@ -1,21 +1,27 @@
 """What the ring adds: real desks over a real bus, and a replica that costs nothing.
 
-    python -m loadtest.ring [--requests 400] [--concurrency 1] [--words 40]
+    python -m loadtest.ring [--requests 400] [--concurrency 1] [--words 40] [--split]
 
 The time from the HTTP request to the first text is then what edge, history, tokenizer, prefix desk, balancer and five
-hops cost. Desks run in one process, as `headrace up` runs them, the replica and the client in another; all share the
-machine's cores.
+hops cost. Desks run in one process, as `headrace up` runs them, or (`--split`) each in its own; the replica and the
+client in another; all share the machine's cores. Processor time and round trips to the bus say more than the clock on
+a machine that has other work: both are printed for one request, round trips by the server's own account (MONITOR).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -23,6 +29,7 @@ import httpx
 from loadtest.bench import closed_loop
 from loadtest.client import Sample, new_client
 from loadtest.echo_replica import EchoReplica
+from loadtest.monitor import BESIDE, watched
 from loadtest.report import percentile
 from loadtest.workload import chat_bodies
 from wire.bus import Bus
@@ -32,6 +39,7 @@ from wire.vocabulary import Vocabulary
 
 MODEL = "smollm2-135m-instruct"
 DESKS = "history,tokenizer,prefix,balancer,edge"
+COUNTED = 40
 
 
 def _free_port() -> int:
@@ -52,29 +60,73 @@ async def _until_ready(client: httpx.AsyncClient) -> None:
             await anyio.sleep(0.05)
 
 
-async def measure(options: argparse.Namespace) -> list[Sample]:
-    """Start a ring without a model, load it, return the samples."""
+class Ring:
+    """A running ring without a model, and what its processes have used."""
+
+    def __init__(self, url: str, desks: Sequence[subprocess.Popen[bytes]], client: httpx.AsyncClient) -> None:
+        self.url, self.client = url, client
+        self._desks = desks
+
+    def cpu_s(self) -> float:
+        """Return the processor time that the desks have used so far."""
+        return sum(_cpu_s(desk.pid) for desk in self._desks)
+
+    async def load(self, bodies: Sequence[dict[str, Any]], concurrency: int) -> list[Sample]:
+        """Send requests, so many at a time."""
+        return await closed_loop(self.client, bodies, concurrency)
+
+    async def trips(self, bodies: Sequence[dict[str, Any]]) -> Counter[str]:
+        """Send requests one by one; return the commands that reached the server meanwhile, but for heartbeats."""
+        async with watched(self.url) as commands:
+            await self.load(bodies, 1)
+        return Counter(name for name in commands if name not in BESIDE)
+
+
+@asynccontextmanager
+async def running(options: argparse.Namespace) -> AsyncIterator[Ring]:
+    """Start a ring without a model and warm it up."""
     port = _free_port()
     vocabulary = Vocabulary.load(Path(default_model_dir()) / MODEL)
     token_id = next(n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == b" river")
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         async with embedded_server(folder) as url, Bus.open(url) as bus, anyio.create_task_group() as tasks:
             await tasks.start(EchoReplica(bus, MODEL, token_id).serve)
-            command = [sys.executable, "-m", "headrace", "serve", DESKS, f"--redis-url={url}", f"--port={port}"]
-            desks = subprocess.Popen([*command, "--models", MODEL])  # noqa: ASYNC220 - starts at once
+            desks = _start_desks(DESKS.split(",") if options.split else [DESKS], url, port)
             try:
                 async with new_client(f"http://127.0.0.1:{port}", options.concurrency, None) as client:
                     await _until_ready(client)
-                    words = (options.words, options.words)
-                    bodies = chat_bodies(MODEL, seed=0, input_words=words, output_tokens=(1, 1))
-                    await closed_loop(client, [next(bodies) for _ in range(50)], options.concurrency)
-                    wanted = [next(bodies) for _ in range(options.requests)]
-                    samples = await closed_loop(client, wanted, options.concurrency)
+                    yield Ring(url, desks, client)
             finally:
-                desks.terminate()
-                desks.wait(30)
+                for desk in desks:
+                    desk.terminate()
+                for desk in desks:
+                    desk.wait(30)
             tasks.cancel_scope.cancel()
-    return samples
+
+
+def _start_desks(roles: Sequence[str], url: str, port: int) -> list[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "headrace", "serve"]
+    own = {role: [f"--port={port}"] if "edge" in role else [] for role in roles}
+    common = [f"--redis-url={url}", f"--models={MODEL}", "--log-level=warning"]
+    return [subprocess.Popen([*command, role, *common, *own[role]]) for role in roles]
+
+
+def _cpu_s(pid: int) -> float:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(options: argparse.Namespace) -> tuple[list[Sample], float, Counter[str]]:
+    """Load a ring; return the samples, the desks' seconds of processor time, and the trips of `COUNTED` requests."""
+    words = (options.words, options.words)
+    bodies = chat_bodies(MODEL, seed=0, input_words=words, output_tokens=(1, 1))
+    async with running(options) as ring:
+        await ring.load([next(bodies) for _ in range(50)], options.concurrency)
+        wanted = [next(bodies) for _ in range(options.requests)]
+        before = ring.cpu_s()
+        samples = await ring.load(wanted, options.concurrency)
+        used_s = ring.cpu_s() - before
+        return samples, used_s, await ring.trips([next(bodies) for _ in range(COUNTED)])
 
 
 def main() -> int:
@@ -83,13 +135,17 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--words", type=int, default=40, help="words of each prompt")
+    parser.add_argument("--split", action="store_true", help="each desk in a process of its own")
     options = parser.parse_args()
-    samples = anyio.run(measure, options)
+    samples, used_s, trips = anyio.run(measure, options, backend_options={"use_uvloop": True})
     failed = [sample.error for sample in samples if sample.error]
     ttft = [1000 * sample.ttft_s for sample in samples if not sample.error]
     print(f"{platform.machine()}, {options.concurrency} at a time, prompts of {options.words} words")  # noqa: T201
     print(f"{len(ttft)} requests, {len(failed)} failed {failed[:1]}")  # noqa: T201
     print(f"TTFT added by the ring: p50 {percentile(ttft, 50):.2f} ms, p99 {percentile(ttft, 99):.2f} ms")  # noqa: T201
+    print(f"processor time of the desks: {1000 * used_s / len(samples):.2f} ms a request")  # noqa: T201
+    each = ", ".join(f"{name} {count / COUNTED:.1f}" for name, count in trips.most_common())
+    print(f"round trips to the bus: {trips.total() / COUNTED:.1f} a request ({each})")  # noqa: T201
     return int(bool(failed))
 
 

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from wire import telemetry
 from wire.bus import Bus, Consumer, Delivery
+from wire.bus.neighbours import Neighbour
 from wire.bus.options import MAX_DELIVERIES
 from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
 from wire.messages import RECORD_FIELDS, Job
@@ -95,15 +96,27 @@ class _Desk:
         self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
         self.freed = anyio.Event()
 
+    @property
+    def num_free(self) -> int:
+        return int(self.limiter.total_tokens) - self.num_held
+
     async def read(self, reader: Consumer) -> None:
+        wanted = 0  # what a read that waits on the server may bring; the rest of the room is for neighbours
         try:
             async with anyio.create_task_group() as tasks:
-                while True:
-                    while self.num_held >= self.limiter.total_tokens:
-                        await self.freed.wait()
-                    for delivery in await reader.read(int(self.limiter.total_tokens) - self.num_held):
-                        self.num_held += 1
-                        tasks.start_soon(self._work, reader, delivery)
+
+                def accept(delivery: Delivery) -> None:
+                    self.num_held += 1
+                    tasks.start_soon(self._work, reader, delivery)
+
+                neighbour = Neighbour(reader, self.fields, lambda: self.num_free > wanted, accept)
+                with self.bus.neighbours.sits(reader.stream, neighbour):
+                    while True:
+                        while self.num_free < 1:
+                            await self.freed.wait()
+                        wanted = (self.num_free + 1) // 2
+                        for delivery in await reader.read(wanted):
+                            accept(delivery)
         finally:
             with anyio.move_on_after(_LEAVE_S, shield=True):
                 await reader.leave()
@@ -144,7 +157,9 @@ class _Desk:
         started = time.perf_counter()
         wait_ms = max(0.0, (time.time() - delivery.published_at) * 1e3)
         with anyio.move_on_after(job.deadline - time.time()) as scope:
-            record = await self.bus.open_fields(job, self.fields)
+            record = delivery.record  # what came along is as new as the entry
+            if record is None:
+                record = await self.bus.open_fields(job, self.fields)
             if record is None:
                 raise RequestCancelledError("the request was cancelled, or its record expired")
             step = await self.handle(job, record)

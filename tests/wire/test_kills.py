@@ -6,7 +6,6 @@ on to the next one until a victim gets through unharmed, so a new await is a new
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from anyio.streams.text import TextReceiveStream
 from tests.wire import victim as desk
 from wire import topics
 from wire.bus import Bus, BusOptions
-from wire.desk import serve_desk
 from wire.messages import ConversationRef, Failure, Recalled, Request, Turn
 
 pytestmark = pytest.mark.anyio
@@ -111,17 +109,7 @@ async def count(bus: Bus, stream: str) -> int:
 async def bury(bus: Bus, bus_url: str, mode: str, is_over: Callable[[], Awaitable[bool]]) -> None:
     """Let a living desk take over what the dead one left."""
     async with Bus.open(bus_url, SURVIVOR) as survivor, anyio.create_task_group() as tasks:
-        serve = functools.partial(
-            serve_desk,
-            survivor,
-            name="history",
-            streams=[HISTORY],
-            group="history",
-            consumer="survivor",
-            handle=functools.partial(desk.handle, survivor, mode),
-            on_message=functools.partial(desk.finish, survivor),
-        )
-        tasks.start_soon(serve)
+        tasks.start_soon(desk.serve_desks, survivor, mode, "survivor")
         with anyio.fail_after(10):
             while not (await is_over() and await count(bus, HISTORY) == 0):
                 await anyio.sleep(0.005)
@@ -177,6 +165,30 @@ async def test_a_desk_killed_anywhere_in_a_hand_off_loses_and_doubles_nothing(
         assert await count(bus, EDGE) == 0
 
     steps = await kill_at_every_step(bus, bus_url, make_relay, "pass", begin, is_over, check)
+    assert steps >= 2 * 8
+
+
+async def test_two_desks_in_one_process_killed_anywhere_lose_and_double_nothing(
+    bus: Bus, bus_url: str, make_job: Any, make_relay: Any
+) -> None:
+    """The first hands its job to the second in the very script that adds the entry."""
+    job, prefix = make_job(), topics.prefix(0, "m")
+
+    async def begin() -> None:
+        for stream, group in ((HISTORY, "history"), (TOKENIZER, "tokenizer")):
+            await bus.route.call(stream, "XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
+        await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+
+    async def is_over() -> bool:
+        return await count(bus, prefix) > 0
+
+    async def check() -> None:
+        assert await count(bus, prefix) == 1
+        assert await count(bus, TOKENIZER) == 0
+        assert (await bus.record(0, "r1", "prompt"))["prompt"].num_tokens == 1
+        assert await count(bus, EDGE) == 0
+
+    steps = await kill_at_every_step(bus, bus_url, make_relay, "pair", begin, is_over, check)
     assert steps >= 2 * 8
 
 

@@ -16,7 +16,7 @@ from wire import topics
 from wire.bus import Bus, BusOptions, Delivery
 from wire.desk import Step, serve_desk
 from wire.errors import InvalidRequestError
-from wire.messages import Job, Recalled
+from wire.messages import Job, Prompt, Recalled
 
 OPTIONS = BusOptions(block_s=0.2, reply_timeout_s=5.0, claim_idle_s=30.0)
 
@@ -35,19 +35,44 @@ async def finish(bus: Bus, delivery: Delivery) -> None:
     await bus.finish(delivery)
 
 
-async def serve(url: str, mode: str) -> None:
-    """Serve the history desk of partition 0."""
-    async with Bus.open(url, OPTIONS) as bus:
+async def handle_further(bus: Bus, job: Job, record: dict[str, Any]) -> Step:
+    """Do the work of the next desk, which needs what the one before it wrote."""
+    await bus.record(job.partition, job.request_id, "request")
+    fields = {"prompt": Prompt(token_ids=b"", num_tokens=record["recalled"].version)}
+    return Step(to=topics.prefix(job.partition, job.model), fields=fields)
+
+
+async def serve_desks(bus: Bus, mode: str, consumer: str) -> None:
+    """Serve the history desk of partition 0; in mode "pair" the tokenizer desk sits beside it."""
+    async with anyio.create_task_group() as tasks:
+        if mode == "pair":
+            further = functools.partial(
+                serve_desk,
+                bus,
+                name="tokenizer",
+                streams=[topics.tokenizer(0, "m")],
+                group="tokenizer",
+                consumer=consumer,
+                handle=functools.partial(handle_further, bus),
+                fields=["recalled"],
+            )
+            await tasks.start(further)
         await serve_desk(
             bus,
             name="history",
             streams=[topics.history(0)],
             group="history",
-            consumer=f"victim-{os.getpid()}",
+            consumer=consumer,
             handle=functools.partial(handle, bus, mode),
             on_message=functools.partial(finish, bus),
             fields=["request"],
         )
+
+
+async def serve(url: str, mode: str) -> None:
+    """Serve until killed."""
+    async with Bus.open(url, OPTIONS) as bus:
+        await serve_desks(bus, mode, f"victim-{os.getpid()}")
 
 
 def main() -> None:

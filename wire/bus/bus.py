@@ -13,14 +13,16 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from wire import codec, topics
+from wire.bus.connection import Arg
 from wire.bus.consumer import Consumer
 from wire.bus.core import flat, record_of
 from wire.bus.delivery import Delivery, HandOff
+from wire.bus.neighbours import NOBODY, neighbours_at
 from wire.bus.options import RING_MAXLEN, BusOptions
 from wire.bus.placement import Placing
 from wire.bus.records import Records
 from wire.bus.route import Route
-from wire.bus.scripts import ADMIT, HAND_OFF
+from wire.bus.scripts import ADMIT, HAND_OFF, Script
 from wire.errors import OverloadedError, RequestCancelledError
 from wire.messages import Job
 
@@ -40,7 +42,7 @@ class Bus(Records, Placing):
         route = Route(url, options)
         try:
             await route.open()
-            yield cls(route, options)
+            yield cls(route, options, neighbours_at(url))
         finally:
             await route.aclose()
 
@@ -52,7 +54,7 @@ class Bus(Records, Placing):
         Raises OverloadedError when the first stream is full.
         """
         head = (self._nonce(), maxlen, int(ttl_s * 1000), time.time(), codec.encode(job))
-        outcome = await self.route.run(ADMIT, (record_of(job), to), *head, *flat(fields))
+        outcome = await self._pass_on(to, ADMIT, (record_of(job), to), head, fields)
         if outcome < 0:
             raise OverloadedError("too many requests are waiting", retry_after_s=1.0)
         return bool(outcome)
@@ -73,7 +75,7 @@ class Bus(Records, Placing):
         """
         keys = (delivery.stream, record_of(job), to)
         head = (delivery.group, delivery.entry_id, maxlen, time.time(), codec.encode(job))
-        outcome = await self.route.run(HAND_OFF, keys, *head, *flat(fields or {}))
+        outcome = await self._pass_on(to, HAND_OFF, keys, head, fields or {})
         if outcome == 3:
             raise OverloadedError("the next desk has too much waiting", retry_after_s=1.0)
         if outcome == 2:
@@ -83,6 +85,24 @@ class Bus(Records, Placing):
             return HandOff.CANCELLED if ours else HandOff.LOST
         delivery.close()
         return HandOff.DONE if outcome else HandOff.LOST
+
+    async def _pass_on(
+        self,
+        to: str,
+        script: Script,
+        keys: tuple[str, ...],
+        head: tuple[Arg, ...],
+        fields: Mapping[str, msgspec.Struct],
+    ) -> int:
+        """Run a script that adds an entry; a desk of this process that reads there and has room gets it at once."""
+        neighbour = self.neighbours.with_room(to)
+        if neighbour is None:
+            outcome: int = await self.route.run(script, keys, *head, *NOBODY, *flat(fields))
+            return outcome
+        with neighbour.asked():
+            reply = await self.route.run(script, keys, *head, *neighbour.words, *flat(fields))
+            neighbour.receive(reply)
+        return int(reply[0] if isinstance(reply, list) else reply)
 
     async def consume(
         self, stream: str, *, group: str, consumer: str, count: int = 16

@@ -86,11 +86,14 @@ class Server:
     async def call(self, *args: Arg) -> Any:
         """Send one command and return its reply; an error reply is raised as redis-py's exception for it."""
         async with self._slots:
-            return _one(await self._exchange([args]))
+            return _last(await self._exchange([args]))
 
-    async def call_blocking(self, *args: Arg) -> Any:
-        """Send one command that may wait on the server; takes no slot, so that readers cannot starve callers."""
-        return _one(await self._exchange([args]))
+    async def call_blocking(self, *args: Arg, before: Sequence[Command] = ()) -> Any:
+        """Send one command that may wait on the server; takes no slot, so that readers cannot starve callers.
+
+        Commands `before` it go in the same write; their replies are not returned, their errors are raised.
+        """
+        return _last(await self._exchange([*before, args]))
 
     async def call_many(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one write; error replies are returned in their places."""
@@ -100,7 +103,7 @@ class Server:
     async def ask(self, *args: Arg) -> Any:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
         async with self._slots:
-            return _one((await self._exchange([("ASKING",), args]))[1:])
+            return _last(await self._exchange([("ASKING",), args]))
 
     async def aclose(self) -> None:
         """Close what is idle."""
@@ -150,11 +153,11 @@ async def _reply(line: AbstractConnection) -> Any:
         return error  # an error reply is a reply: the line stays in step
 
 
-def _one(replies: list[Any]) -> Any:
-    reply = replies[0]
-    if isinstance(reply, ResponseError):
-        raise reply
-    return reply
+def _last(replies: list[Any]) -> Any:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+    return replies[-1]
 
 
 async def _drop(line: AbstractConnection) -> None:

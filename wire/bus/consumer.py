@@ -8,8 +8,9 @@ counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 Entry = tuple[bytes, list[bytes] | None, int]  # id, field and value in turn (None: trimmed away), times delivered
 
 _PAGE = 64
+_MALFORMED = (KeyError, ValueError, msgspec.MsgspecError)
 
 
 class Consumer:
@@ -42,6 +44,10 @@ class Consumer:
         self._claims = claims
         self._open: set[str] = set()
         self._missed_reply = True  # a consumer of this name may have lived before us
+        self._missed_gift = False
+        self._is_searching = False
+        self._num_receiving = 0
+        self._received = anyio.Event()
         self._next_claim = self._next_keep = self._next_sweep = 0.0
         self._delay_s = 0.0
 
@@ -64,6 +70,36 @@ class Consumer:
                 if deliveries:
                     return deliveries
 
+    @property
+    def may_receive(self) -> bool:
+        """Whether entries may come with others' replies now: not while we look for those whose reply was lost."""
+        return not self._is_searching
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Count a script that may deliver to us, until its reply has been worked off, or lost."""
+        self._num_receiving += 1
+        try:
+            yield
+        except BaseException:
+            self.look_again()
+            raise
+        finally:
+            self._num_receiving -= 1
+            if not self._num_receiving:
+                self._received.set()
+
+    def receive(self, entry_id: bytes, fields: list[bytes], record: dict[str, Any] | None) -> Delivery | None:
+        """Take an entry that came with the reply to somebody's script; None if it is better looked at in a read."""
+        try:
+            return self._delivery(entry_id.decode(), fields, 1, record)
+        except _MALFORMED:
+            return None
+
+    def look_again(self) -> None:
+        """Look soon for entries that are ours by the group's books and that we never saw."""
+        self._missed_gift = True
+
     async def keep_alive(self) -> None:
         """Tell the group that we still work on what we hold, so that nobody claims it."""
         self._next_keep = anyio.current_time() + self._bus.options.claim_idle_s / 3
@@ -80,6 +116,7 @@ class Consumer:
 
         Tried once: whoever leaves may not have the time to wait for a bus that is away.
         """
+        await self._none_receiving()
         self._open.clear()
         if self._claims:
             idle_ms = int(self._bus.options.claim_idle_s * 1000)
@@ -99,8 +136,8 @@ class Consumer:
                 await self._make_group_again(error)
 
     async def _look(self, count: int) -> list[Entry]:
-        if self._missed_reply:
-            if found := await self._own_pending(count):
+        if self._missed_reply or self._missed_gift:
+            if found := await self._search(count):
                 return found
             self._missed_reply = False
         if not self._claims:
@@ -124,6 +161,26 @@ class Consumer:
         reply = await self._bus.route.once(self.stream, *command, "STREAMS", self.stream, ">", blocking=True)
         self._missed_reply = False
         return [(entry_id, fields, 1) for entry_id, fields in reply[0][1]] if reply else []
+
+    async def _none_receiving(self) -> None:
+        while self._num_receiving:
+            self._received = anyio.Event()
+            await self._received.wait()
+
+    async def _search(self, count: int) -> list[Entry]:
+        """Find what was delivered to us in replies that got lost. What is on its way to us would look the same."""
+        self._is_searching = True
+        try:
+            await self._none_receiving()
+            self._missed_gift = False
+            found = await self._own_pending(count)
+            self._missed_gift = self._missed_gift or bool(found)  # there may be more
+            return found
+        except BaseException:
+            self._missed_gift = True
+            raise
+        finally:
+            self._is_searching = False
 
     async def _own_pending(self, count: int) -> list[Entry]:
         """Entries that are ours by the group's books although we never saw them."""
@@ -172,30 +229,34 @@ class Consumer:
         return deliveries
 
     async def _unwrap(self, entry_id: str, fields: list[bytes], times: int) -> Delivery | None:
-        values = fields_of(fields)
         try:
-            message = codec.decode_message(values[b"m"])
-            published_at = float(values.get(b"t", 0.0))
-        except (KeyError, ValueError, msgspec.MsgspecError) as error:
+            delivery = self._delivery(entry_id, fields, times)
+        except _MALFORMED as error:
             self._bus.counts.num_malformed += 1
             log.error("malformed entry %s on %s set aside: %r", entry_id, self.stream, error)
             await self._bus.set_aside(self.stream, self.group, entry_id, reason="malformed")
             return None
-        delivery = Delivery(
-            stream=self.stream,
-            group=self.group,
-            consumer=self.name,
-            entry_id=entry_id,
-            message=message,
-            published_at=published_at,
-            times_delivered=times,
-            open_ids=self._open,
-        )
         if times > MAX_DELIVERIES and self._claims:
             delivery.close()
             await self._bus.dead_letter(delivery, reason="its consumers died of it")
             return None
         return delivery
+
+    def _delivery(
+        self, entry_id: str, fields: list[bytes], times: int, record: dict[str, Any] | None = None
+    ) -> Delivery:
+        values = fields_of(fields)
+        return Delivery(
+            stream=self.stream,
+            group=self.group,
+            consumer=self.name,
+            entry_id=entry_id,
+            message=codec.decode_message(values[b"m"]),
+            published_at=float(values.get(b"t", 0.0)),
+            times_delivered=times,
+            open_ids=self._open,
+            record=record,
+        )
 
     async def _count_lost(self, entry_id: bytes) -> None:
         self._bus.counts.num_lost += 1

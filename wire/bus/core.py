@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,9 @@ from wire import codec, topics
 from wire.bus.options import BusOptions
 from wire.bus.route import Route
 from wire.messages import RECORD_FIELDS, Job
+
+if TYPE_CHECKING:
+    from wire.bus.neighbours import Neighbours
 
 
 class Counts(msgspec.Struct):
@@ -26,8 +29,9 @@ class Counts(msgspec.Struct):
 class Core:
     """Shared state of a Bus. `route` is open to desks that keep keys of their own."""
 
-    def __init__(self, route: Route, options: BusOptions) -> None:
+    def __init__(self, route: Route, options: BusOptions, neighbours: Neighbours) -> None:
         self.route = route
+        self.neighbours = neighbours
         self.options = options
         self.counts = Counts()
         self._name = os.urandom(6).hex()
@@ -57,3 +61,9 @@ def flat(fields: Mapping[str, Any]) -> list[bytes | str]:
 def fields_of(entry: list[bytes]) -> dict[bytes, bytes]:
     """Undo the flat form of a stream entry; a field without a value is dropped."""
     return dict(zip(entry[::2], entry[1::2], strict=False))
+
+
+def decoded(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, Any]:
+    """Decode record fields; missing ones are absent."""
+    pairs = zip(names, values, strict=True)
+    return {name: codec.decode(raw, RECORD_FIELDS[name]) for name, raw in pairs if raw is not None}

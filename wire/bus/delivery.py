@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from wire.messages import AnyMessage
 
@@ -18,10 +19,13 @@ class HandOff(enum.Enum):
 class Delivery:
     """A message and the entry that carried it; it is ours until it is handed on, finished, failed or set aside.
 
-    `published_at` is the sender's clock (Unix seconds). `times_delivered` counts this delivery too.
+    `published_at` is the sender's clock (Unix seconds). `times_delivered` counts this delivery too. `record` holds the
+    fields that came along with it, None if they must be asked for.
     """
 
-    __slots__ = ("_open", "consumer", "entry_id", "group", "message", "published_at", "stream", "times_delivered")
+    __slots__ = (
+        "_open", "consumer", "entry_id", "group", "message", "published_at", "record", "stream", "times_delivered"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Delivery:
         published_at: float = 0.0,
         times_delivered: int = 1,
         open_ids: set[str] | None = None,
+        record: dict[str, Any] | None = None,
     ) -> None:
         self.stream = stream
         self.group = group
@@ -42,6 +47,7 @@ class Delivery:
         self.message = message
         self.published_at = published_at
         self.times_delivered = times_delivered
+        self.record = record
         self._open = open_ids if open_ids is not None else set()
         self._open.add(entry_id)
 

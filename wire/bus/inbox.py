@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from wire import codec
+from wire.bus.connection import Command
 from wire.bus.core import fields_of
 from wire.bus.route import PASSING
 from wire.messages import AnyMessage
@@ -45,8 +46,10 @@ async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGene
     """Yield messages as they arrive, across reconnects; malformed ones are counted and skipped."""
     seen = _Seen()
     last = await _last_id(bus, stream) if start == "$" else start
+    read: list[bytes] = []  # and not yet removed
     while True:
-        entries = await _read(bus, stream, last)
+        entries = await _read(bus, stream, last, read)
+        read = [entry_id for entry_id, _ in entries] if trim else []
         if not entries and await _began_again(bus, stream, last):
             last = "0"
         for entry_id, fields in entries:
@@ -54,18 +57,18 @@ async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGene
             if message is not None:
                 yield message
             last = entry_id.decode()
-        if trim and entries:
-            # By name, not by a lowest id: the stream may have been deleted meanwhile and count from an earlier clock.
-            await bus.route.call(stream, "XDEL", stream, *(entry_id for entry_id, _ in entries))
 
 
-async def _read(bus: Core, stream: str, last: str) -> list[Any]:
+async def _read(bus: Core, stream: str, last: str, read: list[bytes]) -> list[Any]:
+    """Remove what was read, and in the same write wait for more."""
     block_ms = int(bus.options.block_s * 1000)
+    # By name, not by a lowest id: the stream may have been deleted meanwhile and count from an earlier clock.
+    removal: list[Command] = [("XDEL", stream, *read)] if read else []
     delay = 0.02
     while True:
         try:
             command = ("XREAD", "COUNT", _COUNT, "BLOCK", block_ms, "STREAMS", stream, last)
-            reply = await bus.route.once(stream, *command, blocking=True)
+            reply = await bus.route.once(stream, *command, blocking=True, before=removal)
         except PASSING as error:
             log.warning("bus lost while reading %s, again in %.2f s: %s", stream, delay, error)
             await anyio.sleep(delay)

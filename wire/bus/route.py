@@ -29,7 +29,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from wire.bus.connection import Arg, Server
+from wire.bus.connection import Arg, Command, Server
 from wire.bus.options import BusOptions
 from wire.bus.scripts import Script
 from wire.errors import OverloadedError, UnavailableError
@@ -113,12 +113,15 @@ class Route:
                 replies[place] = reply
         return replies
 
-    async def once(self, key: str, *args: Arg, blocking: bool = False) -> Any:
-        """Run a command once; only redirections of a cluster are followed."""
+    async def once(self, key: str, *args: Arg, blocking: bool = False, before: Sequence[Command] = ()) -> Any:
+        """Run a command once; only redirections of a cluster are followed.
+
+        `blocking`: it may wait on the server; commands of the same key `before` it go in the same write.
+        """
         server = self._owner(key)
         for _ in range(_MAX_REDIRECTS):
             try:
-                return await (server.call_blocking(*args) if blocking else server.call(*args))
+                return await (server.call_blocking(*args, before=before) if blocking else server.call(*args))
             except MovedError as moved:
                 server = self._server(moved.host, int(moved.port))
                 if self._owners:

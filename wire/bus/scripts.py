@@ -21,22 +21,45 @@ def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-ADMIT = _script("""
--- KEYS record, stream. ARGV nonce, max length, record ttl ms, now, message, field, value, ...
--- 1 admitted, 0 there already, -1 the stream is full. A repeat of the same call (same nonce) answers 1 again.
+# Who reads the stream in the sender's own process (see `wire.bus.neighbours`) is given the entry at once.
+_DELIVER = """
+local function deliver(stream, id, record, at)
+  if ARGV[at] == '' then return 1 end
+  -- A group that is not there is its reader's affair.
+  local found = redis.pcall('XREADGROUP', 'GROUP', ARGV[at], ARGV[at + 1], 'COUNT', 1, 'STREAMS', stream, '>')
+  if not found or found.err then return 1 end
+  local entry = found[1][2][1]
+  if entry[1] ~= id then return {1, entry[1], entry[2]} end -- an older one waited; its record is not ours to read
+  local last = at + 2 + ARGV[at + 2]
+  local fields = last > at + 2 and redis.call('HMGET', record, unpack(ARGV, at + 3, last)) or {}
+  return {1, entry[1], entry[2], fields}
+end
+"""
+
+ADMIT = _script(
+    _DELIVER
+    + """
+-- KEYS record, stream. ARGV nonce, max length, record ttl ms, now, message, reader's group, its name, number of fields
+-- it wants, their names, field, value, ...
+-- 1 admitted (or a list: 1, entry id, entry, wanted fields), 0 there already, -1 the stream is full. A repeat of the
+-- same call (same nonce) answers 1 again.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return redis.call('HGET', KEYS[1], 'admitted') == ARGV[1] and 1 or 0
 end
 if redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[2]) then return -1 end
-redis.call('HSET', KEYS[1], 'admitted', ARGV[1], unpack(ARGV, 6))
+redis.call('HSET', KEYS[1], 'admitted', ARGV[1], unpack(ARGV, 9 + ARGV[8]))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('XADD', KEYS[2], '*', 'm', ARGV[5], 't', ARGV[4])
-return 1
-""")
+local id = redis.call('XADD', KEYS[2], '*', 'm', ARGV[5], 't', ARGV[4])
+return deliver(KEYS[2], id, KEYS[1], 6)
+"""
+)
 
-HAND_OFF = _script("""
--- KEYS from, record, to. ARGV group, entry id, max length, now, message, field, value, ...
--- 1 done, 0 somebody else acknowledged it first, 2 cancelled or ended, 3 the next stream is full.
+HAND_OFF = _script(
+    _DELIVER
+    + """
+-- KEYS from, record, to. ARGV group, entry id, max length, now, message, reader's group, its name, number of fields it
+-- wants, their names, field, value, ...
+-- 1 done (or a list, as above), 0 somebody else acknowledged it first, 2 cancelled or ended, 3 the next stream is full.
 if redis.call('EXISTS', KEYS[2]) == 0 then return 2 end
 local marks = redis.call('HMGET', KEYS[2], 'cancelled', 'ended')
 if marks[1] or marks[2] then return 2 end
@@ -45,10 +68,12 @@ if full then return 3 end
 local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if acked == 0 then return 0 end
 redis.call('XDEL', KEYS[1], ARGV[2])
-if #ARGV > 5 then redis.call('HSET', KEYS[2], unpack(ARGV, 6)) end
-redis.call('XADD', KEYS[3], '*', 'm', ARGV[5], 't', ARGV[4])
-return 1
-""")
+local first = 9 + ARGV[8]
+if #ARGV >= first then redis.call('HSET', KEYS[2], unpack(ARGV, first)) end
+local id = redis.call('XADD', KEYS[3], '*', 'm', ARGV[5], 't', ARGV[4])
+return deliver(KEYS[3], id, KEYS[2], 6)
+"""
+)
 
 FINISH = _script("""
 -- KEYS stream, record (of a job that ends well). ARGV group, entry id. 1 if it was still ours to finish.

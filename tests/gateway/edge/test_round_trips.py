@@ -1,0 +1,31 @@
+"""What a request costs on the bus, by the server's own account: one trip a hop where desks share a process."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from loadtest.monitor import BESIDE, watched
+from tests.ring import Ring
+
+pytestmark = pytest.mark.anyio
+
+REQUESTS = 8
+
+
+async def test_each_hop_between_desks_of_one_process_is_one_round_trip(ring: Ring, bus_url: str) -> None:
+    body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
+    for _ in range(4):  # connections are open, scripts are known
+        assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
+    await ring.until_idle()
+    async with watched(bus_url) as commands:
+        for _ in range(REQUESTS):
+            assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
+    trips = Counter(name for name in commands if name not in BESIDE)
+    for hop in ("ADMIT job", "HAND_OFF history", "HAND_OFF tokenizer", "HAND_OFF prefix", "HAND_OFF balancer"):
+        assert trips[hop] == REQUESTS
+    reads = sum(trips[f"XREADGROUP {desk}"] for desk in ("history", "tokenizer", "prefix", "balancer"))
+    assert reads < REQUESTS  # they look round now and then; a hop needs none of it
+    assert trips["HMGET job"] <= 2 * REQUESTS  # the replica's and the edge's: no desk asks for the record
+    assert trips["XREAD edge"] <= trips["SEND edge"]
