@@ -1,4 +1,4 @@
-"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger. A command's work is in the module of its name."""
+"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger. The work is in the module of that name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fail(message: str, code: int = 2) -> None:
 
 @app.command()
 def up(
-    model: Annotated[str | None, typer.Option(help="Model to serve: of the catalogue or the model directory.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the catalogue or model directory; several: a,b.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Model processes to run.")] = None,

@@ -58,8 +58,12 @@ def test_a_seed_fixes_the_draw_and_another_changes_it(runner: TorchRunner) -> No
     assert generate(runner, WARM, seed=-(1 << 70)) != first  # any integer is a seed
 
 
-def test_a_sequence_that_starts_again_after_preemption_continues_as_if_nothing_was(runner: TorchRunner) -> None:
-    sampling = SamplingParams(temperature=1.0, frequency_penalty=0.8, repetition_penalty=1.3)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_sequence_that_starts_again_after_preemption_continues_as_if_nothing_was(
+    runner: TorchRunner, temperature: float
+) -> None:
+    # Without what was generated before, the greedy one would say its first tokens again.
+    sampling = SamplingParams(temperature=temperature, frequency_penalty=2.0, repetition_penalty=1.3)
     whole = generate(runner, sampling, 12, seed=9)
     again = Tracked(3, PROMPT + whole[:6], sampling=sampling, seed=9)
     again.num_prompt = len(PROMPT)
