@@ -19,6 +19,7 @@ from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
 from gateway.edge.routes import chat, completions, conversations, health, models, responses, tokenize
 from gateway.edge.routes.page import Page
+from gateway.edge.tenancy.gate import RATE_HEADERS, KeyGate
 from wire.errors import HeadraceError
 
 
@@ -32,10 +33,12 @@ def build_app(edge: Edge) -> ASGIApp:
                 CORSMiddleware,
                 allow_origins=settings.cors_origins,
                 allow_methods=["GET", "POST", "DELETE"],
-                allow_headers=["authorization", "content-type", "x-request-id"],
-                expose_headers=["x-request-id", "server-timing", "retry-after"],
+                allow_headers=["authorization", "content-type", "x-request-id", "x-api-key"],
+                expose_headers=["x-request-id", "server-timing", "retry-after", *RATE_HEADERS],
             )
         )
+    if edge.accounts.keyring is not None:
+        layers.append(Middleware(KeyGate, keyring=edge.accounts.keyring, limits=edge.accounts.limits))
     app = Starlette(
         routes=_routes(),
         middleware=layers,

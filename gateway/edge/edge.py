@@ -25,6 +25,7 @@ from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.tokenizer_client import TokenizerClient
+from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.policy import SafetyPolicy
@@ -67,8 +68,10 @@ class Edge:
         models: dict[str, ServedModel],
         tasks: TaskGroup,
         safety: SafetyPolicy | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self.settings = settings
+        self.accounts = accounts or Accounts(bus)
         self.bus = bus
         self.models = models
         self.safety = safety
@@ -159,8 +162,10 @@ class Edge:
         parent: SpanContext | None,
         bell: Bell | None = None,
     ) -> AsyncIterator[Generation]:
+        request = self.accounts.own(request)
         with request_span(request, operation, stream=stream, parent=parent) as span:
             job = self._job(request)
+            await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [self._pipeline(request, f"{job.request_id}:{n}") for n in range(request.sampling.n)]
                 generation = Generation(
@@ -221,6 +226,7 @@ class Edge:
             if not generation.ended:
                 await self._cancel(generation)
             await generation.settle_unfinished()
+            await self.accounts.leave(generation.job, generation.request, generation.bill, end=generation.outcome)
         except HeadraceError:
             logger.exception("request %s: its broken-off turn could not be stored", generation.job.request_id)
         finally:

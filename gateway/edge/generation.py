@@ -91,6 +91,13 @@ class Generation:
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason is not None)
 
     @property
+    def outcome(self) -> str:
+        """Return how the request ended: a finish reason, an error's code, or client_gone."""
+        if self.error is not None:
+            return self.error.code
+        return self.finish_reasons[0] if self.ended else "client_gone"
+
+    @property
     def num_tokens(self) -> int:
         """Return how many tokens were generated so far, over all choices."""
         return sum(choice.pipeline.num_tokens for choice in self._choices)

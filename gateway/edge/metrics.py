@@ -77,7 +77,7 @@ class Metrics:
         counts = (bill.prompt_tokens, bill.cached_tokens, bill.reasoning_tokens, answer)
         for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
-        self._ended.labels(self._end(generation), model).inc()
+        self._ended.labels(generation.outcome, model).inc()
 
     @contextmanager
     def time_embeddings(self, model: str) -> Iterator[Callable[[int], None]]:
@@ -101,12 +101,6 @@ class Metrics:
             self._duration.labels(*labels).observe(time.perf_counter() - started)
             self._tokens.labels("prompt", model).inc(tokens)
             self._ended.labels(end, model).inc()
-
-    @staticmethod
-    def _end(generation: Generation) -> str:
-        if generation.error is not None:
-            return generation.error.code
-        return generation.finish_reasons[0] if generation.ended else "client_gone"
 
     def render(self) -> bytes:
         """Return the exposition text."""

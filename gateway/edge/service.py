@@ -17,6 +17,8 @@ from gateway.edge.app import build_app
 from gateway.edge.edge import Edge, ServedModel
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
+from gateway.edge.tenancy.accounts import Accounts
+from gateway.edge.tenancy.keyring import Keyring
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.tools.styles import STYLES
 from wire.bus import Bus
@@ -30,13 +32,17 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
     """Run the edge until cancelled, then drain."""
     models = {name: await anyio.to_thread.run_sync(_load, settings, name) for name in settings.models}
     safety = await anyio.to_thread.run_sync(_load_policy, settings)
+    keyring = await anyio.to_thread.run_sync(_load_keys, settings)
     stop = anyio.Event()
     async with anyio.create_task_group() as outer:
         outer.start_soon(_set_when_cancelled, stop)
         with anyio.CancelScope(shield=True):
             async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
-                edge = Edge(settings, bus, models, tasks, safety)
+                edge = Edge(settings, bus, models, tasks, safety, Accounts(bus, keyring))
                 tasks.start_soon(edge.read_inbox)
+                tasks.start_soon(edge.accounts.keep)
+                if keyring is not None:
+                    tasks.start_soon(keyring.watch, settings.api_keys_poll_s)
                 for name in models:
                     tasks.start_soon(edge.watch_replicas, name)
                 async with anyio.create_task_group() as http:
@@ -64,6 +70,10 @@ def _load(settings: EdgeSettings, name: str) -> ServedModel:
     style = settings.tool_style(name) or card.tool_style
     tags = {tag: vocabulary.special[tag] for tag in STYLES[style](frozenset()).tags if tag in vocabulary.special}
     return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)
+
+
+def _load_keys(settings: EdgeSettings) -> Keyring | None:
+    return Keyring(Path(settings.api_keys).expanduser()) if settings.api_keys else None
 
 
 def _load_policy(settings: EdgeSettings) -> SafetyPolicy | None:

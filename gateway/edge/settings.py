@@ -15,7 +15,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     all). `cors_origins` are pages of other origins that may call; none by default. `max_pending_tokens` bounds what is
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
     `send_timeout_s` is cut off. `safety_policy` is the path of a policy file. `tool_styles` are entries `hermes` or
-    `model=hermes` that say how models write tool calls, if their chat templates do not tell.
+    `model=hermes` that say how models write tool calls, if their chat templates do not tell. `api_keys` is the path of
+    a file of keys, looked at again every `api_keys_poll_s`; without one nobody is asked for a key.
     """
 
     host: str = "127.0.0.1"
@@ -35,13 +36,15 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     send_timeout_s: float = 30.0
     safety_policy: str = ""
     tool_styles: tuple[str, ...] = ()
+    api_keys: str = ""
+    api_keys_poll_s: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("request_timeout_s", "history_timeout_s", "tokenize_timeout_s", "keep_alive_s", "send_timeout_s"):
+        for name in ("request_timeout_s", "history_timeout_s", "tokenize_timeout_s", "keep_alive_s", "send_timeout_s", "api_keys_poll_s"):
             if not 0 < getattr(self, name) < 1e9:
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if not 0 <= self.port <= 65_535:

@@ -20,6 +20,9 @@ from gateway.edge.tenancy.limits import Limits, Standing
 from wire.errors import AuthenticationError, ForbiddenError, HeadraceError
 
 _ANTHROPIC = "/v1/messages"
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{what}-{name}" for what in ("limit", "remaining", "reset") for name in ("requests", "tokens")
+)
 
 
 class KeyGate:
