@@ -21,7 +21,13 @@ SOURCES, OUTPUT = HERE / "src", HERE / "lib"
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 # Name of an instruction set -> flags; each is built from the same sources.
-_X86 = {"generic": (), "avx2": _AVX2, "avx2vnni": (*_AVX2, "-mavxvnni"), "avx512vnni": (*_AVX2, *_AVX512)}
+_X86 = {
+    "generic": (),
+    "avx2": _AVX2,
+    "avx2vnni": (*_AVX2, "-mavxvnni"),
+    "avx512vnni": (*_AVX2, *_AVX512),
+    "amx": (*_AVX2, *_AVX512, "-mamx-tile", "-mamx-int8"),
+}
 _ARM = {"generic": (), "neon": ("-march=armv8.2-a+dotprod",)}
 # No contraction of products and sums: a row's bits must not depend on how the compiler unrolled the rows beside it.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")

@@ -14,7 +14,7 @@ import psutil
 from kernels.native.build import OUTPUT
 
 # Best first, with the bits of `hr_machine` that each needs.
-_NEEDS = {"avx512vnni": 4, "avx2vnni": 2, "avx2": 1, "neon": 0, "generic": 0}
+_NEEDS = {"amx": 8, "avx512vnni": 4, "avx2vnni": 2, "avx2": 1, "neon": 0, "generic": 0}
 
 
 class Library:
@@ -33,7 +33,7 @@ class Library:
         self.pack.restype = None
         self.op_bytes = handle.hr_op_bytes
         self.op_bytes.restype = ctypes.c_int64
-        self.machine = handle.hr_machine
+        self.machine: int = handle.hr_machine()  # also asks Linux for AMX's registers, where the machine has them
         handle.hr_isa.restype = ctypes.c_char_p
         self.isa: str = handle.hr_isa().decode()
 
@@ -49,7 +49,7 @@ def available(folder: Path = OUTPUT) -> tuple[str, ...]:
     if not built:
         return ()
     try:  # any machine may load any build: only calling a kernel of it needs its instructions
-        machine = int(Library(folder / f"{built[-1]}.so").machine())
+        machine = Library(folder / f"{built[-1]}.so").machine
     except (OSError, AttributeError):
         return ()
     return tuple(name for name in built if not _NEEDS[name] or machine & _NEEDS[name])

@@ -1,6 +1,11 @@
 /* What a build can tell about itself and about the machine. */
+#define _GNU_SOURCE
 #include "ops.h"
 #include "simd.h"
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 const char *hr_isa(void) { return HR_ISA; }
 int64_t hr_op_bytes(void) { return sizeof(Op); }
@@ -20,7 +25,8 @@ static int all(uint32_t found, uint32_t wanted) { return (found & wanted) == wan
 #define BIT(n) (1u << (n))
 #endif
 
-/* Bits of instruction sets that this machine runs: 1 AVX2 with FMA and F16C, 2 AVX-VNNI, 4 AVX-512 with VNNI.
+/* Bits of instruction sets that this machine runs: 1 AVX2 with FMA and F16C, 2 AVX-VNNI, 4 AVX-512 with VNNI, 8 AMX on
+ * bytes, whose registers Linux must be asked for: a process has them from then on.
  * Asked of the processor itself: what __builtin_cpu_supports reads stays empty where the compiler's runtime is not
  * libgcc (Zig). Wide registers also need a system that saves them (XCR0). */
 int hr_machine(void) {
@@ -36,6 +42,9 @@ int hr_machine(void) {
   if (seven.a >= 1 && all(cpuid(7, 1).a, BIT(4))) found |= 2;
   uint32_t wide = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* AVX-512 F, DQ, BW, VL */
   if (all(saved, 0xe6) && all(seven.b, wide) && all(seven.c, BIT(11))) found |= 4;
+#if defined(__linux__)
+  if ((found & 4) && all(saved, 0x60000) && all(seven.d, BIT(24) | BIT(25)) && !syscall(SYS_arch_prctl, 0x1023, 18)) found |= 8;
+#endif
 #endif
   return found;
 }

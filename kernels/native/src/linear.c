@@ -125,9 +125,18 @@ INLINE void strips(int format, int rows, const Args *a, int64_t strip_at, int64_
   }
 }
 
+#if defined(__AMX_INT8__)
+#include "linear_amx.h"
+#else
+#define GROUP ROW_BLOCK + 1 /* never */
+#define amx_strip(format, a, strip_at, from, to) (from)
+#define tiles_ready()
+#define _tile_release()
+#endif
+
 #define FORMAT(name)                                                                                                   \
   static void run_##name(const Args *a, int64_t strip_at, int64_t from, int64_t to) {                                  \
-    int64_t t = from;                                                                                                  \
+    int64_t t = name != Q6_K && to - from >= GROUP ? amx_strip(name, a, strip_at, from, to) : from;                    \
     for (; t + 8 <= to; t += 8) strips(name, 8, a, strip_at, t);                                                       \
     if (t + 4 <= to) strips(name, 4, a, strip_at, t), t += 4;                                                          \
     if (t + 2 <= to) strips(name, 2, a, strip_at, t), t += 2;                                                          \
@@ -143,6 +152,8 @@ static int64_t items(const Op *op) { return op->shape == BY_COLUMN ? op->n[2] / 
 static void run(const Op *op, int64_t from, int64_t to) {
   Args a = {op->n[0], op->n[1], op->n[2], op->n[3], op->p[0], op->p[1], op->p[2], op->p[3], op->p[4]};
   int64_t second = a.N / 32; /* strips in each half */
+  int tiled = op->n[0] >= GROUP && op->n[4] != Q6_K;
+  if (tiled) tiles_ready();
   for (int64_t t = 0; t < a.T; t += ROW_BLOCK) {
     int64_t end = t + ROW_BLOCK < a.T ? t + ROW_BLOCK : a.T;
     for (int64_t item = from; item < to; item++) {
@@ -156,6 +167,7 @@ static void run(const Op *op, int64_t from, int64_t to) {
       }
     }
   }
+  if (tiled) _tile_release();
 }
 
 const OpType hr_linear = {items, run};

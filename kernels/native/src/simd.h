@@ -43,7 +43,11 @@ INLINE uint16_t hr_to_half(float f) { /* float to IEEE half, ties to even */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #include <immintrin.h>
 #define LANES 16
+#ifdef __AMX_INT8__
+#define HR_ISA "amx"
+#else
 #define HR_ISA "avx512vnni"
+#endif
 typedef __m512 vf;
 typedef __m512i vi, vb;
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }

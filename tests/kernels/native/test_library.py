@@ -19,6 +19,8 @@ def test_the_best_build_is_taken():
         pytest.skip("nothing is built")
     assert library.library().isa == names[0]
     assert set(names) <= set(build.variants("x86_64")) | set(build.variants("aarch64"))
+    bits = library.library().machine
+    assert names[0] == "amx" or not bits & 8
 
 
 def test_an_empty_folder_offers_nothing(tmp_path: Path):
@@ -76,5 +78,6 @@ def test_the_machine_is_known_as_the_system_knows_it(tmp_path: Path) -> None:
         4: {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     }
     expected = sum(bit for bit, names in needs.items() if names <= flags)
+    tiles = {"amx_tile", "amx_int8"} <= flags and expected & 4  # and the system may keep their registers to itself
     build.build(tmp_path, only=("generic",))
-    assert library.Library(tmp_path / "generic.so").machine() == expected
+    assert library.Library(tmp_path / "generic.so").machine in ({expected, expected | 8} if tiles else {expected})

@@ -9,7 +9,7 @@ from tests.kernels.native.blocks import random_weight
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("T", "N", "K"), [(1, 16, 256), (13, 45, 512), (70, 100, 256)])
+@pytest.mark.parametrize(("T", "N", "K"), [(1, 16, 256), (13, 45, 512), (70, 100, 256), (33, 20, 1280)])
 def test_products_are_those_of_rounded_activations(isa, close, format_name, T, N, K):
     weight, truth = random_weight(format_name, N, K)
     x = torch.randn(T, K)
