@@ -10,11 +10,16 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from gateway.edge.tenancy.caller import Caller
+from gateway.edge.tenancy.key_file import ApiKey, hash_of
+from gateway.edge.tenancy.limits import Limits
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.gateway.edge.tenancy.conftest import KeyFile
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import say
+from wire.bus import Bus
 from wire.ledger import Entry, Ledger
+from wire.messages import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -155,15 +160,12 @@ async def test_so_many_at_a_time(make_ring: MakeRing, key_file: KeyFile) -> None
                 await anyio.sleep(0.005)
 
 
-async def test_a_caller_puts_its_requests_back_but_never_before_its_rank(
-    make_ring: MakeRing, key_file: KeyFile
-) -> None:
-    key_file.write(alice={"priority": 5})
-    async with make_ring(api_keys=str(key_file.path)) as ring:
-        for asked in (-9, 9):
-            response = await ask(ring, "alice", priority=asked)
-            assert response.status_code == 200, response.text
-        assert [running.request.priority for running in ring.replica.requests] in ([5, 9], [5, 5])
+async def test_a_caller_may_put_its_requests_back_but_never_before_the_rank_of_its_key(bus: Bus) -> None:
+    key = ApiKey(id="a", tenant="t", hash=hash_of("a"), priority=5)
+    caller = Caller(key, Limits(bus.route))
+    stamped = [caller.stamp(Request(model="m", priority=asked)) for asked in (-9, 0, 9)]
+    assert [request.priority for request in stamped] == [5, 5, 9]
+    assert {(request.tenant, request.key_id) for request in stamped} == {("t", "a")}
 
 
 async def test_the_ledger_has_one_entry_for_each_way_a_request_can_end(guarded: Ring) -> None:
