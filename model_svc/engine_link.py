@@ -20,7 +20,7 @@ _STOP_S = 5.0
 
 # Idle OpenMP threads sleep instead of spinning: beside other work on 2 busy cores a step took 0.17 s instead of 1.5 s
 # (SmolLM2-135M, float32, torch 2.13). Whoever has a machine to itself may set it to ACTIVE.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+TORCH_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class EngineDiedError(StartError):
@@ -77,7 +77,7 @@ class EngineLink:
                 stdout=None,
                 stderr=None,
                 pass_fds=(theirs.fileno(),),
-                env={**_ENVIRONMENT, **os.environ},
+                env={**TORCH_ENVIRONMENT, **os.environ},
             )
         pipe = ServiceEnd(ours)
         try:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import secrets
 
 import anyio
 from anyio.abc import TaskStatus
 
 from model_svc.drain import drain
-from model_svc.engine_link import EngineDiedError, EngineLink
+from model_svc.engine_link import TORCH_ENVIRONMENT, EngineDiedError, EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.replica import Replica
 from model_svc.settings import ModelSettings
@@ -52,6 +53,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
             try:
                 if _embeds(settings):
                     # Imported where it is needed: this process does without torch when it has an engine.
+                    os.environ.update({**TORCH_ENVIRONMENT, **os.environ})
                     embedding = importlib.import_module("model_svc.embedding.service")
                     await embedding.run(bus, heartbeat, settings, replica_id, stop, task_status)
                 else:

@@ -63,7 +63,9 @@ def _load(settings: ModelSettings) -> Embedder:
         torch.set_num_threads(settings.threads)
     path = settings.model_path(settings.served_model)
     max_len = min(ModelCard.load(path).max_model_len, settings.max_model_len or 1 << 31)
-    return Embedder(path, max_len=max_len, dtype=_DTYPES[settings.dtype], device=settings.device)
+    embedder = Embedder(path, max_len=max_len, dtype=_DTYPES[settings.dtype], device=settings.device)
+    embedder.embed([[0] * max_len], [None])  # the mapped weights come into memory now, not at the first request
+    return embedder
 
 
 def _info(embedder: Embedder, settings: ModelSettings) -> RunnerInfo:
