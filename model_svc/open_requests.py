@@ -27,6 +27,8 @@ class OpenRequest:
         self.error: HeadraceError | None = None
         self.cancelled = False
         self.submitted = False
+        self.closed_at: dict[int, tuple[int, ...]] = {}  # where the client ended thinking, by choice
+        self.closed_anew = False  # and the record does not say so yet
         self.wait_ms = wait_ms
         self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
         self.settled = anyio.Event()  # and the edge has all of it
@@ -45,6 +47,10 @@ class OpenRequest:
         if log is None:
             log = self.logs[chunk.choice] = TokenLog()
         log.add(chunk)
+        places = self.closed_at.get(chunk.choice, ())
+        if chunk.closed_at >= 0 and chunk.closed_at not in places:
+            self.closed_at[chunk.choice] = (*places, chunk.closed_at)
+            self.closed_anew = True
         if chunk.finish_reason is not None and self.finished:
             self.ended.set()
 

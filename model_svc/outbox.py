@@ -6,6 +6,7 @@ What waits here is bounded by what the open requests can generate; it lies in th
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import anyio
 
@@ -14,7 +15,7 @@ from model_svc.open_requests import OpenRequest, OpenRequests
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError
-from wire.messages import AnyMessage, BlocksEvicted, BlocksStored, TokenBatch, TokenChunk
+from wire.messages import AnyMessage, BlocksEvicted, BlocksStored, Closed, TokenBatch, TokenChunk
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Outbox:
                 taken.setdefault(request.edge, []).append((request, chunks))
         if not taken:
             return
+        await self._note_closings(dirty.values())
         batches = [
             (edge, TokenBatch(replica_id=self._replica_id, step=self._step, chunks=_all_chunks(requests)))
             for edge, requests in taken.items()
@@ -100,6 +102,18 @@ class Outbox:
         except HeadraceError as error:
             log.warning("tokens could not be sent: %r", error)
             return [edge for edge, _ in batches]
+
+    async def _note_closings(self, requests: Iterable[OpenRequest]) -> None:
+        """Write down where a client ended thinking before anybody sees what came of it: other attempts follow."""
+        for request in requests:
+            if not request.closed_anew:
+                continue
+            job = request.job
+            try:
+                await self._bus.update_record(job.partition, job.request_id, {"closed": Closed(at=request.closed_at)})
+                request.closed_anew = False
+            except HeadraceError as error:  # tried again with the next tokens
+                log.warning("request %s: where thinking was ended is not noted: %r", job.request_id, error)
 
     async def _send_events(self) -> None:
         events, self._events = self._events, []

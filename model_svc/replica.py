@@ -182,6 +182,7 @@ class Replica:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices = wanted.sampling.n
         request.submitted = True
+        request.closed_at = dict(closed.at) if closed is not None else {}
         engine_request = EngineRequest(
             request_id=job.request_id,
             prompt=prompt,
@@ -189,7 +190,7 @@ class Replica:
             attempt=job.attempt,
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
             priority=wanted.priority,
-            closed_at=closed.at if closed is not None else {},
+            closed_at=request.closed_at,
         )
         await self._link.send(engine_request)
 

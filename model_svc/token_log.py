@@ -12,8 +12,8 @@ class TokenLog:
     """All tokens of one choice of one attempt; `take` returns what was not sent yet as one chunk."""
 
     __slots__ = (
-        "_closed_at", "_ended_by", "_first_index", "_logprobs", "_marks", "_phase", "_token_ids", "first", "last",
-        "next_index", "sent_all",
+        "_ended_by", "_first_index", "_logprobs", "_marks", "_phase", "_token_ids", "first", "last", "next_index",
+        "sent_all",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,7 +23,6 @@ class TokenLog:
         self._phase = ANSWER
         self._first_index = 0
         self._ended_by: str | None = None
-        self._closed_at = -1
         self.first: TokenChunk | None = None
         self.last: TokenChunk | None = None
         self.next_index = 0  # the first one that was not sent
@@ -63,7 +62,6 @@ class TokenLog:
         self._token_ids += chunk.token_ids
         self._logprobs += chunk.logprobs
         self._ended_by = chunk.reasoning_ended_by or self._ended_by
-        self._closed_at = max(self._closed_at, chunk.closed_at)
         self.last = chunk
 
     def rewind(self, index: int) -> None:
@@ -100,7 +98,6 @@ class TokenLog:
             num_prompt_tokens=first.num_prompt_tokens if at_start else 0,
             num_reasoning_tokens=last.num_reasoning_tokens,
             reasoning_ended_by=self._ended_by if marks or self.finished else None,
-            closed_at=self._closed_at,
             timings_ms={**(first.timings_ms if at_start else {}), **last.timings_ms},
         )
 

@@ -17,7 +17,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import ErrorBoundary, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes import chat, completions, conversations, health, models, responses, tokenize
+from gateway.edge.routes import chat, completions, control, conversations, health, models, responses, tokenize
 from gateway.edge.routes.page import Page
 from gateway.edge.tenancy.gate import RATE_HEADERS, KeyGate
 from wire.errors import HeadraceError
@@ -56,6 +56,7 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/responses/{id}", responses.get_response, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete_response, methods=["DELETE"]),
         Route("/v1/responses/{id}/input_items", responses.list_input_items, methods=["GET"]),
+        Route("/v1/requests/{id}/control", control.control_request, methods=["POST"]),
         Route("/v1/conversations", conversations.create_conversation, methods=["POST"]),
         Route("/v1/conversations", conversations.list_conversations, methods=["GET"]),
         Route("/v1/conversations/{id}", conversations.get_conversation, methods=["GET"]),

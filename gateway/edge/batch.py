@@ -34,6 +34,11 @@ class Batch:
         return f"{self._generations[0].name} and {len(self._generations) - 1} more"
 
     @property
+    def generations(self) -> tuple[Generation, ...]:
+        """Return the requests that this answer is made of."""
+        return tuple(self._generations)
+
+    @property
     def error(self) -> HeadraceError | None:
         """Return the error that ended the answer."""
         return next((generation.error for generation in self._generations if generation.error is not None), None)

@@ -17,7 +17,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.edge.bill import Bill
+from gateway.edge.control import Controls
 from gateway.edge.errors import error_response
+from gateway.edge.generation import Generation
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.edge.settings import EdgeSettings
@@ -36,6 +38,10 @@ class Answer(Protocol):
     @property
     def name(self) -> str:
         """Return its name in the log."""
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """Return the requests that it is made of."""
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is something to answer with, or until the time is up."""
@@ -68,10 +74,13 @@ class GenerationResponse:
         """Serve the answer; returns early when the client is gone."""
         try:
             async with self._start() as generation:
-                if self._stream:
-                    await self._send_stream(generation, scope, receive, send)
-                else:
-                    await self._send_whole(generation, scope, receive, send)
+                controls: Controls = scope["app"].state.edge.controls
+                names = (scope["headrace.request_id"], generation.reply.id)
+                with controls.known_as(names, generation.generations):
+                    if self._stream:
+                        await self._send_stream(generation, scope, receive, send)
+                    else:
+                        await self._send_whole(generation, scope, receive, send)
         except HeadraceError as error:  # before the first byte
             await error_response(error)(scope, receive, send)
 

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanContext
 
 from gateway.edge.admission import Admission
 from gateway.edge.batch import Batch
+from gateway.edge.control import Controls
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
 from gateway.edge.history_client import HistoryClient
@@ -82,6 +83,7 @@ class Edge:
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(tuple(models))
         self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
+        self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
         self._ending = 0
         self._idle = anyio.Event()

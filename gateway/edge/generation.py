@@ -81,6 +81,11 @@ class Generation:
         return self.job.request_id
 
     @property
+    def generations(self) -> tuple[Generation, ...]:
+        """Return the requests that this answer is made of."""
+        return (self,)
+
+    @property
     def ended(self) -> bool:
         """Tell whether all choices have a finish reason."""
         return all(choice.finish_reason is not None for choice in self._choices)

@@ -36,6 +36,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         request_id = _printable(headers.get("x-request-id", "")) or new_request_id()
+        scope["headrace.request_id"] = request_id
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -34,6 +34,10 @@ class ChoiceUpdate(msgspec.Struct):
 class Reply(Protocol):
     """One answer in one dialect. `absorb` and `events` take the same updates; a whole answer needs no events."""
 
+    @property
+    def id(self) -> str:
+        """Return the id that the client sees."""
+
     def opening(self) -> bytes:
         """Return the events that come before any token."""
 

@@ -154,6 +154,8 @@ async def test_thinking_ends_when_the_client_says_so(bus: Bus, bus_url: str, tmp
         await generating(home, "r")
         await home.command(EndReasoning(request_id="r"))
         await home.until(lambda: END_THINK in home.answer("r"))
+        noted = await bus.record(0, "r", "closed")
+        assert noted["closed"].at == {0: (home.answer("r").index(END_THINK),)}
         await home.command(Cancel(request_id="r", attempt=0))
         await home.until(lambda: home.finish_reason("r"))
     last = home.chunks[-1]

@@ -62,6 +62,11 @@ class ChatReply:
         self._logprobs = logprobs
         self._choices = [_Choice() for _ in range(n)]
 
+    @property
+    def id(self) -> str:
+        """Return the id of the answer."""
+        return str(self._head["id"])
+
     def opening(self) -> bytes:
         """Return the role chunk of every choice."""
         delta = {"role": "assistant", "content": ""}

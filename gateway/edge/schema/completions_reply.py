@@ -76,6 +76,11 @@ class CompletionsReply:
             for _ in range(self._n)
         ]
 
+    @property
+    def id(self) -> str:
+        """Return the id of the answer."""
+        return str(self._head["id"])
+
     def opening(self) -> bytes:
         """Return what is echoed."""
         pieces = [_Piece(at, choice.echo) for at, choice in enumerate(self._choices) if choice.echo and not choice.held]

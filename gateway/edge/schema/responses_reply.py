@@ -37,6 +37,11 @@ class ResponsesReply:
         self._last_events: list[Event] = []
         self._whole: dict[str, Any] | None = None
 
+    @property
+    def id(self) -> str:
+        """Return the id of the answer."""
+        return self._id
+
     def opening(self) -> bytes:
         """Return response.created and response.in_progress."""
         response = self._response("in_progress")
