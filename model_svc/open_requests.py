@@ -23,6 +23,7 @@ class OpenRequest:
         self.job = job
         self.edge = job.edge
         self.num_choices = 1
+        self.tenant = self.key_id = ""
         self.logs: dict[int, TokenLog] = {}
         self.error: HeadraceError | None = None
         self.cancelled = False

@@ -16,6 +16,7 @@ from model_svc.open_requests import OpenRequest, OpenRequests
 from model_svc.outbox import Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
+from model_svc.usage import note_usage
 from wire import errors, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import (
@@ -143,6 +144,7 @@ class Replica:
             with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
                 await self._run(request)
                 _describe(span, request)
+            await note_usage(self._bus, request)
             if request.error is None:
                 await until_done(lambda: self._bus.finish(delivery))
             else:
@@ -181,6 +183,7 @@ class Replica:
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices = wanted.sampling.n
+        request.tenant, request.key_id = wanted.tenant, wanted.key_id
         request.submitted = True
         request.closed_at = dict(closed.at) if closed is not None else {}
         engine_request = EngineRequest(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 
 from gateway.edge.bill import Bill
+from gateway.edge.identity import new_request_id
 from gateway.edge.tenancy.caller import current
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.edge.tenancy.limits import Limits, tokens_wanted
@@ -19,6 +22,7 @@ from wire.messages import Job, Request
 logger = logging.getLogger(__name__)
 
 _LEASE_SLACK_S = 60.0
+_SETTLE_S = 5.0
 
 
 class Accounts:
@@ -55,6 +59,23 @@ class Accounts:
         key = self.keyring.by_id(request.key_id) if self.keyring is not None else None
         if key is not None:
             await self.limits.leave(key, request_id, tokens_wanted(request), used=used)
+
+    @asynccontextmanager
+    async def spend(self, request: Request, *, timeout_s: float) -> AsyncIterator[Callable[[int], None]]:
+        """Let a request in that costs prompt tokens only; the block tells how many it cost, if it gets so far."""
+        request_id, used = new_request_id(), 0
+        await self.enter(request_id, request, deadline=time.time() + timeout_s)
+
+        def pay(num_tokens: int) -> None:
+            nonlocal used
+            used = num_tokens
+
+        try:
+            yield pay
+        finally:
+            job = Job(request_id=request_id, partition=0, model=request.model, edge="", deadline=0.0)
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_SETTLE_S):
+                await self.leave(job, request, Bill(prompt_tokens=used), end="stop")
 
     async def keep(self) -> None:
         """Account for what dead edges left, until cancelled."""
