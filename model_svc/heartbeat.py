@@ -85,4 +85,5 @@ class Heartbeat:
             device=info.device,
             kv_waste=load.waste,
             num_preemptions=load.num_preemptions,
+            num_prefilled_tokens=load.num_prefilled_tokens,
         )

@@ -114,6 +114,7 @@ class ScriptedReplica:
         self.replica_id = f"{model}-scripted-{secrets.token_hex(4)}"
         self.vocabulary = Vocabulary.load(model_path)
         self.state = "ready"
+        self.num_waiting_tokens = 0
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
         self.requests: list[Running] = []
         self.control: list[AnyMessage] = []
@@ -175,6 +176,7 @@ class ScriptedReplica:
             num_blocks=10_000,
             num_free_blocks=10_000,
             num_running=len(self.running),
+            num_waiting_tokens=self.num_waiting_tokens,
             max_model_len=2048,
             max_num_seqs=1024,
             interval_s=self._interval_s,

@@ -421,7 +421,8 @@ class Embeddings(Message, frozen=True, kw_only=True):
 class ReplicaStatus(Message, frozen=True, kw_only=True):
     """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
 
-    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` counts since the replica's start.
+    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` and `num_prefilled_tokens` (of
+    prompts) count since the replica's start.
     """
 
     replica_id: str
@@ -440,6 +441,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     device: str = ""
     kv_waste: float = 0.0
     num_preemptions: int = 0
+    num_prefilled_tokens: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

@@ -26,6 +26,13 @@ class Admission:
         """Return when a slot should be free: the mean duration spread over the slots, 1 to 30 s."""
         return min(max(self._mean_s / self.max_inflight, 1.0), 30.0)
 
+    def check_wait(self, wait_s: float, limit_s: float) -> None:
+        """Refuse at once what could not begin in time. Raises OverloadedError with the time to come back."""
+        if wait_s > limit_s:
+            self.refused += 1
+            message = f"{wait_s:.0f} s of work are waiting; a request may wait {limit_s:g} s."
+            raise OverloadedError(message, retry_after_s=min(wait_s - limit_s + 1.0, 60.0))
+
     @contextmanager
     def slot(self, count: int = 1) -> Iterator[None]:
         """Hold a slot, or several. Raises OverloadedError when too few are free, UnavailableError while draining."""

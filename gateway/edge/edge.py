@@ -167,6 +167,8 @@ class Edge:
         request = self.accounts.own(request)
         with request_span(request, operation, stream=stream, parent=parent) as span:
             job = self._job(request)
+            limit_s = self.settings.max_wait_s or job.deadline - time.time()
+            self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
             await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [self._pipeline(request, f"{job.request_id}:{n}") for n in range(request.sampling.n)]

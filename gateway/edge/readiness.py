@@ -8,6 +8,8 @@ from wire.messages import ReplicaStatus
 
 _MISSED = 4  # heartbeats after which a replica counts as lost
 _SLACK_S = 1.0
+_SMOOTHING = 0.3  # weight of the newest rate in the running mean
+_LEAST_RATE = 1.0  # prompt tokens a second; a replica that stands still is judged by its heartbeat
 
 
 class Replicas:
@@ -15,13 +17,17 @@ class Replicas:
 
     def __init__(self, models: tuple[str, ...]) -> None:
         self._seen: dict[str, dict[str, tuple[ReplicaStatus, float]]] = {model: {} for model in models}
+        self._rates: dict[str, float] = {}
 
     def note(self, status: ReplicaStatus) -> None:
         """Take a heartbeat in; a replica that says it is gone is forgotten."""
         replicas = self._seen.setdefault(status.model, {})
         if status.state == "gone":
             replicas.pop(status.replica_id, None)
+            self._rates.pop(status.replica_id, None)
         else:
+            if status.replica_id in replicas:
+                self._measure(replicas[status.replica_id][0], status)
             replicas[status.replica_id] = (status, monotonic())
 
     def num_ready(self, model: str) -> int:
@@ -35,7 +41,27 @@ class Replicas:
         ]
         for replica_id in dead:
             del replicas[replica_id]
+            self._rates.pop(replica_id, None)
         return sum(status.state == "ready" for status, _ in replicas.values())
+
+    def _measure(self, before: ReplicaStatus, now: ReplicaStatus) -> None:
+        """Learn how fast a replica works its queue off: only while there is one does it show what it can do."""
+        seconds = now.sent_at - before.sent_at
+        if seconds <= 0 or not before.num_waiting_tokens or not now.num_waiting_tokens:
+            return
+        rate = max(0, now.num_prefilled_tokens - before.num_prefilled_tokens) / seconds
+        known = self._rates.get(now.replica_id)
+        self._rates[now.replica_id] = rate if known is None else known + _SMOOTHING * (rate - known)
+
+    def wait_s(self, model: str) -> float:
+        """Predict how long a request of no length would wait for its first token; 0 where nothing is known yet."""
+        self.num_ready(model)
+        ready = [status for status, _ in self._seen.get(model, {}).values() if status.state == "ready"]
+        waits = []
+        for status in ready:
+            rate = self._rates.get(status.replica_id)
+            waits.append(0.0 if rate is None else status.num_waiting_tokens / max(rate, _LEAST_RATE))
+        return min(waits, default=0.0)
 
     def alive(self) -> list[ReplicaStatus]:
         """Return the newest heartbeat of each replica that is alive."""

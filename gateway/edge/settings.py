@@ -16,7 +16,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
     `send_timeout_s` is cut off. `safety_policy` is the path of a policy file. `tool_styles` are entries `hermes` or
     `model=hermes` that say how models write tool calls, if their chat templates do not tell. `api_keys` is the path of
-    a file of keys, looked at again every `api_keys_poll_s`; without one nobody is asked for a key.
+    a file of keys, looked at again every `api_keys_poll_s`; without one nobody is asked for a key. A request whose
+    first token is predicted to come later than `max_wait_s` (0: than its deadline) is refused.
     """
 
     host: str = "127.0.0.1"
@@ -30,6 +31,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_body_bytes: int = 8 * 1024 * 1024
     max_pending_tokens: int = 16_384
     request_timeout_s: float = 600.0
+    max_wait_s: float = 0.0
     history_timeout_s: float = 10.0
     tokenize_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
@@ -47,6 +49,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
         for name in ("request_timeout_s", "history_timeout_s", "tokenize_timeout_s", "keep_alive_s", "send_timeout_s", "api_keys_poll_s"):
             if not 0 < getattr(self, name) < 1e9:
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
+        if self.max_wait_s < 0:
+            raise SettingsError(f"max_wait_s must be 0 or more, not {self.max_wait_s}")
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"port must lie in 0..65535, not {self.port}")
         for entry in self.tool_styles:

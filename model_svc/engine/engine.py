@@ -38,6 +38,7 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_waiting_tokens: int
     num_preemptions: int = 0
     waste: float = 0.0
+    num_prefilled_tokens: int = 0
 
 
 class Engine:
@@ -160,6 +161,7 @@ class Engine:
             num_waiting_tokens=scheduler.num_waiting_tokens(),
             num_preemptions=scheduler.num_preemptions,
             waste=max(0, unfilled) / (held * self._info.block_size) if held else 0.0,
+            num_prefilled_tokens=scheduler.num_prefilled_tokens,
         )
 
     def check_invariants(self) -> None:

@@ -43,6 +43,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_prefilled_tokens = 0
         self._policy = policy
         self._clock = clock
         self._token_budget = info.max_num_batched_tokens
@@ -298,4 +299,5 @@ class Scheduler:
         self._freed_slots.clear()
         plan = StepPlan(step=self._step, sequences=tuple(self._items), freed_slots=tuple(sorted(freed)))
         self._step += 1
+        self.num_prefilled_tokens += num_prefill_tokens
         return ScheduledStep(plan, self._planned, [seq.epoch for seq in self._planned], num_prefill_tokens)
