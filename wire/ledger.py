@@ -3,7 +3,7 @@
 The edge writes it when an answer is over, with what the client was shown. If the edge dies, the replica's own count
 stands in: the replica notes it at the end of its work, and an edge that finds such a note without an entry after a
 while writes it. Whoever comes first, a request has one entry. The stream is cut at `MAX_ENTRIES`, oldest first: who
-must keep more reads it (`headrace ledger --follow`) into a place of their own.
+must keep more reads it (`headrace ledger`) into a place of their own.
 """
 
 from __future__ import annotations
