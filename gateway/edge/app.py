@@ -14,13 +14,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from gateway.edge.edge import Edge
-from gateway.edge.errors import ErrorBoundary, handle_error
+from gateway.edge.errors import ErrorBoundary, error_body, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes import chat, completions, control, conversations, health, models, responses, tokenize
+from gateway.edge.routes import chat, completions, control, conversations, health, messages, models, responses, tokenize
 from gateway.edge.routes.page import Page
 from gateway.edge.tenancy.gate import RATE_HEADERS, KeyGate
-from wire.errors import HeadraceError
+from wire.errors import HeadraceError, InvalidRequestError, NotFoundError
 
 
 def build_app(edge: Edge) -> ASGIApp:
@@ -63,6 +63,8 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/conversations/{id}", conversations.update_conversation, methods=["POST"]),
         Route("/v1/conversations/{id}", conversations.delete_conversation, methods=["DELETE"]),
         Route("/v1/conversations/{id}/items", conversations.list_items, methods=["GET"]),
+        Route("/v1/messages", messages.create_message, methods=["POST"]),
+        Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/detokenize", tokenize.detokenize, methods=["POST"]),
         Route("/v1/models", models.list_models, methods=["GET"]),
@@ -77,6 +79,8 @@ def _routes() -> list[Route | Mount]:
 def _handle_http_error(request: Request, error: Exception) -> Response:
     """Give unknown paths and wrong methods OpenAI's error shape."""
     assert isinstance(error, HTTPException)
+    path = request.url.path
     message = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    body = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return json_response({"error": body}, error.status_code, error.headers)
+    kind = NotFoundError if error.status_code == 404 else InvalidRequestError
+    body = error_body(kind(message), path)
+    return json_response(body, error.status_code, error.headers)

@@ -82,13 +82,13 @@ class GenerationResponse:
                     else:
                         await self._send_whole(generation, scope, receive, send)
         except HeadraceError as error:  # before the first byte
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
 
     async def _send_whole(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-            response = await _whole(generation)
+            response = await _whole(generation, scope["path"])
             tasks.cancel_scope.cancel()
         if response is not None:
             await response(scope, receive, send)
@@ -115,7 +115,7 @@ class GenerationResponse:
             logger.info("request %s: the client took nothing for too long", generation.name)
 
 
-async def _whole(generation: Answer) -> Response:
+async def _whole(generation: Answer, path: str) -> Response:
     """Collect the answer, or the error that ended it."""
     try:
         async for updates in generation.updates():
@@ -124,7 +124,7 @@ async def _whole(generation: Answer) -> Response:
         body = to_json(generation.reply.whole(bill))
     except HeadraceError as error:
         generation.error = error
-        return error_response(error)
+        return error_response(error, path)
     return Response(body, headers=generation.headers(), media_type="application/json")
 
 

@@ -1,4 +1,7 @@
-"""Errors as OpenAI clients know them: `{"error": {message, type, param, code}}`, the right status, no stack trace."""
+"""Errors as OpenAI clients know them: `{"error": {message, type, param, code}}`, the right status, no stack trace.
+
+Below /v1/messages they have Anthropic's shape: `{"type": "error", "error": {type, message}}`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,16 @@ logger = logging.getLogger(__name__)
 _LINGER_BYTES = 32 * 1024 * 1024
 _LINGER_S = 1.0
 _RETRY_AFTER_S = 1.0
+_ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 INTERNAL = "The server failed on this request; the log of the edge says why."
 
 
@@ -28,11 +41,22 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
-def error_response(error: HeadraceError) -> Response:
-    """Return the HTTP answer for an error that is known before the first byte was sent."""
+def anthropic_error(error: HeadraceError) -> dict[str, Any]:
+    """Return Anthropic's error object."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def error_body(error: HeadraceError, path: str) -> dict[str, Any]:
+    """Return the error object in the dialect of a path."""
+    return anthropic_error(error) if path.startswith(_ANTHROPIC_PATH) else error_object(error)
+
+
+def error_response(error: HeadraceError, path: str = "") -> Response:
+    """Return the HTTP answer to a request for `path`, for an error that is known before the first byte was sent."""
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.retry_after_s is not None else {}
     kind = _LingeringResponse if error.status == 413 else Response
-    return kind(to_json(error_object(error)), error.status, headers, "application/json")
+    return kind(to_json(error_body(error, path)), error.status, headers, "application/json")
 
 
 class _LingeringResponse(Response):
@@ -68,10 +92,10 @@ def from_reply(reply: HistoryReply | TokenizeReply) -> HeadraceError:
     return by_code(reply.code or "")(reply.message, param=reply.param)
 
 
-def handle_error(_request: Request, error: Exception) -> Response:
+def handle_error(request: Request, error: Exception) -> Response:
     """Starlette's hook for errors raised by a route."""
     assert isinstance(error, HeadraceError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 class ErrorBoundary:
@@ -95,4 +119,4 @@ class ErrorBoundary:
             logger.exception("unhandled fault in %s", scope.get("path"))
             if started:
                 raise  # the server closes the connection: the client sees a cut stream, not a false end
-            await error_response(InternalError(INTERNAL))(scope, receive, send)
+            await error_response(InternalError(INTERNAL), scope["path"])(scope, receive, send)

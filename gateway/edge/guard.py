@@ -43,21 +43,21 @@ class Guard:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        refusal = self._refusal(headers)
+        refusal = self._refusal(headers, scope["path"])
         app = refusal if refusal is not None else self.app
         await app(scope, receive, with_id)
 
-    def _refusal(self, headers: Headers) -> Response | None:
+    def _refusal(self, headers: Headers, path: str) -> Response | None:
         host = headers.get("host", "").lower()
         name = _split(f"//{host}")[0]
         if not self._host_allowed(name):
             return error_response(
-                ForbiddenError(f"Host {name[:80]!r} is not served here; name it in HEADRACE_ALLOWED_HOSTS.")
+                ForbiddenError(f"Host {name[:80]!r} is not served here; name it in HEADRACE_ALLOWED_HOSTS."), path
             )
         origin = headers.get("origin")
         if origin is not None and not self._origin_allowed(origin.lower(), host):
             return error_response(
-                ForbiddenError("Pages of this origin may not call; name it in HEADRACE_CORS_ORIGINS.")
+                ForbiddenError("Pages of this origin may not call; name it in HEADRACE_CORS_ORIGINS."), path
             )
         return None
 

@@ -1,0 +1,41 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.edge.completion import GenerationResponse
+from gateway.edge.edge import Edge
+from gateway.edge.jsontext import json_response
+from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.messages import MessagesRequest, translate_messages
+from gateway.edge.schema.messages_reply import MessagesReply
+from gateway.edge.screening import screen
+from gateway.edge.tracing import trace_headers
+
+
+async def create_message(request: Request) -> GenerationResponse:
+    """Answer a request of the Messages API, as a stream or whole."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), MessagesRequest)
+    wanted = translate_messages(body, edge.model(body.model).card)
+    wanted = await screen(wanted, edge.safety, "messages")
+    stream = bool(body.stream)
+    parent = trace_headers(request.headers)
+    reply = MessagesReply(wanted.model)
+    return GenerationResponse(
+        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
+        stream=stream,
+        settings=edge.settings,
+    )
+
+
+async def count_tokens(request: Request) -> Response:
+    """Return how many tokens a request would have."""
+    edge: Edge = request.app.state.edge
+    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), MessagesRequest)
+    wanted = translate_messages(body, edge.model(body.model).card, counting=True)
+    with edge.admission.slot():
+        ids = await edge.tokenizer.token_ids(wanted)
+    return json_response({"input_tokens": len(ids)})

@@ -1,0 +1,247 @@
+"""POST /v1/messages, inwards: Anthropic's body -> wire.messages.Request.
+
+A user message that holds tool results becomes a tool message for each of them. Without `thinking` there is none, as
+this dialect has it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
+from gateway.edge.schema.tools import plan_tools
+from wire.errors import InvalidRequestError
+from wire.messages import ChatMessage, Request, SamplingParams, ToolCall
+from wire.model_card import ModelCard
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
+_THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """One block of a message's content."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+
+
+class AnthropicMessage(msgspec.Struct, kw_only=True):
+    """One message."""
+
+    role: str
+    content: str | list[Block]
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """Whether to think, and how much."""
+
+    type: str
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """Which tools must or may be called."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Metadata(msgspec.Struct, kw_only=True):
+    """Who asks."""
+
+    user_id: str | None = None
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    """Effort and form of the answer."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class MessagesRequest(msgspec.Struct, kw_only=True):
+    """The body, also of count_tokens, where `max_tokens` is not needed."""
+
+    model: str
+    messages: list[AnthropicMessage]
+    max_tokens: int | None = None
+    system: str | list[Block] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    output_config: OutputConfig | None = None
+    container: Any = None
+    mcp_servers: list[Any] | None = None
+
+
+def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool = False) -> Request:
+    """Check the body and return the request. Raises InvalidRequestError naming the field."""
+    if not counting and body.max_tokens is None:
+        raise fail("max_tokens", "is missing.")
+    _refuse_unsupported(body)
+    messages = [found for at, message in enumerate(body.messages) for found in _translate(message, f"messages[{at}]")]
+    if not messages:
+        raise fail("messages", "must hold at least one message.")
+    if messages[-1].role == "assistant":
+        raise fail("messages", "the last one must be the user's; an answer that was begun cannot be continued.")
+    choice = body.tool_choice or ToolChoice(type="auto")
+    tools = plan_tools(_tools(body.tools), _choice(choice), not choice.disable_parallel_tool_use, card)
+    effort, budget, shows = _thinking(body)
+    return Request(
+        model=card.name,
+        messages=tuple(messages),
+        instructions=_text(body.system, "system") if body.system else None,
+        tools=tools.tools,
+        parallel_tool_calls=tools.parallel,
+        sampling=tools.bind(_sampling(body, card)),
+        effort=effort,
+        budget_tokens=budget,
+        include_reasoning=shows,
+        created_at=time.time(),
+    )
+
+
+def _refuse_unsupported(body: MessagesRequest) -> None:
+    if body.container is not None:
+        raise fail("container", "is not supported.")
+    if body.mcp_servers:
+        raise fail("mcp_servers", "are not supported; declare their tools.")
+    if body.output_config is not None and body.output_config.format is not None:
+        raise fail("output_config.format", "is not supported.")
+
+
+def _sampling(body: MessagesRequest, card: ModelCard) -> SamplingParams:
+    fields = SamplingFields(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, stop=body.stop_sequences)
+    max_tokens = token_limit(max_tokens=body.max_tokens)
+    try:
+        return translate_sampling(fields, card, max_tokens=max_tokens, logprobs=None)
+    except InvalidRequestError as error:
+        if error.param != "stop":
+            raise
+        raise fail("stop_sequences", error.message.removeprefix("stop: ")) from None
+
+
+def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:
+    """Return effort, budget in tokens, and whether the thinking is shown."""
+    thinking = body.thinking or Thinking(type="disabled")
+    if thinking.type not in _THINKING:
+        raise fail("thinking.type", f"must be one of {', '.join(_THINKING)}, not {thinking.type[:40]!r}.")
+    shows = thinking.display != "omitted"
+    if thinking.type == "enabled":
+        if thinking.budget_tokens is None:
+            raise fail("thinking.budget_tokens", "is missing.")
+        return None, check_budget(thinking.budget_tokens, "thinking.budget_tokens"), shows
+    if thinking.type == "disabled":
+        return "none", None, shows
+    effort = body.output_config.effort if body.output_config else None
+    if effort is not None and effort not in _EFFORTS:
+        raise fail("output_config.effort", f"must be one of {', '.join(_EFFORTS)}, not {effort[:40]!r}.")
+    return _EFFORTS.get(effort or ""), None, shows
+
+
+def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return tools in OpenAI's shape."""
+    found = []
+    for at, tool in enumerate(tools or ()):
+        kind = tool.get("type") or "custom"
+        if kind != "custom":
+            raise fail(f"tools[{at}].type", f"{str(kind)[:40]!r} is not supported; this server runs no tools itself.")
+        if not isinstance(tool.get("input_schema"), dict):
+            raise fail(f"tools[{at}].input_schema", "is missing.")
+        shown = {"name": tool.get("name"), "parameters": tool["input_schema"]}
+        shown |= {"description": tool["description"]} if "description" in tool else {}
+        found.append({"type": "function", **shown})
+    return found
+
+
+def _choice(choice: ToolChoice) -> Any:
+    words = {"auto": "auto", "any": "required", "none": "none"}
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    if choice.type not in words:
+        raise fail("tool_choice.type", f"must be one of auto, any, tool, none, not {choice.type[:40]!r}.")
+    return words[choice.type]
+
+
+def _translate(message: AnthropicMessage, where: str) -> list[ChatMessage]:
+    """Return the messages that one of Anthropic's holds, in the order of its blocks."""
+    if message.role == "assistant":
+        return [_assistant(message, where)]
+    if message.role != "user":
+        raise fail(f"{where}.role", f"must be user or assistant, not {message.role[:40]!r}.")
+    if isinstance(message.content, str):
+        return [ChatMessage(role="user", content=message.content)]
+    found: list[ChatMessage] = []
+    texts: list[str] = []
+    for at, block in enumerate(message.content):
+        place = f"{where}.content[{at}]"
+        if block.type != "tool_result":
+            texts.append(_text([block], place, at=""))
+            continue
+        if texts:
+            found.append(ChatMessage(role="user", content="\n".join(texts)))
+            texts = []
+        if not block.tool_use_id:
+            raise fail(f"{place}.tool_use_id", "is missing.")
+        result = _text(block.content or "", f"{place}.content")
+        found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
+    if texts:
+        found.append(ChatMessage(role="user", content="\n".join(texts)))
+    return found
+
+
+def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:
+    if isinstance(message.content, str):
+        return ChatMessage(role="assistant", content=message.content)
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for at, block in enumerate(message.content):
+        place = f"{where}.content[{at}]"
+        if block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type == "tool_use":
+            if not block.id or not block.name:
+                raise fail(f"{place}.{'name' if block.id else 'id'}", "is missing.")
+            check_depth(block.input, f"{place}.input")
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            calls.append(ToolCall(id=block.id, name=block.name, arguments=arguments))
+        elif block.type != "redacted_thinking":  # what it holds is known to its author only
+            texts.append(_text([block], place, at=""))
+    return ChatMessage(
+        role="assistant", content="\n".join(texts), reasoning="\n".join(thoughts), tool_calls=tuple(calls)
+    )
+
+
+def _text(content: str | list[Block], where: str, *, at: str = "[{}]") -> str:
+    """Join text blocks. Raises InvalidRequestError naming the block that is no text."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for number, block in enumerate(content):
+        place = where + at.format(number)
+        if block.type != "text":
+            raise fail(place, f"a block of type {block.type[:40]!r} is not supported here.")
+        if block.text is None:
+            raise fail(f"{place}.text", "is missing.")
+        texts.append(block.text)
+    return "\n".join(texts)
