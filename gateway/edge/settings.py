@@ -46,7 +46,14 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
         for name in ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("request_timeout_s", "history_timeout_s", "tokenize_timeout_s", "keep_alive_s", "send_timeout_s", "api_keys_poll_s"):
+        for name in (
+            "request_timeout_s",
+            "history_timeout_s",
+            "tokenize_timeout_s",
+            "keep_alive_s",
+            "send_timeout_s",
+            "api_keys_poll_s",
+        ):
             if not 0 < getattr(self, name) < 1e9:
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if self.max_wait_s < 0:

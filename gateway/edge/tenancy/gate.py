@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.edge.errors import error_response
-from gateway.edge.jsontext import json_response
 from gateway.edge.tenancy.caller import Caller, current
 from gateway.edge.tenancy.key_file import ApiKey
 from gateway.edge.tenancy.keyring import Keyring
@@ -81,11 +80,7 @@ def _given(headers: Headers) -> str:
 
 def _refusal(error: HeadraceError, path: str) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-    if path.startswith(_ANTHROPIC):
-        kind = "authentication_error" if error.status == 401 else "permission_error"
-        body = {"type": "error", "error": {"type": kind, "message": error.message}}
-        return json_response(body, error.status, headers)
-    response = error_response(error)
+    response = error_response(error, path)
     response.headers.update(headers)
     return response
 
