@@ -78,6 +78,12 @@ class MessagesReply:
         self._stop_reason: str | None = None
         self._stop_sequence: str | None = None
 
+    @property
+    def id(self) -> str:
+        """Return the id of the message."""
+        found: str = self._message["id"]
+        return found
+
     def opening(self) -> bytes:
         """Nothing is known yet."""
         return b""
