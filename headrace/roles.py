@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -62,5 +63,8 @@ def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
             for role in roles:
                 service = importlib.import_module(f"{ROLES[role]}.service")
                 await desks.start(service.serve, settings[role], name=role)
+            # What is loaded stays: a full collection need not walk over it in the middle of an answer.
+            gc.collect()
+            gc.freeze()
 
     process.run(serve_all, settings[roles[0]], name=roles[0] if len(roles) == 1 else "desks")
