@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.postprocess.safety.hit import Delay, Hit
+
 _PHASES = ("queue_ms", "tokenize_ms", "match_ms", "prefill_ms", "decode_ms")
 
 
@@ -27,6 +29,9 @@ class Bill(msgspec.Struct, kw_only=True):
     messages_dropped: int = 0
     reasoning_budget: int | None = None
     reasoning_ended_by: str | None = None
+    held_chars: int | None = None
+    held_ms: float = 0.0
+    num_redacted: int = 0
 
     @classmethod
     def joined(cls, bills: Sequence[Bill]) -> Bill:
@@ -35,7 +40,9 @@ class Bill(msgspec.Struct, kw_only=True):
             return bills[0]
         sums = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "tokens_per_second")
         values: dict[str, Any] = {name: sum(getattr(bill, name) for bill in bills) for name in sums}
-        values |= {name: max(getattr(bill, name) for bill in bills) for name in (*_PHASES, "ttft_ms")}
+        values |= {name: max(getattr(bill, name) for bill in bills) for name in (*_PHASES, "ttft_ms", "held_ms")}
+        values["held_chars"] = max((bill.held_chars for bill in bills if bill.held_chars is not None), default=None)
+        values["num_redacted"] = sum(bill.num_redacted for bill in bills)
         return cls(**values)
 
     def note_timings(self, timings_ms: dict[str, float]) -> None:
@@ -47,9 +54,18 @@ class Bill(msgspec.Struct, kw_only=True):
         self.prefill_ms = max(self.prefill_ms, get("prefill", 0.0))
         self.decode_ms = max(self.decode_ms, get("decode", 0.0))
 
+    def note_safety(self, delays: Sequence[Delay], hits: Sequence[Sequence[Hit]]) -> None:
+        """Take over how long safety rules held text back, and how often they redacted; nothing without rules."""
+        if delays:
+            self.held_chars = max(delay.max_chars for delay in delays)
+            self.held_ms = max(delay.max_ms for delay in delays)
+            self.num_redacted = sum(hit.action == "redact" for of_choice in hits for hit in of_choice)
+
     def headrace(self) -> dict[str, Any]:
         """Return our usage extension."""
+        held = {"held_chars": self.held_chars, "held_ms": round(self.held_ms, 3), "redacted": self.num_redacted}
         return {
+            **({"safety": held} if self.held_chars is not None else {}),
             **{name: round(getattr(self, name), 3) for name in (*_PHASES, "ttft_ms")},
             "cached_tokens": self.cached_tokens,
             "prompt_tokens": self.prompt_tokens,

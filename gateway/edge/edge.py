@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 import msgspec
@@ -20,16 +21,18 @@ from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
 from gateway.edge.history_client import HistoryClient
 from gateway.edge.identity import new_request_id, new_root, partition_of, root_of
-from gateway.edge.inflight import Bell, Gap, InFlight
+from gateway.edge.inflight import Bell, Flight, Gap, InFlight
 from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
+from gateway.edge.safety import Safety
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tenancy.accounts import Accounts
+from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.safety.store import Policies
 from gateway.postprocess.tools.splitter import CallSplitter
 from gateway.postprocess.tools.styles import STYLES
 from wire import telemetry, topics
@@ -68,14 +71,13 @@ class Edge:
         bus: Bus,
         models: dict[str, ServedModel],
         tasks: TaskGroup,
-        safety: SafetyPolicy | None = None,
+        policies: Policies | None = None,
         accounts: Accounts | None = None,
     ) -> None:
         self.settings = settings
         self.accounts = accounts or Accounts(bus)
         self.bus = bus
         self.models = models
-        self.safety = safety
         self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
@@ -83,6 +85,7 @@ class Edge:
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(tuple(models))
         self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
+        self.safety = Safety(policies, self) if policies is not None else None
         self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
         self._ending = 0
@@ -171,7 +174,7 @@ class Edge:
             self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
             await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
-                pipelines = [self._pipeline(request, f"{job.request_id}:{n}") for n in range(request.sampling.n)]
+                pipelines = [self._pipeline(request, flight, n) for n in range(request.sampling.n)]
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
                 )
@@ -201,18 +204,24 @@ class Edge:
             tracestate=tracestate,
         )
 
-    def _pipeline(self, request: Request, name: str) -> Pipeline:
+    def _pipeline(self, request: Request, flight: Flight, choice: int) -> Pipeline:
+        policy = self.safety.for_reply(request.tenant) if self.safety is not None else None
         model = self.models[request.model]
-        calls = model.calls(request, self.safety, name)
+        calls = model.calls(request, policy, f"{flight.request_id}:{choice}")
         return Pipeline(
             model.vocabulary,
             stop=request.sampling.stop,
-            safety=self.safety,
+            safety=policy,
+            gate=self.safety.gate(policy, flight, choice) if self.safety is not None and policy is not None else None,
             logprobs=request.sampling.logprobs is not None,
             calls=calls,
             tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
             continues=request.kind != "chat",
         )
+
+    def spawn(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Start what outlives one HTTP answer."""
+        self._tasks.start_soon(call, *args)
 
     def _stop_choice(self, generation: Generation, choice: int | None) -> None:
         self._tasks.start_soon(self._cancel, generation, choice)
@@ -238,6 +247,8 @@ class Edge:
             if not self.num_open:
                 self._idle.set()
             self.metrics.note_end(generation, operation)
+        if self.safety is not None:
+            await self.safety.note(generation)
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()

@@ -17,6 +17,7 @@ from gateway.edge.bill import Bill
 from gateway.edge.inflight import Flight
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.postprocess.pipeline import Pipeline
+from gateway.postprocess.safety.hit import Hit
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError, InternalError, RequestCancelledError, UnavailableError
@@ -43,6 +44,7 @@ class _Choice:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.finish_reason: str | None = None
+        self.told: str | None = None  # the replica's finish reason; text may still be held for safety rules
         self.clean = False
         self.reasoning_ended_by: str | None = None
 
@@ -101,6 +103,11 @@ class Generation:
         if self.error is not None:
             return self.error.code
         return self.finish_reasons[0] if self.ended else "client_gone"
+
+    @property
+    def hits(self) -> list[list[Hit]]:
+        """Return what safety rules found in each choice; no text is in it."""
+        return [choice.pipeline.hits for choice in self._choices]
 
     @property
     def num_tokens(self) -> int:
@@ -164,14 +171,16 @@ class Generation:
             raise _ENDINGS[chunk.finish_reason](f"The replica reports: {chunk.finish_reason}.")
         update = updates.setdefault(chunk.choice, ChoiceUpdate(chunk.choice, []))
         update.deltas += choice.pipeline.feed(chunk)
+        ended_early = choice.told is None and choice.pipeline.finish_reason is not None
+        if not ended_early:
+            choice.told = choice.told or chunk.finish_reason
+            update.deltas += choice.pipeline.close(choice.told) if choice.told is not None else []
         choice.finish_reason = choice.pipeline.finish_reason
-        if choice.finish_reason is not None:
+        if ended_early:
             self._stop_choice(self, None if self.ended else chunk.choice)
-        elif chunk.finish_reason is not None:
-            update.deltas += choice.pipeline.close(chunk.finish_reason)
-            choice.finish_reason = choice.pipeline.finish_reason
+        elif choice.finish_reason is not None and choice.pipeline.stop_string is None:
             rewritten = any(hit.action != "flag" for hit in choice.pipeline.hits)
-            choice.clean = choice.finish_reason in (chunk.finish_reason, "tool_calls") and not rewritten
+            choice.clean = choice.finish_reason in (choice.told, "tool_calls") and not rewritten
         update.finish_reason = choice.finish_reason
         update.num_tokens = choice.pipeline.num_tokens
         update.num_prompt_tokens = self.bill.prompt_tokens
@@ -231,6 +240,7 @@ class Generation:
         bill.completion_tokens = self.num_tokens
         bill.reasoning_tokens = sum(choice.pipeline.num_reasoning_tokens for choice in self._choices)
         bill.reasoning_ended_by = self._choices[0].reasoning_ended_by
+        bill.note_safety([delay for choice in self._choices for delay in choice.pipeline.delays], self.hits)
         if prompt is not None:
             bill.prompt_tokens = bill.prompt_tokens or prompt.num_tokens
             bill.messages_dropped = prompt.messages_dropped

@@ -89,6 +89,15 @@ class Flight:
             self._failure = error
             self._bell.ring()
 
+    def nudge(self, choice: int) -> None:
+        """Let who takes look at a choice again, though no token came: text that it holds may leave now."""
+        if self._failure is None:
+            index = self._next_index.get(choice, 0)
+            self._pending.append(
+                TokenChunk(request_id=self.request_id, attempt=self.attempt, index=index, choice=choice)
+            )
+            self._bell.ring()
+
     async def take(self) -> list[TokenChunk]:
         """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
         with anyio.move_on_after(max(0.0, self.deadline - time())):

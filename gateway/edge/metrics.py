@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.edge.admission import Admission
 from gateway.edge.generation import Generation
@@ -50,6 +50,17 @@ class Metrics:
         )
         self._cancelled = Counter("headrace_cancels", "Cancels sent to the ring.", registry=self.registry)
         self._resubscribed = Counter("headrace_resubscribes", "Gaps in tokens asked for again.", registry=self.registry)
+        self._safety = Counter("headrace_safety_hits", "What safety rules did.", ("action",), registry=self.registry)
+        for action in ("block", "redact", "flag"):
+            self._safety.labels(action)
+        self._judges = Counter(
+            "headrace_safety_judge_failures",
+            "Texts that a safety rule's judge could not judge.",
+            registry=self.registry,
+        )
+        self._faults = Gauge(
+            "headrace_safety_policy_faults", "Policy files that changed and could not be read.", registry=self.registry
+        )
         self.registry.register(State(models, admission, inflight, replicas))
 
     def note_cancel(self) -> None:
@@ -59,6 +70,18 @@ class Metrics:
     def note_resubscribe(self) -> None:
         """Count a gap."""
         self._resubscribed.inc()
+
+    def note_safety(self, action: str) -> None:
+        """Count what a safety rule did."""
+        self._safety.labels(action).inc()
+
+    def note_judge_failure(self) -> None:
+        """Count a text without a verdict."""
+        self._judges.inc()
+
+    def note_policy_faults(self, count: int) -> None:
+        """Tell how many policy files are faulty now."""
+        self._faults.set(count)
 
     def note_end(self, generation: Generation, operation: str) -> None:
         """Take over the numbers of a request that ended, however it ended."""

@@ -19,7 +19,7 @@ from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tenancy.keyring import Keyring
-from gateway.postprocess.safety.policy import SafetyPolicy
+from gateway.postprocess.safety.store import Policies
 from gateway.postprocess.tools.styles import STYLES
 from wire.bus import Bus
 from wire.model_card import ModelCard
@@ -31,15 +31,17 @@ _LAST_S = 2.0
 async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Run the edge until cancelled, then drain."""
     models = {name: await anyio.to_thread.run_sync(_load, settings, name) for name in settings.models}
-    safety = await anyio.to_thread.run_sync(_load_policy, settings)
+    policies = await anyio.to_thread.run_sync(_load_policies, settings)
     keyring = await anyio.to_thread.run_sync(_load_keys, settings)
     stop = anyio.Event()
     async with anyio.create_task_group() as outer:
         outer.start_soon(_set_when_cancelled, stop)
         with anyio.CancelScope(shield=True):
             async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
-                edge = Edge(settings, bus, models, tasks, safety, Accounts(bus, keyring))
+                edge = Edge(settings, bus, models, tasks, policies, Accounts(bus, keyring))
                 tasks.start_soon(edge.read_inbox)
+                if edge.safety is not None:
+                    await tasks.start(edge.safety.run)
                 tasks.start_soon(edge.accounts.keep)
                 if keyring is not None:
                     tasks.start_soon(keyring.watch, settings.api_keys_poll_s)
@@ -76,5 +78,5 @@ def _load_keys(settings: EdgeSettings) -> Keyring | None:
     return Keyring(Path(settings.api_keys).expanduser()) if settings.api_keys else None
 
 
-def _load_policy(settings: EdgeSettings) -> SafetyPolicy | None:
-    return SafetyPolicy.load(Path(settings.safety_policy).expanduser()) if settings.safety_policy else None
+def _load_policies(settings: EdgeSettings) -> Policies | None:
+    return Policies(Path(settings.safety_policy).expanduser()) if settings.safety_policy else None

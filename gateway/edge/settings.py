@@ -14,7 +14,9 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     `allowed_hosts` are names in the Host header beyond loopback names, IP addresses and names without a dot ("*" allows
     all). `cors_origins` are pages of other origins that may call; none by default. `max_pending_tokens` bounds what is
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
-    `send_timeout_s` is cut off. `safety_policy` is the path of a policy file. `tool_styles` are entries `hermes` or
+    `send_timeout_s` is cut off. `safety_policy` is a policy file, or a directory with
+    one for each tenant and `default.toml`, looked at for changes every `safety_reload_s`; `safety_judgements` texts
+    may be before judges at a time. `tool_styles` are entries `hermes` or
     `model=hermes` that say how models write tool calls, if their chat templates do not tell. `api_keys` is the path of
     a file of keys, looked at again every `api_keys_poll_s`; without one nobody is asked for a key. A request whose
     first token is predicted to come later than `max_wait_s` (0: than its deadline) is refused.
@@ -37,17 +39,21 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
     safety_policy: str = ""
+    safety_reload_s: float = 2.0
+    safety_judgements: int = 64
     tool_styles: tuple[str, ...] = ()
     api_keys: str = ""
     api_keys_poll_s: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens"):
+        positive = ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens")
+        for name in (*positive, "safety_judgements"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in (
             "request_timeout_s",
+            "safety_reload_s",
             "history_timeout_s",
             "tokenize_timeout_s",
             "keep_alive_s",

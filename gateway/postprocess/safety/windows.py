@@ -38,10 +38,12 @@ class Cutter:
 
 
 def windows(text: str, max_chars: int) -> list[str]:
-    """Return the windows of a whole text."""
-    found = [""]
+    """Return the windows of a whole text; joined they are the text."""
+    found: list[str] = []
+    begun = ""
     for piece, ends in Cutter(max_chars).cut(text):
-        found[-1] += piece
+        begun += piece
         if ends:
-            found.append("")
-    return [window for window in found if window.strip()]
+            found.append(begun)
+            begun = ""
+    return [*found, begun] if begun else found

@@ -1,0 +1,71 @@
+"""Asks a served chat model a question beside the requests of clients: one short answer, as text.
+
+The question takes the same way over the ring as any request; it is not screened, not stored and not billed, and needs
+no slot of the admission (a judge that waits behind the answers it must judge would never speak).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gateway.edge.identity import new_request_id, new_root, partition_of
+from gateway.postprocess.pipeline import Pipeline
+from wire import topics
+from wire.errors import HeadraceError, InternalError
+from wire.messages import Cancel, ChatMessage, Job, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from gateway.edge.edge import Edge
+
+_MAX_TOKENS = 8
+_CONTROL_MAXLEN = 10_000
+
+
+class AskModel:
+    """Questions to the models that an edge serves."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def __call__(self, model: str, system: str, text: str, *, timeout_s: float) -> str:
+        """Return the model's answer. Raises HeadraceError."""
+        edge = self._edge
+        vocabulary = edge.model(model).vocabulary
+        messages = (ChatMessage(role="system", content=system), ChatMessage(role="user", content=text))
+        sampling = SamplingParams(temperature=0.0, max_tokens=_MAX_TOKENS)
+        request = Request(model=model, messages=messages, sampling=sampling, effort="none", created_at=time.time())
+        job = Job(
+            request_id=new_request_id(),
+            partition=partition_of(new_root(), edge.settings.partitions),
+            model=model,
+            edge=edge.inbox,
+            deadline=time.time() + timeout_s,
+        )
+        pipeline = Pipeline(vocabulary)
+        with edge.inflight.open(job.request_id, deadline=job.deadline) as flight:
+            await edge.bus.admit(job, {"request": request}, to=topics.history(job.partition), ttl_s=timeout_s + 60)
+            shown: list[str] = []
+            try:
+                while pipeline.finish_reason is None:
+                    for chunk in await flight.take():
+                        deltas = pipeline.feed(chunk)
+                        if chunk.finish_reason in ("error", "cancelled"):
+                            raise InternalError(f"The replica reports: {chunk.finish_reason}.")
+                        if chunk.finish_reason is not None:
+                            deltas += pipeline.close(chunk.finish_reason)
+                        shown += [delta.text for delta in deltas if delta.kind == "answer"]
+            except BaseException:
+                edge.spawn(self._cancel, job, flight.replica_id)
+                raise
+            return "".join(shown).strip()
+
+    async def _cancel(self, job: Job, replica_id: str | None) -> None:
+        try:
+            placement = await self._edge.bus.cancel(job.partition, job.request_id)
+            at = placement.replica_id if placement is not None else replica_id
+            if at is not None:
+                message = Cancel(request_id=job.request_id, attempt=placement.attempt if placement else 0)
+                await self._edge.bus.send(topics.control(at), message, maxlen=_CONTROL_MAXLEN)
+        except HeadraceError:
+            return  # it ends by itself after a few tokens
