@@ -1,0 +1,81 @@
+"""Tool calls of the real default model, whose chat template knows no tools: told by the scaffold, held by grammar."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.house import House
+
+MODEL = "smollm2-135m-instruct"
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Get the weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "maxLength": 20},
+                    "unit": {"enum": ["celsius", "fahrenheit"]},
+                },
+                "required": ["city", "unit"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "get_time"}},
+]
+QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Oslo?"}]
+
+
+@pytest.fixture
+def client(house: House) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def check(name: str, arguments: str) -> None:
+    found = json.loads(arguments)
+    if name == "get_time":
+        assert found == {}
+    else:
+        assert name == "get_weather" and set(found) == {"city", "unit"}
+        assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
+
+
+def test_required_calls_are_whole_valid_and_the_same_streamed(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "tool_choice": "required", "temperature": 0}
+    whole = client.chat.completions.create(**asked, parallel_tool_calls=False, max_tokens=120)
+    assert whole.choices[0].finish_reason == "tool_calls" and whole.choices[0].message.content is None
+    [call] = whole.choices[0].message.tool_calls or []
+    check(call.function.name, call.function.arguments)
+    with client.chat.completions.stream(**asked, parallel_tool_calls=False, max_tokens=120) as stream:
+        final = stream.get_final_completion()
+    [streamed] = final.choices[0].message.tool_calls or []
+    assert (streamed.function.name, streamed.function.arguments) == (call.function.name, call.function.arguments)
+
+
+def test_a_named_function_is_called_and_its_result_answered(client: openai.OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    first = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice=named, temperature=1, seed=3, n=2, max_tokens=160
+    )
+    for choice in first.choices:
+        for call in (choice.message.tool_calls or [])[: None if choice.finish_reason == "tool_calls" else -1]:
+            assert call.function.name == "get_weather"
+            check(call.function.name, call.function.arguments)
+    calls = (first.choices[0].message.tool_calls or [])[:1]
+    assert calls
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call.model_dump() for call in calls]},
+        {"role": "tool", "tool_call_id": calls[0].id, "content": '{"degrees": 7}'},
+    ]
+    answer = client.chat.completions.create(
+        model=MODEL, messages=messages, tools=TOOLS, tool_choice="none", temperature=0, max_tokens=16
+    )
+    assert answer.choices[0].message.content and not answer.choices[0].message.tool_calls
