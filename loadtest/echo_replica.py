@@ -15,7 +15,7 @@ from wire import topics
 from wire.bus import Bus, Delivery
 from wire.messages import Job, Prompt, ReplicaStatus, TokenBatch, TokenChunk
 
-_MAXLEN = 100_000
+MAXLEN = 100_000
 _BEAT_S = 0.2
 
 
@@ -76,5 +76,5 @@ class EchoReplica:
             timings_ms=job.timings_ms,
         )
         batch = TokenBatch(replica_id=self._replica_id, step=0, chunks=(chunk,))
-        await self._bus.send(job.edge, batch, maxlen=_MAXLEN)
+        await self._bus.send(job.edge, batch, maxlen=MAXLEN)
         await self._bus.finish(delivery)

@@ -1,0 +1,85 @@
+"""A replica that costs next to nothing and speaks like a real one: each step, one token for every running request.
+
+    python -m loadtest.stepping_replica REDIS_URL MODEL TOKEN_ID
+
+The next step begins when the edge has taken the last one from its inbox, so each token is an event of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+
+import anyio
+
+from loadtest.echo_replica import MAXLEN, EchoReplica
+from wire.bus import Bus, Delivery
+from wire.messages import Job, Prompt, TokenBatch, TokenChunk
+
+
+@dataclass
+class _Running:
+    delivery: Delivery
+    job: Job
+    prompt: Prompt
+    num_said: int = 0
+
+
+class SteppingReplica(EchoReplica):
+    """Says its token once a step to everybody."""
+
+    def __init__(self, bus: Bus, model: str, token_id: int, *, partitions: int = 1) -> None:
+        super().__init__(bus, model, token_id, partitions=partitions)
+        self._running: dict[str, _Running] = {}
+
+    async def step_forever(self) -> None:
+        """Step until cancelled."""
+        step = 0
+        while True:
+            if not self._running:
+                await anyio.sleep(0.001)
+                continue
+            step += 1
+            by_edge = sorted(self._running.values(), key=lambda running: running.job.edge)
+            for edge, group in groupby(by_edge, key=lambda running: running.job.edge):
+                await self._say(edge, list(group), step)
+                while await self._bus.route.call(edge, "XLEN", edge):  # noqa: ASYNC110 - the edge is another process
+                    await anyio.sleep(0.0005)
+
+    async def _say(self, edge: str, group: list[_Running], step: int) -> None:
+        chunks = tuple(self._next_chunk(running) for running in group)
+        await self._bus.send(edge, TokenBatch(replica_id=self._replica_id, step=step, chunks=chunks), maxlen=MAXLEN)
+        for running in group:
+            if running.num_said == running.prompt.max_tokens:
+                del self._running[running.job.request_id]
+                await self._bus.finish(running.delivery)
+
+    def _next_chunk(self, running: _Running) -> TokenChunk:
+        index, running.num_said = running.num_said, running.num_said + 1
+        return TokenChunk(
+            request_id=running.job.request_id,
+            attempt=running.job.attempt,
+            index=index,
+            token_ids=(self._token_id,),
+            finish_reason="length" if running.num_said == running.prompt.max_tokens else None,
+            num_prompt_tokens=running.prompt.num_tokens,
+            timings_ms=running.job.timings_ms if index == 0 else {},
+        )
+
+    async def _answer(self, delivery: Delivery) -> None:
+        job = delivery.message
+        assert isinstance(job, Job)
+        record = await self._bus.record(job.partition, job.request_id, "prompt")
+        self._running[job.request_id] = _Running(delivery, job, record["prompt"])
+
+
+async def _main(url: str, model: str, token_id: int) -> None:
+    async with Bus.open(url) as bus, anyio.create_task_group() as tasks:
+        replica = SteppingReplica(bus, model, token_id)
+        await tasks.start(replica.serve)
+        await replica.step_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(_main, sys.argv[1], sys.argv[2], int(sys.argv[3]), backend_options={"use_uvloop": True})
