@@ -19,6 +19,7 @@ from gateway.edge.batch import Batch
 from gateway.edge.control import Controls
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
+from gateway.edge.grammar_trial import GrammarTrial
 from gateway.edge.history_client import HistoryClient
 from gateway.edge.identity import new_request_id, new_root, partition_of, root_of
 from gateway.edge.inflight import Bell, Flight, Gap, InFlight
@@ -87,6 +88,7 @@ class Edge:
         self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
         self.safety = Safety(policies, self) if policies is not None else None
         self.controls = Controls(bus, settings.partitions)
+        self._trials: dict[str, GrammarTrial] = {}
         self._tasks = tasks
         self._ending = 0
         self._idle = anyio.Event()
@@ -108,6 +110,14 @@ class Edge:
         if name not in self.models:
             raise ModelNotFoundError(f"The model {name[:80]!r} is not served here.", param="model")
         return self.models[name]
+
+    async def try_grammar(self, request: Request) -> None:
+        """Raise InvalidRequestError if the grammar of the answer cannot work."""
+        name = request.model
+        if name not in self._trials:
+            model = self.model(name)
+            self._trials[name] = GrammarTrial(model.card, model.vocabulary)
+        await self._trials[name].admit(request.sampling.grammar)
 
     async def read_inbox(self) -> None:
         """Hand out tokens, failures and replies as they come; never waits for a client."""

@@ -18,6 +18,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     edge: Edge = request.app.state.edge
     body = await decode_body(await read_body(request, edge.settings.max_body_bytes), ChatRequest)
     wanted = translate_chat(body, edge.model(body.model).card, max_choices=edge.settings.max_choices)
+    await edge.try_grammar(wanted)
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

@@ -25,6 +25,7 @@ async def create_completion(request: Request) -> GenerationResponse:
         max_choices=settings.max_choices,
         max_prompts=min(settings.max_prompts, settings.max_inflight),
     )
+    await edge.try_grammar(wanted[0])  # the same for all
     wanted = [await screen(one, edge.safety, "prompt") for one in wanted]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

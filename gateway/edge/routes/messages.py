@@ -20,6 +20,7 @@ async def create_message(request: Request) -> GenerationResponse:
     edge: Edge = request.app.state.edge
     body = await decode_body(await read_body(request, edge.settings.max_body_bytes), MessagesRequest)
     wanted = translate_messages(body, edge.model(body.model).card)
+    await edge.try_grammar(wanted)
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

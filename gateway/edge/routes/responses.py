@@ -28,6 +28,7 @@ async def create_response(request: Request) -> GenerationResponse:
     body.input = await resolve(body.input, edge.history, tenant="", partitions=edge.settings.partitions)
     wanted = translate_responses(body, card)
     wanted = await screen(wanted, edge.safety, "input")
+    await edge.try_grammar(wanted)
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     reply = ResponsesReply(wanted)

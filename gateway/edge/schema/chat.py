@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
-from gateway.edge.schema.content import MessageIn, check_format, translate_message
+from gateway.edge.schema.content import MessageIn, translate_message
+from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -81,7 +82,7 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         tools=tools.tools,
         parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=tools.bind(sampling),
+        sampling=tools.bind(bind_format(sampling, body, body.response_format, "response_format")),
         effort=check_effort(body.reasoning_effort, "reasoning_effort"),
         budget_tokens=check_budget(body.thinking_token_budget),
         cache_salt=check_salt(body.cache_salt),
@@ -96,7 +97,6 @@ def _refuse_unsupported(body: ChatRequest) -> None:
         raise fail("functions", "is not supported; use tools.")
     if body.modalities and body.modalities != ["text"]:
         raise fail("modalities", "only ['text'] is supported.")
-    check_format(body.response_format, "response_format")
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
 
 

@@ -7,10 +7,12 @@ Control tokens in a text are only text; who wants them sends ids. `max_tokens` i
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 
 from gateway.edge.schema.chat import StreamOptions, check_salt
+from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import MAX_TOP_LOGPROBS, SamplingFields, fail, token_limit, translate_sampling
 from wire.messages import Request, pack_ids
 from wire.model_card import ModelCard
@@ -37,6 +39,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     suffix: str | None = None
     user: str | None = None
     cache_salt: str | None = None
+    response_format: dict[str, Any] | None = None
 
     @property
     def hides_answer(self) -> bool:
@@ -60,7 +63,12 @@ def translate_completions(
     if not 1 <= n <= max_choices:
         raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
     sampling = msgspec.structs.replace(
-        translate_sampling(body, card, n=n, max_tokens=_max_tokens(body), logprobs=body.logprobs),
+        bind_format(
+            translate_sampling(body, card, n=n, max_tokens=_max_tokens(body), logprobs=body.logprobs),
+            body,
+            body.response_format,
+            "response_format",
+        ),
         prompt_logprobs=_prompt_logprobs(body),
     )
     prompts = _prompts(body.prompt, max_prompts)

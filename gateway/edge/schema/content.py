@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from gateway.edge.schema.sampling import fail
@@ -91,10 +89,3 @@ def translate_message(message: MessageIn, where: str) -> ChatMessage:
         tool_call_id=message.tool_call_id,
         reasoning=message.reasoning_content or message.reasoning or "",
     )
-
-
-def check_format(value: dict[str, Any] | None, param: str) -> None:
-    """Refuse every response format but plain text."""
-    kind = (value or {}).get("type", "text")
-    if kind != "text":
-        raise fail(f"{param}.type", f"{str(kind)[:40]!r} is not supported, only 'text' is.")

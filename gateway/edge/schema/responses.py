@@ -13,7 +13,7 @@ import msgspec
 from gateway.edge.identity import new_id, new_root, root_of
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.chat import check_salt
-from gateway.edge.schema.content import check_format
+from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.items import Item, translate_items
 from gateway.edge.schema.sampling import (
     SamplingFields,
@@ -127,7 +127,7 @@ def translate_responses(body: ResponsesRequest, card: ModelCard) -> Request:
         tools=tools.tools,
         parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=tools.bind(sampling),
+        sampling=tools.bind(bind_format(sampling, body, body.text.format if body.text else None, "text.format")),
         effort=check_effort(reasoning.effort, "reasoning.effort"),
         budget_tokens=check_budget(reasoning.max_tokens, "reasoning.max_tokens"),
         conversation=conversation,
@@ -176,7 +176,6 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
         if len(getattr(body, name) or "") > limit:
             raise fail(name, f"must have at most {limit} characters.")
     check_include(body.include)
-    check_format(body.text.format if body.text else None, "text.format")
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
     check_metadata(body.metadata)
 

@@ -27,6 +27,16 @@ RANGES: dict[str, tuple[float, float]] = {
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows float32
 
 
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    """What an answer must look like, in vLLM's words; at most one of them."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """The fields as clients write them; null is the same as absent."""
 
@@ -45,6 +55,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
     top_logprobs: int | None = None
     deterministic: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    def guided(self) -> StructuredOutputs:
+        """Return vLLM's older fields as the newer one."""
+        return StructuredOutputs(
+            json=self.guided_json, regex=self.guided_regex, choice=self.guided_choice, grammar=self.guided_grammar
+        )
 
 
 def fail(param: str, message: str) -> InvalidRequestError:

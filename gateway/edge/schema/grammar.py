@@ -1,0 +1,152 @@
+"""Formats of an answer, inwards: response_format, text.format and the extensions of open servers -> wire's Grammar.
+
+A schema is measured before anything is compiled, so that one made to hurt is refused for its size, and a schema that
+nothing finite can satisfy for what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.finite import has_finite_value
+from gateway.edge.schema.sampling import SamplingFields, StructuredOutputs, fail
+from wire.messages import Grammar, SamplingParams
+
+MAX_PROPERTIES = 1_000  # in a whole schema; what the compiler does with them grows with the square
+MAX_ENUM_VALUES = 1_000
+MAX_CHOICES = 1_000
+MAX_NODES = 20_000
+MAX_TEXT = 120_000  # characters of a schema's names and strings, as OpenAI has it
+MAX_SOURCE = 8_192  # characters of a grammar
+MAX_PATTERN = 2_048
+MAX_COUNT = 100_000
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
+
+def bind_format(
+    sampling: SamplingParams, body: SamplingFields, given: dict[str, Any] | None, param: str
+) -> SamplingParams:
+    """Return the sampling with the grammar that a body asks for. Raises InvalidRequestError naming the field."""
+    grammars = [grammar for grammar in (_from_format(given, param), *_from_extensions(body)) if grammar is not None]
+    if not grammars:
+        return sampling
+    if len(grammars) > 1:
+        raise fail(grammars[1].field, f"cannot be given together with {grammars[0].field}.")
+    return msgspec.structs.replace(sampling, grammar=grammars[0])
+
+
+def _from_format(given: dict[str, Any] | None, param: str) -> Grammar | None:
+    """Read OpenAI's field, in the chat shape and the flat one of responses."""
+    if given is None:
+        return None
+    kind = given.get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = given.get("schema")  # llama.cpp's way to give one
+        return Grammar(kind="json_object", field=param) if schema is None else _schema(schema, f"{param}.schema")
+    if kind != "json_schema":
+        raise fail(f"{param}.type", f"must be 'text', 'json_object' or 'json_schema', not {str(kind)[:40]!r}.")
+    inner, where = (given, param) if "schema" in given else (given.get("json_schema"), f"{param}.json_schema")
+    if not isinstance(inner, dict) or "schema" not in inner:
+        raise fail(f"{where}.schema", "is missing.")
+    if not isinstance(inner.get("strict"), bool | None):
+        raise fail(f"{where}.strict", "must be true or false.")
+    return _schema(inner["schema"], f"{where}.schema", lenient=not inner.get("strict"))
+
+
+def _from_extensions(body: SamplingFields) -> Iterator[Grammar]:
+    """Read vLLM's fields, the new one and the old ones; their schemas are strict."""
+    new = body.structured_outputs or StructuredOutputs()
+    at = "structured_outputs."
+    for prefix, form in ((at, new), ("guided_", body.guided())):
+        if form.json is not None:
+            yield _schema(form.json, f"{prefix}json")
+        if form.json_object:
+            yield Grammar(kind="json_object", field=f"{prefix}json_object")
+        if form.regex is not None:
+            yield _text("regex", form.regex, f"{prefix}regex", MAX_PATTERN)
+        if form.grammar is not None:
+            yield _text("lark", form.grammar, f"{prefix}grammar", MAX_SOURCE)
+        if form.choice is not None:
+            yield _choice(form.choice, f"{prefix}choice")
+
+
+def _text(kind: Any, source: str, param: str, limit: int) -> Grammar:
+    if not source:
+        raise fail(param, "is empty.")
+    if len(source) > limit:
+        raise fail(param, f"may have {limit} characters at most, not {len(source)}.")
+    return Grammar(kind=kind, source=source, field=param)
+
+
+def _choice(choices: list[str], param: str) -> Grammar:
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise fail(param, f"must hold 1 to {MAX_CHOICES} texts, not {len(choices)}.")
+    if not all(choices):
+        raise fail(param, "an empty text is no choice.")
+    if sum(map(len, choices)) > MAX_TEXT:
+        raise fail(param, f"may have {MAX_TEXT} characters at most in all.")
+    return Grammar(kind="choice", source=msgspec.json.encode(choices).decode(), field=param)
+
+
+def _schema(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
+    if isinstance(schema, str):  # vLLM takes the JSON text as well
+        try:
+            schema = msgspec.json.decode(schema)
+        except (msgspec.DecodeError, RecursionError):
+            raise fail(param, "is not valid JSON.") from None
+    if not isinstance(schema, dict):
+        raise fail(param, "must be a JSON schema, an object.")
+    measure(schema, param)
+    if not has_finite_value(schema):
+        raise fail(param, "no finite value can satisfy it; give a recursion a way to end.")
+    schema = {key: value for key, value in schema.items() if key != "x-guidance"}  # the compiler's own options
+    return Grammar(kind="json_schema", source=msgspec.json.encode(schema).decode(), lenient=lenient, field=param)
+
+
+def measure(schema: dict[str, Any], param: str) -> None:
+    """Refuse a schema that is too big or too deep to be compiled in good time, naming the limit."""
+    check_depth(schema, param)
+    num_nodes = num_properties = num_enum = num_chars = 0
+    stack: list[Any] = [schema]
+    while stack and num_nodes <= MAX_NODES and num_enum <= MAX_ENUM_VALUES:
+        node = stack.pop()
+        num_nodes += 1
+        if isinstance(node, str):
+            num_chars += len(node)
+        elif isinstance(node, list):
+            stack += node
+        elif isinstance(node, dict):
+            num_chars += sum(map(len, node))
+            num_properties += _len(node.get("properties"))
+            num_enum += _len(node.get("enum"))
+            _check_node(node, param)
+            stack += node.values()
+    limits = (
+        ("enum values", num_enum, MAX_ENUM_VALUES),
+        ("properties", num_properties, MAX_PROPERTIES),
+        ("values (nested ones included)", num_nodes, MAX_NODES),
+        ("characters", num_chars, MAX_TEXT),
+    )
+    for what, number, limit in limits:
+        if number > limit:
+            raise fail(param, f"a schema may have {limit} {what} at most.")
+
+
+def _len(value: Any) -> int:
+    return len(value) if isinstance(value, list | dict) else 0
+
+
+def _check_node(node: dict[str, Any], param: str) -> None:
+    pattern = node.get("pattern")
+    if isinstance(pattern, str) and len(pattern) > MAX_PATTERN:
+        raise fail(param, f"a pattern may have {MAX_PATTERN} characters at most, not {len(pattern)}.")
+    for name in _COUNTS:
+        count = node.get(name)
+        if isinstance(count, int | float) and count > MAX_COUNT:
+            raise fail(param, f"{name} may be {MAX_COUNT} at most, not {count}.")
