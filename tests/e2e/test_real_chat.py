@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import jsonschema
 import openai
 import pytest
 
@@ -85,3 +88,33 @@ def test_effort_opens_a_think_block_that_ends_within_its_budget(client: openai.O
     assert 0 < (reply.usage.completion_tokens_details.reasoning_tokens or 0) <= 12
     assert reply.choices[0].message.content
     assert "<think>" not in reply.choices[0].message.content
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 150}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_by_schema_is_valid_json(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Describe Ada Lovelace, aged 36, as JSON."}],
+        temperature=1.0,
+        seed=5,
+        n=3,
+        max_tokens=120,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}},
+    )
+    for choice in reply.choices:
+        assert choice.finish_reason == "stop"
+        jsonschema.validate(json.loads(choice.message.content or ""), PERSON)
+
+
+def test_an_answer_by_choice_is_one_of_them(client: openai.OpenAI) -> None:
+    said = ask(
+        client, "Is water wet?", extra_body={"structured_outputs": {"choice": ["certainly yes", "certainly no"]}}
+    )
+    assert said in ("certainly yes", "certainly no")
