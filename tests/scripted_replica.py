@@ -92,6 +92,7 @@ class Running:
         self.request = request
         self.prompt = prompt
         self.script = script
+        self.edge = job.edge
         self.scope = anyio.CancelScope()
         self.choice_scopes: dict[int, anyio.CancelScope] = defaultdict(anyio.CancelScope)
         self.sent: dict[int, list[TokenChunk]] = defaultdict(list)
@@ -191,15 +192,18 @@ class ScriptedReplica:
     async def _obey(self) -> None:
         async for message in self.bus.inbox(topics.control(self.replica_id)):
             self.control.append(message)
-            for running in self.running:
-                if isinstance(message, Cancel) and message.request_id == running.job.request_id:
+            for running in self.requests:
+                if getattr(message, "request_id", "") != running.job.request_id:
+                    continue
+                if isinstance(message, Cancel) and not running.ended.is_set():
                     scope = running.scope if message.choice is None else running.choice_scopes[message.choice]
                     scope.cancel()
-                elif isinstance(message, Resubscribe) and message.request_id == running.job.request_id:
+                elif isinstance(message, Resubscribe):
                     await self._resend(running, message)
             self._notify()
 
     async def _resend(self, running: Running, ask: Resubscribe) -> None:
+        running.edge = ask.edge
         chunks = [chunk for chunk in running.sent[ask.choice] if chunk.index >= ask.from_index]
         await self.bus.send(ask.edge, self._batch(chunks), maxlen=_MAXLEN)
 
@@ -224,6 +228,8 @@ class ScriptedReplica:
             if script.error is not None:
                 await self.bus.fail(delivery, script.error, desk="replica")
         with anyio.CancelScope(shield=True):
+            if running.scope.cancel_called:
+                await self._say_cancelled(running)
             await self.bus.finish(delivery)
         running.ended.set()
         self._notify()
@@ -248,6 +254,13 @@ class ScriptedReplica:
                 await script.before_end.wait()
             if script.error is None:
                 await self._finish(running, choice, at, "length" if cut else script.finish)
+
+    async def _say_cancelled(self, running: Running) -> None:
+        for choice in range(running.request.sampling.n):
+            sent = running.sent[choice]
+            if not sent or sent[-1].finish_reason is None:
+                at = sum(len(chunk.token_ids) for chunk in sent)
+                await self._finish(running, choice, at, "cancelled")
 
     async def _finish(self, running: Running, choice: int, at: int, reason: str | None) -> None:
         if reason is None:
@@ -333,7 +346,7 @@ class ScriptedReplica:
         running.sent[chunk.choice].append(chunk)
         if self.drop(chunk):
             return
-        await self.bus.send(running.job.edge, self._batch(self.transform(chunk)), maxlen=_MAXLEN)
+        await self.bus.send(running.edge, self._batch(self.transform(chunk)), maxlen=_MAXLEN)
 
     def _batch(self, chunks: Iterable[TokenChunk]) -> TokenBatch:
         self._step += 1

@@ -18,7 +18,7 @@ from cache_svc.history.reading import Reader, listing
 from cache_svc.history.records import Said
 from cache_svc.history.rewrite import Rewriter
 from cache_svc.history.store import find, missing, now_ms
-from wire import codec
+from wire import codec, topics
 from wire.bus.route import Route
 from wire.errors import ConflictError, InvalidRequestError
 from wire.messages import ChatMessage, HistoryCall
@@ -103,9 +103,11 @@ class Calls:
     async def _delete_conversation(self, call: HistoryCall, partition: int) -> Any:
         conversation_id: str = call.args["id"]
         keys = find(conversation_id, "conversation")
-        found = await self._route.run(scripts.DELETE_CONVERSATION, keys, call.tenant, conversation_id)
-        if not found:
+        turns = await self._route.run(scripts.DELETE_CONVERSATION, keys, call.tenant, conversation_id)
+        if turns is None:
             raise missing(conversation_id, "conversation")
+        for turn in turns:
+            await self._forget(partition, turn.decode())
         await self._catalog.remove(call.tenant, partition, conversation_id)
         self._rewriter.ask()
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
@@ -132,18 +134,24 @@ class Calls:
         return await self._reader.response(call.tenant, call.args["id"])
 
     async def _delete_response(self, call: HistoryCall, partition: int) -> Any:
-        del partition
         response_id: str = call.args["id"]
         keys = find(response_id, "response_id")
+        running = int(bool(call.args.get("running")))
         outcome = await self._route.run(
-            scripts.DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id
+            scripts.DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id, running
         )
         if outcome == 2:
             raise ConflictError(f"Response {response_id!r} is still being generated.", param="response_id")
         if not outcome:
             raise missing(response_id, "response_id")
+        await self._forget(partition, response_id)
         self._rewriter.ask()
         return {"id": response_id, "object": "response", "deleted": True}
+
+    async def _forget(self, partition: int, response_id: str) -> None:
+        """Remove what else holds the words of a response: the record of its request, and its events."""
+        record = topics.job_record(partition, response_id)
+        await self._route.call(record, "UNLINK", record, topics.events(partition, response_id))
 
     async def _list_input_items(self, call: HistoryCall, partition: int) -> Any:
         del partition

@@ -9,9 +9,9 @@ from cache_svc.history.items import all_items, input_items, output_items
 from cache_svc.history.keys import Keys
 from cache_svc.history.records import Meta, Said
 from cache_svc.history.store import find, missing, now_ms, off_loop
-from cache_svc.history.waiting import may_come
-from wire import codec
+from wire import codec, topics
 from wire.bus.route import Route
+from wire.messages import Request
 
 
 class Reader:
@@ -41,9 +41,8 @@ class Reader:
         """Return a response as the client got it; one that is under way as far as it is known."""
         keys = find(response_id, "response_id")
         state, *rest = await self._turn(keys, tenant, response_id)
-        if state == b"pending" and await may_come(self._route, rest[0].decode()):
-            begun = {"id": response_id, "object": "response", "status": "in_progress", "model": rest[1].decode()}
-            return {**begun, "output": [], "error": None, "incomplete_details": None, "usage": None}
+        if state == b"pending":
+            return await self._begun(response_id, rest[0].decode())
         if state != b"ok":
             raise missing(response_id, "response_id")
         said, meta = codec.decode(rest[0], Said), codec.decode(rest[1], Meta)
@@ -56,6 +55,31 @@ class Reader:
             "usage": meta.usage,
         }
         return {**shown, "output": output_items(said)}
+
+    async def _begun(self, response_id: str, mark: str) -> dict[str, Any]:
+        """Return a response that is under way, by the record of its request."""
+        partition, _, request_id = mark.partition("/")
+        key = topics.job_record(int(partition), request_id)
+        raw, cancelled, ended, placement = await self._route.call(
+            key, "HMGET", key, "request", "cancelled", "ended", "placement"
+        )
+        if raw is None:
+            raise missing(response_id, "response_id")
+        request = await off_loop(len(raw), lambda: codec.decode(raw, Request))
+        in_background = bool(request.reply.get("background"))
+        if not in_background and (cancelled is not None or ended):  # its client knows, and nothing will be stored
+            raise missing(response_id, "response_id")
+        status = "cancelled" if cancelled is not None else "queued" if in_background and placement is None else ""
+        begun = {"id": response_id, "object": "response", "created_at": int(request.created_at), "model": request.model}
+        return {
+            **begun,
+            **request.reply,
+            "status": status or "in_progress",
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+        }
 
     async def input_items(
         self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str

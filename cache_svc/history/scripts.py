@@ -180,11 +180,15 @@ return 1
 """)
 
 DELETE_CONVERSATION = _script("""
--- KEYS head, turns, order, at, pending. ARGV tenant, conversation. 0 if it is not there.
-if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
-if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return 0 end
+-- KEYS head, turns, order, at, pending. ARGV tenant, conversation. Nothing if it is not there, or its turns.
+if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return false end
+if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return false end
+local found = redis.call('HKEYS', KEYS[5])
+for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
+  if string.sub(field, 1, 2) == 'a:' then found[#found + 1] = string.sub(field, 3) end
+end
 redis.call('DEL', unpack(KEYS))
-return 1
+return found
 """)
 
 PAGE_ITEMS = _script("""
@@ -239,13 +243,20 @@ return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
 """)
 
 DELETE_TURN = _script("""
--- KEYS head, turns, order, pending. ARGV tenant, turn. 1 deleted, 0 not there, 2 still being generated.
+-- KEYS head, turns, order, pending. ARGV tenant, turn, running ('1': even then). 1 deleted, 0 not there, 2 is running.
 -- What a later turn builds on stays until that one goes too. A turn leaves its conversation when no later one is left
 -- in it: what followed was said after it.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return 0 end
-if redis.call('HEXISTS', KEYS[2], 'a:' .. turn) == 0 then return 2 * redis.call('HEXISTS', KEYS[4], turn) end
+if redis.call('HEXISTS', KEYS[2], 'a:' .. turn) == 0 then
+  if redis.call('HEXISTS', KEYS[4], turn) == 0 then return 0 end
+  if ARGV[3] ~= '1' then return 2 end
+  redis.call('HDEL', KEYS[4], turn)
+  redis.call('HSET', KEYS[2], 'd:' .. turn, '1')  -- so that it is not stored when it comes
+  if redis.call('PTTL', KEYS[2]) < 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
+  return 1
+end
 redis.call('HSET', KEYS[2], 'd:' .. turn, '1')
 redis.call('HDEL', KEYS[2], 'm:' .. turn)
 local leaving = {turn}

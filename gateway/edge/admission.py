@@ -26,6 +26,11 @@ class Admission:
         """Return when a slot should be free: the mean duration spread over the slots, 1 to 30 s."""
         return min(max(self._mean_s / self.max_inflight, 1.0), 30.0)
 
+    @property
+    def is_open(self) -> bool:
+        """Tell whether one more would be admitted."""
+        return not self.draining and self.inflight < self.max_inflight
+
     def check_wait(self, wait_s: float, limit_s: float) -> None:
         """Refuse at once what could not begin in time. Raises OverloadedError with the time to come back."""
         if wait_s > limit_s:

@@ -17,7 +17,18 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import ErrorBoundary, error_body, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes import chat, completions, control, conversations, health, messages, models, responses, tokenize
+from gateway.edge.routes import (
+    chat,
+    completions,
+    control,
+    conversations,
+    embeddings,
+    health,
+    messages,
+    models,
+    responses,
+    tokenize,
+)
 from gateway.edge.routes.page import Page
 from gateway.edge.tenancy.gate import RATE_HEADERS, KeyGate
 from wire.errors import HeadraceError, InvalidRequestError, NotFoundError
@@ -55,6 +66,7 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/responses", responses.create_response, methods=["POST"]),
         Route("/v1/responses/{id}", responses.get_response, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", responses.cancel_response, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", responses.list_input_items, methods=["GET"]),
         Route("/v1/requests/{id}/control", control.control_request, methods=["POST"]),
         Route("/v1/conversations", conversations.create_conversation, methods=["POST"]),
@@ -63,6 +75,7 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/conversations/{id}", conversations.update_conversation, methods=["POST"]),
         Route("/v1/conversations/{id}", conversations.delete_conversation, methods=["DELETE"]),
         Route("/v1/conversations/{id}/items", conversations.list_items, methods=["GET"]),
+        Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
         Route("/v1/messages", messages.create_message, methods=["POST"]),
         Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),

@@ -87,7 +87,7 @@ class GenerationResponse:
     async def _send_whole(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
             response = await _whole(generation, scope["path"])
             tasks.cancel_scope.cancel()
         if response is not None:
@@ -96,7 +96,7 @@ class GenerationResponse:
     async def _send_stream(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         gone = True
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
             await generation.wait(self._settings.keep_alive_s)
             gone = False
             tasks.cancel_scope.cancel()
@@ -152,7 +152,8 @@ async def _failed(generation: Answer, error: HeadraceError) -> bytes:
     return generation.reply.failure(error)
 
 
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -10,13 +10,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 from opentelemetry.trace import SpanContext
 
 from gateway.edge.admission import Admission
+from gateway.edge.background import Background
 from gateway.edge.batch import Batch
 from gateway.edge.control import Controls
+from gateway.edge.embedding_client import EmbeddingClient, Vectors
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
 from gateway.edge.grammar_trial import GrammarTrial
@@ -27,40 +28,33 @@ from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
 from gateway.edge.safety import Safety
+from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
+from gateway.edge.takeover import follow, holder_of, job_of, take_over
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.pipeline import Pipeline
-from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.safety.store import Policies
-from gateway.postprocess.tools.splitter import CallSplitter
-from gateway.postprocess.tools.styles import STYLES
 from wire import telemetry, topics
 from wire.bus import Bus
-from wire.errors import HeadraceError, ModelNotFoundError
-from wire.messages import Failure, HistoryReply, Job, ReplicaStatus, Request, Resubscribe, TokenBatch, TokenizeReply
-from wire.model_card import ModelCard
-from wire.vocabulary import Vocabulary
+from wire.errors import HeadraceError, NotFoundError
+from wire.messages import (
+    Embeddings,
+    Failure,
+    HistoryReply,
+    Holder,
+    Job,
+    ReplicaStatus,
+    Request,
+    Resubscribe,
+    TokenBatch,
+    TokenizeReply,
+)
 
 logger = logging.getLogger(__name__)
 
 _RECORD_SLACK_S = 120.0  # a record outlives its deadline, so that the end of a request can still be accounted for
-
-
-class ServedModel(msgspec.Struct, frozen=True):
-    """What the edge knows of a model."""
-
-    card: ModelCard
-    vocabulary: Vocabulary
-
-    def calls(self, request: Request, safety: SafetyPolicy | None, name: str) -> CallSplitter | None:
-        """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own."""
-        if not request.tools:
-            return None
-        known = frozenset(tool["function"]["name"] for tool in request.tools)
-        parser = STYLES[self.card.tool_style](known)
-        return CallSplitter(parser, safety, name=name, one_call=not request.parallel_tool_calls)
 
 
 class Edge:
@@ -70,7 +64,7 @@ class Edge:
         self,
         settings: EdgeSettings,
         bus: Bus,
-        models: dict[str, ServedModel],
+        served: Served,
         tasks: TaskGroup,
         policies: Policies | None = None,
         accounts: Accounts | None = None,
@@ -78,17 +72,19 @@ class Edge:
         self.settings = settings
         self.accounts = accounts or Accounts(bus)
         self.bus = bus
-        self.models = models
+        self.served = served
         self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
+        self.embeddings = EmbeddingClient(bus, self._job)
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
-        self.replicas = Replicas(tuple(models))
-        self.metrics = Metrics(tuple(models), self.admission, self.inflight, self.replicas)
+        self.replicas = Replicas(served.names)
+        self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas)
         self.safety = Safety(policies, self) if policies is not None else None
-        self.controls = Controls(bus, settings.partitions)
+        self.background = Background(self, tasks)
         self._trials: dict[str, GrammarTrial] = {}
+        self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
         self._ending = 0
         self._idle = anyio.Event()
@@ -99,17 +95,16 @@ class Edge:
         return self.admission.inflight + self._ending
 
     async def drain(self) -> None:
-        """Refuse new requests and wait until the last open one has ended."""
+        """Refuse new requests, leave those of the background to others, wait until the last open one has ended."""
         self.admission.draining = True
+        self.background.hand_over()
         while self.num_open:
             self._idle = anyio.Event()
             await self._idle.wait()
 
     def model(self, name: str) -> ServedModel:
-        """Return a served model. Raises ModelNotFoundError."""
-        if name not in self.models:
-            raise ModelNotFoundError(f"The model {name[:80]!r} is not served here.", param="model")
-        return self.models[name]
+        """Return a model that generates. Raises ModelNotFoundError."""
+        return self.served.model(name)
 
     async def try_grammar(self, request: Request) -> None:
         """Raise InvalidRequestError if the grammar of the answer cannot work."""
@@ -119,6 +114,21 @@ class Edge:
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
         await self._trials[name].admit(request.sampling.grammar)
 
+    async def embed(self, request: Request, *, parent: SpanContext | None) -> Vectors:
+        """Admit an embedding request and return its vectors. Raises the error it ended with."""
+        request = self.accounts.own(request)
+        try:
+            with self.admission.slot(), request_span(request, "embeddings", stream=False, parent=parent) as span:
+                with self.metrics.time_embeddings(request.model) as note:
+                    async with self.accounts.spend(request, timeout_s=self.settings.request_timeout_s) as pay:
+                        found = await self.embeddings.embed(request)
+                        pay(found.num_tokens)
+                    note(found.num_tokens)
+                span.set_attribute(telemetry.USAGE_INPUT_TOKENS, found.num_tokens)
+                return found
+        finally:
+            self._tell_if_idle()
+
     async def read_inbox(self) -> None:
         """Hand out tokens, failures and replies as they come; never waits for a client."""
         async for message in self.bus.inbox(self.inbox):
@@ -126,7 +136,11 @@ class Edge:
                 for gap in self.inflight.deliver(message):
                     self._tasks.start_soon(self._ask_again, gap)
             elif isinstance(message, Failure):
-                self.inflight.fail(message, from_failure(message))
+                error = from_failure(message)
+                self.inflight.fail(message, error)
+                self.embeddings.fail(message, error)
+            elif isinstance(message, Embeddings):
+                self.embeddings.deliver(message)
             elif isinstance(message, HistoryReply):
                 self.history.deliver(message)
             elif isinstance(message, TokenizeReply):
@@ -148,6 +162,27 @@ class Edge:
         """
         with self.admission.slot():
             async with self._generate(request, reply, operation=operation, stream=stream, parent=parent) as generation:
+                yield generation
+
+    @asynccontextmanager
+    async def resume(
+        self, partition: int, request_id: str, reply_of: Callable[[Request], Reply], *, operation: str
+    ) -> AsyncIterator[Generation]:
+        """Go on with a request that was admitted before, here or at another edge: its tokens come again from the first.
+
+        Raises NotFoundError when nothing is known of it (any more).
+        """
+        record = await self.bus.record(partition, request_id, "request", "holder")
+        request: Request | None = record.get("request")
+        holder: Holder | None = record.get("holder")
+        if request is None or holder is None:
+            raise NotFoundError("Nothing is known of this request any more.")
+        job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
+        parent = telemetry.extract(holder.traceparent, holder.tracestate)
+        with self.admission.slot():
+            async with self._generate(
+                request, reply_of(request), operation=operation, stream=True, parent=parent, taken=job
+            ) as generation:
                 yield generation
 
     @asynccontextmanager
@@ -176,47 +211,60 @@ class Edge:
         stream: bool,
         parent: SpanContext | None,
         bell: Bell | None = None,
+        taken: Job | None = None,
     ) -> AsyncIterator[Generation]:
-        request = self.accounts.own(request)
+        request = request if taken else self.accounts.own(request)
         with request_span(request, operation, stream=stream, parent=parent) as span:
-            job = self._job(request)
-            limit_s = self.settings.max_wait_s or job.deadline - time.time()
-            self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
-            await self.accounts.enter(job.request_id, request, deadline=job.deadline)
+            job = taken or self._job(request)
+            if taken is None:
+                limit_s = self.settings.max_wait_s or job.deadline - time.time()
+                self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
+                await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [self._pipeline(request, flight, n) for n in range(request.sampling.n)]
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
                 )
                 try:
-                    ttl_s = self.settings.request_timeout_s + _RECORD_SLACK_S
-                    await self.bus.admit(job, {"request": request}, to=topics.history(job.partition), ttl_s=ttl_s)
+                    if taken is None:
+                        await self._admit(job, request)
+                    else:
+                        await take_over(self.bus, job)
+                        self._tasks.start_soon(follow, self.bus, self.inflight, flight, job, request.sampling.n)
                     yield generation
                 except HeadraceError as error:
                     generation.error = generation.error or error
                     raise
                 finally:
+                    generation.handed_over = generation.handed_over or flight.taken_over
                     note_outcome(span, generation)
                     self._ending += 1
                     self._tasks.start_soon(self._end, generation, operation)
 
+    async def _admit(self, job: Job, request: Request) -> None:
+        ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
+        fields = {"request": request, "holder": holder_of(job)}
+        await self.bus.admit(job, fields, to=topics.history(job.partition), ttl_s=ttl_s)
+
     def _job(self, request: Request) -> Job:
         traceparent, tracestate = telemetry.inject()
         reference = request.conversation
+        in_background = bool(request.reply.get("background"))
+        timeout_s = self.settings.background_timeout_s if in_background else self.settings.request_timeout_s
         root = root_of(reference.conversation_id or reference.response_id) if reference is not None else new_root()
         return Job(
-            request_id=new_request_id(),
+            request_id=reference.response_id if reference is not None else new_request_id(),
             partition=partition_of(root, self.settings.partitions),
             model=request.model,
             edge=self.inbox,
-            deadline=time.time() + self.settings.request_timeout_s,
+            deadline=time.time() + timeout_s,
             traceparent=traceparent,
             tracestate=tracestate,
         )
 
     def _pipeline(self, request: Request, flight: Flight, choice: int) -> Pipeline:
         policy = self.safety.for_reply(request.tenant) if self.safety is not None else None
-        model = self.models[request.model]
+        model = self.served.model(request.model)
         calls = model.calls(request, policy, f"{flight.request_id}:{choice}")
         return Pipeline(
             model.vocabulary,
@@ -246,19 +294,23 @@ class Edge:
     async def _end(self, generation: Generation, operation: str) -> None:
         """What is left when the answer is over: cancel what still runs, keep a broken-off turn, count."""
         try:
-            if not generation.ended:
-                await self._cancel(generation)
-            await generation.settle_unfinished()
-            await self.accounts.leave(generation.job, generation.request, generation.bill, end=generation.outcome)
+            if not generation.handed_over:
+                if not generation.ended:
+                    await self._cancel(generation)
+                await generation.settle_unfinished()
+                await self.accounts.leave(generation.job, generation.request, generation.bill, end=generation.outcome)
         except HeadraceError:
             logger.exception("request %s: its broken-off turn could not be stored", generation.job.request_id)
         finally:
             self._ending -= 1
-            if not self.num_open:
-                self._idle.set()
+            self._tell_if_idle()
             self.metrics.note_end(generation, operation)
-        if self.safety is not None:
+        if self.safety is not None and not generation.handed_over:
             await self.safety.note(generation)
+
+    def _tell_if_idle(self) -> None:
+        if not self.num_open:
+            self._idle.set()
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()

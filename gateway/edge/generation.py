@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from gateway.edge.bill import Bill
-from gateway.edge.inflight import Flight
+from gateway.edge.inflight import Flight, only_first, without_first
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.hit import Hit
@@ -76,6 +76,7 @@ class Generation:
         self._bus = bus
         self._stop_choice = stop_choice
         self._settled = False
+        self.handed_over = False  # another edge, or another answer here, goes on with the request
 
     @property
     def name(self) -> str:
@@ -159,6 +160,20 @@ class Generation:
         if prompt is not None and prompt.num_tokens == len(chunk.prompt_logprobs) + 1:
             update.prompt_ids = tuple(unpack_ids(prompt.token_ids))
             update.prompt_logprobs = chunk.prompt_logprobs
+
+    async def catch_up(self, num_tokens: int) -> list[ChoiceUpdate]:
+        """Take in exactly the first tokens of a request with one choice, which were shown by another edge."""
+        updates: dict[int, ChoiceUpdate] = {}
+        while self.num_tokens < num_tokens and not self.ended:
+            chunks = await self.flight.take()
+            for at, chunk in enumerate(chunks):
+                wanted = num_tokens - self.num_tokens
+                if wanted < len(chunk.token_ids):
+                    self._feed(only_first(chunk, wanted), updates)
+                    self.flight.put_back([without_first(chunk, wanted), *chunks[at + 1 :]])
+                    break
+                self._feed(chunk, updates)
+        return list(updates.values())
 
     def _feed(self, chunk: TokenChunk, updates: dict[int, ChoiceUpdate]) -> None:
         if not 0 <= chunk.choice < len(self._choices):

@@ -7,6 +7,7 @@ it: the reader of the inbox only appends.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, time
@@ -14,10 +15,11 @@ from time import monotonic, time
 import anyio
 import msgspec
 
-from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError
+from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError, RequestCancelledError
 from wire.messages import Failure, PhaseMark, TokenBatch, TokenChunk
 
 _ASK_AGAIN_S = 0.5
+_LOOK_S = 0.1  # how late a passed deadline may be noticed
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -30,10 +32,14 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Bell:
-    """Wakes the one task that waits for news of a request, or of several that share an answer."""
+    """Wakes the one task that waits for news of a request, or of several that share an answer.
+
+    asyncio's Event because it can be cleared: an anyio.Event rings once, and making one for every token of every stream
+    was a sixth of the edge's processor time.
+    """
 
     def __init__(self) -> None:
-        self._rung = anyio.Event()
+        self._rung = asyncio.Event()
 
     def ring(self) -> None:
         """Wake who waits."""
@@ -42,7 +48,7 @@ class Bell:
     async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is looked at after each ring."""
         while not holds():
-            self._rung = anyio.Event()
+            self._rung.clear()
             await self._rung.wait()
 
 
@@ -55,6 +61,7 @@ class Flight:
         self.attempt = 0
         self.replica_id: str | None = None
         self.num_pending_tokens = 0
+        self.taken_over = False
         self._max_pending_tokens = max_pending_tokens
         self._pending: list[TokenChunk] = []
         self._next_index: dict[int, int] = {}
@@ -89,6 +96,15 @@ class Flight:
             self._failure = error
             self._bell.ring()
 
+    async def take(self) -> list[TokenChunk]:
+        """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
+        await self._bell.wait_until(lambda: self.is_ready)
+        if self._pending:
+            chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
+            return chunks
+        assert self._failure is not None
+        raise self._failure
+
     def nudge(self, choice: int) -> None:
         """Let who takes look at a choice again, though no token came: text that it holds may leave now."""
         if self._failure is None:
@@ -98,16 +114,15 @@ class Flight:
             )
             self._bell.ring()
 
-    async def take(self) -> list[TokenChunk]:
-        """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
-        with anyio.move_on_after(max(0.0, self.deadline - time())):
-            await self._bell.wait_until(lambda: self.is_ready)
-        if self._pending:
-            chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
-            return chunks
-        if self._failure is None:
-            self._failure = DeadlineExceededError("The request's deadline passed before the answer was complete.")
-        raise self._failure
+    def put_back(self, chunks: list[TokenChunk]) -> None:
+        """Undo a part of `take`: these come first again."""
+        self._pending = chunks + self._pending
+        self.num_pending_tokens += sum(len(chunk.token_ids) for chunk in chunks)
+
+    def give_up(self) -> None:
+        """End here: another answer goes on with this request."""
+        self.taken_over = True
+        self.fail(RequestCancelledError("Another connection has taken this answer over."))
 
     @property
     def early_failure(self) -> HeadraceError | None:
@@ -160,14 +175,29 @@ class InFlight:
 
     @contextmanager
     def open(self, request_id: str, *, deadline: float, bell: Bell | None = None) -> Iterator[Flight]:
-        """Keep an entry for a request while the block runs."""
-        assert request_id not in self._flights, "request ids are made here and are unique"
+        """Keep an entry for a request while the block runs; an older entry of the same request gives up."""
+        if request_id in self._flights:
+            self._flights[request_id].give_up()
         flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens, bell=bell)
         self._flights[request_id] = flight
         try:
             yield flight
         finally:
-            del self._flights[request_id]
+            if self.holds(flight):
+                del self._flights[request_id]
+
+    def holds(self, flight: Flight) -> bool:
+        """Tell whether a flight is the one that gets the tokens of its request."""
+        return self._flights.get(flight.request_id) is flight
+
+    async def watch_deadlines(self) -> None:
+        """Fail the requests that are too late, until cancelled: one look at all costs less than a timer a token."""
+        while True:
+            await anyio.sleep(_LOOK_S)
+            now = time()
+            for flight in list(self._flights.values()):
+                if now >= flight.deadline:
+                    flight.fail(DeadlineExceededError("The deadline passed before the answer was complete."))
 
     def deliver(self, batch: TokenBatch) -> list[Gap]:
         """Hand out a step's tokens; return the gaps to be asked for."""
@@ -184,6 +214,18 @@ class InFlight:
         flight = self._flights.get(failure.request_id)
         if flight is not None:
             flight.fail(error, failure.attempt)
+
+
+def only_first(chunk: TokenChunk, count: int) -> TokenChunk:
+    """Return the first `count` tokens of a chunk that has more; how it ends belongs to the rest."""
+    return msgspec.structs.replace(
+        chunk,
+        token_ids=chunk.token_ids[:count],
+        logprobs=chunk.logprobs[:count],
+        marks=tuple(mark for mark in chunk.marks if mark.index < count),
+        finish_reason=None,
+        stop_token=False,
+    )
 
 
 def without_first(chunk: TokenChunk, count: int) -> TokenChunk:

@@ -10,27 +10,24 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import msgspec
 from anyio.abc import TaskStatus
 
 from gateway.edge.app import build_app
-from gateway.edge.edge import Edge, ServedModel
+from gateway.edge.edge import Edge
+from gateway.edge.served import Served
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.postprocess.safety.store import Policies
-from gateway.postprocess.tools.styles import STYLES
 from wire.bus import Bus
-from wire.model_card import ModelCard
-from wire.vocabulary import Vocabulary
 
 _LAST_S = 2.0
 
 
 async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Run the edge until cancelled, then drain."""
-    models = {name: await anyio.to_thread.run_sync(_load, settings, name) for name in settings.models}
+    served = await anyio.to_thread.run_sync(Served, settings)
     policies = await anyio.to_thread.run_sync(_load_policies, settings)
     keyring = await anyio.to_thread.run_sync(_load_keys, settings)
     stop = anyio.Event()
@@ -38,14 +35,16 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
         outer.start_soon(_set_when_cancelled, stop)
         with anyio.CancelScope(shield=True):
             async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
-                edge = Edge(settings, bus, models, tasks, policies, Accounts(bus, keyring))
+                edge = Edge(settings, bus, served, tasks, policies, Accounts(bus, keyring))
                 tasks.start_soon(edge.read_inbox)
+                tasks.start_soon(edge.inflight.watch_deadlines)
                 if edge.safety is not None:
                     await tasks.start(edge.safety.run)
                 tasks.start_soon(edge.accounts.keep)
                 if keyring is not None:
                     tasks.start_soon(keyring.watch, settings.api_keys_poll_s)
-                for name in models:
+                tasks.start_soon(edge.background.watch)
+                for name in served.names:
                     tasks.start_soon(edge.watch_replicas, name)
                 async with anyio.create_task_group() as http:
                     await http.start(serve_http, build_app(edge), settings)
@@ -64,14 +63,6 @@ async def _set_when_cancelled(stop: anyio.Event) -> None:
         await anyio.sleep_forever()
     finally:
         stop.set()
-
-
-def _load(settings: EdgeSettings, name: str) -> ServedModel:
-    path = settings.model_path(name)
-    card, vocabulary = ModelCard.load(path, name), Vocabulary.load(path)
-    style = settings.tool_style(name) or card.tool_style
-    tags = {tag: vocabulary.special[tag] for tag in STYLES[style](frozenset()).tags if tag in vocabulary.special}
-    return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)
 
 
 def _load_keys(settings: EdgeSettings) -> Keyring | None:

@@ -34,6 +34,9 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_pending_tokens: int = 16_384
     request_timeout_s: float = 600.0
     max_wait_s: float = 0.0
+    background_timeout_s: float = 3600.0
+    background_events_s: float = 3600.0
+    background_lease_s: float = 10.0
     history_timeout_s: float = 10.0
     tokenize_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
@@ -47,11 +50,20 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("max_inflight", "max_choices", "max_prompts", "max_body_bytes", "max_pending_tokens")
-        for name in (*positive, "safety_judgements"):
+        for name in (
+            "safety_judgements",
+            "max_inflight",
+            "max_choices",
+            "max_prompts",
+            "max_body_bytes",
+            "max_pending_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in (
+            "background_timeout_s",
+            "background_events_s",
+            "background_lease_s",
             "request_timeout_s",
             "safety_reload_s",
             "history_timeout_s",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import anyio
 from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import AppStatus, EventSourceResponse
+from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Send
 
 AppStatus.enable_automatic_graceful_drain = False
@@ -43,12 +43,13 @@ class EventStream(EventSourceResponse):
             blocks,
             sep="\n",
             ping=keep_alive_s,
-            send_timeout=send_timeout_s,
             headers={**headers, "Cache-Control": "no-cache, no-transform"},
         )
         self._blocks = blocks
+        self._send_timeout_s = send_timeout_s
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._written_at = 0.0
+        self._sending_since: float | None = None
 
     async def _stream_response(self, send: Send) -> None:
         await self._write(
@@ -62,10 +63,22 @@ class EventStream(EventSourceResponse):
 
     async def _write(self, send: Send, message: dict[str, object]) -> None:
         async with self._send_lock:
-            await self._send_with_timeout(send, message)
+            self._sending_since = anyio.current_time()
+            await send(message)
+            self._sending_since = None
         self._written_at = anyio.current_time()
 
     async def _ping(self, send: Send) -> None:
+        """Fill silence, and end a response whose client takes nothing: one look now and then, not a timer a write."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._comment, send)
+            while True:
+                sent_for_s = anyio.current_time() - (self._sending_since or anyio.current_time())
+                if sent_for_s >= self._send_timeout_s:
+                    raise SendTimeoutError
+                await anyio.sleep(max(self._send_timeout_s - sent_for_s, self._send_timeout_s / 8))
+
+    async def _comment(self, send: Send) -> None:
         comment = COMMENT.encode()
         while self.active:
             silent_s = anyio.current_time() - self._written_at
@@ -73,7 +86,6 @@ class EventStream(EventSourceResponse):
                 await anyio.sleep(self.ping_interval - silent_s)
             elif self.active:
                 await self._write(send, {"type": "http.response.body", "body": comment, "more_body": True})
-        await anyio.sleep_forever()  # returning would end the whole response
 
     @staticmethod
     async def _listen_for_exit_signal() -> None:

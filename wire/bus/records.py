@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from wire import codec, topics
 from wire.bus.core import Core, flat, record_of
 from wire.bus.scripts import CANCEL, UPDATE
-from wire.messages import RECORD_FIELDS, Job, Placement
+from wire.messages import RECORD_FIELDS, Failure, Job, Placement
 
 _MARKS = ("admitted", "cancelled", "ended")
+
+
+class Fate(NamedTuple):
+    """How it stands with a job: whether its record is there, whether it is over, with which failure, and where it is.
+
+    `failure` None of a job that is over: it ended well.
+    """
+
+    known: bool
+    cancelled: bool = False
+    over: bool = False
+    failure: Failure | None = None
+    placement: Placement | None = None
 
 
 class Records(Core):
@@ -37,6 +50,19 @@ class Records(Core):
         if admitted is None or cancelled is not None or ended is not None:
             return None
         return _decoded(wanted, values[len(_MARKS) :])
+
+    async def fate(self, partition: int, request_id: str) -> Fate:
+        """Return how it stands with a job, for whoever was not there when it was told."""
+        key = topics.job_record(partition, request_id)
+        admitted, cancelled, ended, placement = await self.route.call(key, "HMGET", key, *_MARKS, "placement")
+        failure = codec.decode_message(ended) if ended else None
+        return Fate(
+            known=admitted is not None,
+            cancelled=cancelled is not None,
+            over=ended is not None,
+            failure=failure if isinstance(failure, Failure) else None,
+            placement=codec.decode(placement, Placement) if placement else None,
+        )
 
     async def update_record(self, partition: int, request_id: str, fields: Mapping[str, msgspec.Struct]) -> bool:
         """Write fields of a job's record; False if the record has expired."""

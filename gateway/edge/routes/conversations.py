@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.edge.edge import Edge
-from gateway.edge.identity import new_id, new_root, partition_of, root_of
+from gateway.edge.identity import new_id, new_root, partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.routes.paging import read_page
 from gateway.edge.schema.body import decode_body, read_body
@@ -28,6 +28,7 @@ async def create_conversation(request: Request) -> Response:
     conversation = await edge.history.call(
         partition_of(root, edge.settings.partitions),
         "create_conversation",
+        tenant_of(request),
         id=new_id("conv", root),
         metadata=check_metadata(body.metadata),
         items=msgspec.to_builtins(items),
@@ -40,7 +41,7 @@ async def list_conversations(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     page = read_page(request)
     found = [
-        await edge.history.call(partition, "list_conversations", **page)
+        await edge.history.call(partition, "list_conversations", tenant_of(request), **page)
         for partition in range(edge.settings.partitions)
     ]
     return json_response(found[0] if len(found) == 1 else _merged(found, page["limit"]))
@@ -72,7 +73,7 @@ async def _ask(request: Request, op: str, **args: Any) -> Response:
     edge: Edge = request.app.state.edge
     conversation_id = request.path_params["id"]
     partition = partition_of(root_of(conversation_id), edge.settings.partitions)
-    return json_response(await edge.history.call(partition, op, id=conversation_id, **args))
+    return json_response(await edge.history.call(partition, op, tenant_of(request), id=conversation_id, **args))
 
 
 def _merged(pages: list[dict[str, Any]], limit: int) -> dict[str, Any]:

@@ -1,36 +1,46 @@
-"""/v1/responses: create, read, delete, and the items that went in."""
+"""/v1/responses: create, read (also as a stream again), cancel, delete, and the items that went in."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
-from gateway.edge.identity import partition_of, root_of
+from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_page
 from gateway.edge.schema.body import decode_body, read_body
-from gateway.edge.schema.responses import ResponsesRequest, translate_responses
+from gateway.edge.schema.response_fold import fold
+from gateway.edge.schema.response_object import RUNNING
+from gateway.edge.schema.responses import ResponsesRequest, check_include, translate_responses
 from gateway.edge.schema.responses_reply import ResponsesReply
+from gateway.edge.schema.sampling import fail
 from gateway.edge.screening import screen
+from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
+from wire.errors import ConflictError
 
 
-async def create_response(request: Request) -> GenerationResponse:
-    """Answer a request of the Responses API, as a stream or whole."""
+async def create_response(request: Request) -> ASGIApp:
+    """Answer a request of the Responses API: as a stream, whole, or in the background."""
     edge: Edge = request.app.state.edge
     body = await decode_body(await read_body(request, edge.settings.max_body_bytes), ResponsesRequest)
-    card = edge.model(body.model).card
-    body.input = await resolve(body.input, edge.history, tenant="", partitions=edge.settings.partitions)
-    wanted = translate_responses(body, card)
-    wanted = await screen(wanted, edge.safety, "input")
+    card, tenant = edge.model(body.model).card, tenant_of(request)
+    body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
+    wanted = await screen(translate_responses(body, card, tenant=tenant), edge.safety, "input")
     await edge.try_grammar(wanted)
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
+    if body.background:
+        begun = await edge.background.start(wanted, parent)
+        response = begun.begun("queued")
+        return _events(edge, response["id"], -1) if stream else json_response(response)
     reply = ResponsesReply(wanted)
     return GenerationResponse(
         lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
@@ -40,22 +50,90 @@ async def create_response(request: Request) -> GenerationResponse:
 
 
 async def get_response(request: Request) -> Response:
-    """Return a stored response."""
-    return await _ask(request, "get_response")
+    """Return a stored response, or one that is being made; as the stream of its events if that is asked for."""
+    edge: Edge = request.app.state.edge
+    check_include([*request.query_params.getlist("include"), *request.query_params.getlist("include[]")])
+    after = _starting_after(request)
+    found = await _found(request)
+    if after is None:
+        return json_response(await _with_progress(edge, found))
+    if not found.get("background"):
+        raise fail("stream", "only a response that was made in the background can be streamed again.")
+    if found["status"] not in RUNNING and await edge.background.log(found["id"]).newest() is None:
+        raise fail("stream", "the events of this response are not kept any more.")
+    return _events(edge, found["id"], after)
+
+
+async def cancel_response(request: Request) -> Response:
+    """Cancel a response that is made in the background; one that is over stays as it is."""
+    edge: Edge = request.app.state.edge
+    found = await _found(request)
+    if not found.get("background"):
+        raise fail("response_id", "only a response that is made in the background can be cancelled.")
+    if found["status"] in RUNNING:
+        await edge.background.cancel(found["id"])
+        found = await _found(request)
+    return json_response(await _with_progress(edge, found))
 
 
 async def delete_response(request: Request) -> Response:
-    """Delete a stored response."""
-    return await _ask(request, "delete_response")
+    """Delete a response; one that is made in the background is cancelled first."""
+    edge: Edge = request.app.state.edge
+    try:
+        return json_response(await _ask(request, "delete_response"))
+    except ConflictError:
+        found = await _found(request)
+        if not found.get("background"):
+            raise
+    await edge.background.cancel(found["id"])
+    return json_response(await _ask(request, "delete_response", running=True))
 
 
 async def list_input_items(request: Request) -> Response:
     """Return the items that went into a stored response."""
-    return await _ask(request, "list_input_items", **read_page(request, order="desc"))
+    return json_response(await _ask(request, "list_input_items", **read_page(request, order="desc")))
 
 
-async def _ask(request: Request, op: str, **args: Any) -> Response:
+async def _found(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = await _ask(request, "get_response")
+    return found
+
+
+async def _ask(request: Request, op: str, **args: Any) -> Any:
     edge: Edge = request.app.state.edge
     response_id = request.path_params["id"]
     partition = partition_of(root_of(response_id), edge.settings.partitions)
-    return json_response(await edge.history.call(partition, op, id=response_id, **args))
+    return await edge.history.call(partition, op, tenant_of(request), id=response_id, **args)
+
+
+async def _with_progress(edge: Edge, found: dict[str, Any]) -> dict[str, Any]:
+    """Add the output so far to a response that is made in the background and not stored yet."""
+    if not found.get("background") or found["output"] or found["status"] not in {*RUNNING, "cancelled"}:
+        return found
+    entries = await edge.background.log(found["id"]).read_all()
+    output = await anyio.to_thread.run_sync(lambda: fold(event for entry in entries for event in entry.events()))
+    return {**found, "output": output}
+
+
+def _events(edge: Edge, response_id: str, after: int) -> EventStream:
+    return EventStream(
+        edge.background.events(response_id, after),
+        keep_alive_s=edge.settings.keep_alive_s,
+        send_timeout_s=edge.settings.send_timeout_s,
+        headers={},
+    )
+
+
+def _starting_after(request: Request) -> int | None:
+    """Return the number of the event to go on behind (-1: from the first), or None if no stream is asked for."""
+    query = request.query_params
+    stream, after = query.get("stream", "false").lower(), query.get("starting_after")
+    if stream not in ("true", "false"):
+        raise fail("stream", f"must be true or false, not {stream[:40]!r}.")
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 10):
+        raise fail("starting_after", f"must be the number of an event, not {after[:40]!r}.")
+    if stream == "false":
+        if after is not None:
+            raise fail("starting_after", "is only allowed with stream=true.")
+        return None
+    return -1 if after is None else int(after)

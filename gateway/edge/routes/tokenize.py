@@ -6,7 +6,7 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.edge.edge import Edge, ServedModel
+from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
 from gateway.edge.schema.body import decode_body, read_body
 from gateway.edge.schema.sampling import fail
@@ -17,6 +17,7 @@ from gateway.edge.schema.tokenize import (
     token_texts,
     translate_tokenize,
 )
+from gateway.edge.served import ServedModel
 
 
 async def tokenize(request: Request) -> Response:

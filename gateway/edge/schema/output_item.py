@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from gateway.edge.schema.logprobs import logprob_object
-from gateway.postprocess.pipeline import TextDelta
+from gateway.postprocess.delta import TextDelta
 
 Event = tuple[str, dict[str, Any]]
 """The type of an event and its fields; the reply adds the number."""
@@ -182,6 +182,8 @@ class FunctionCallItem(OutputItem):
 
     def add(self, delta: TextDelta) -> list[Event]:
         """Append arguments."""
+        if not delta.text:  # the call is only announced
+            return []
         self._arguments.append(delta.text)
         return [("response.function_call_arguments.delta", self._at(delta=delta.text))]
 

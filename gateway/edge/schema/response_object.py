@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.edge.identity import root_of
 from wire.errors import ContentFilterError, ContextLengthExceededError, HeadraceError, OverloadedError, TemplateError
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -28,6 +27,9 @@ def error_of(error: HeadraceError) -> dict[str, Any]:
 
 def item_id(prefix: str, response_id: str, number: int = 0) -> str:
     """Return the id of an output item. The first of each kind share a stem, as the items of one stored message do."""
-    root = root_of(response_id)
-    stem = response_id.partition("_")[2].removeprefix(root)
-    return f"{prefix}_{root}{stem}{f'{number:02x}' if number else ''}"
+    return f"{prefix}_{response_id.partition('_')[2]}{f'{number:02x}' if number else ''}"
+
+
+def call_item_id(response_id: str, number: int) -> str:
+    """Return the id of a function call's item: the call's place among the calls stands behind the stem."""
+    return f"{item_id('fc', response_id)}{number:02x}"

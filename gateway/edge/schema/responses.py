@@ -108,7 +108,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     cache_salt: str | None = None
 
 
-def translate_responses(body: ResponsesRequest, card: ModelCard) -> Request:
+def translate_responses(body: ResponsesRequest, card: ModelCard, *, tenant: str = "") -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field."""
     _refuse_unsupported(body)
     reasoning = body.reasoning or Reasoning()
@@ -131,6 +131,7 @@ def translate_responses(body: ResponsesRequest, card: ModelCard) -> Request:
         effort=check_effort(reasoning.effort, "reasoning.effort"),
         budget_tokens=check_budget(reasoning.max_tokens, "reasoning.max_tokens"),
         conversation=conversation,
+        tenant=tenant,
         cache_salt=check_salt(body.cache_salt),
         created_at=created_at,
         reply=_echo(body, card.name, conversation, sampling, created_at),

@@ -1,8 +1,8 @@
 """The Responses API, outwards: the response object, and the events that build it up.
 
 Text of one kind in a row is one output item. Items close when another begins or the answer ends. There is no [DONE] in
-this dialect; the last event is response.completed, .incomplete, .failed or .cancelled. A safety rule that cuts the
-answer off ends its message with a refusal.
+this dialect; the last event is response.completed, .incomplete or .failed (which also ends a cancelled one: there is no
+event of that name). A safety rule that cuts the answer off ends its message with a refusal.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 from gateway.edge.bill import Bill
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, merged
-from gateway.edge.schema.output_item import Event, MessageItem, OutputItem, ReasoningItem
-from gateway.edge.schema.response_object import INCOMPLETE, error_of, item_id
-from gateway.postprocess.pipeline import TextDelta
-from wire.errors import HeadraceError
-from wire.messages import ChatMessage, Request
+from gateway.edge.schema.output_item import Event, FunctionCallItem, MessageItem, OutputItem, ReasoningItem
+from gateway.edge.schema.response_object import INCOMPLETE, RUNNING, call_item_id, error_of, item_id
+from gateway.postprocess.delta import TextDelta
+from wire.errors import HeadraceError, RequestCancelledError
+from wire.messages import ChatMessage, Request, ToolCall
 
 REFUSAL = "The answer was stopped by the server's safety policy."
-_KINDS: dict[str, type[OutputItem]] = {"answer": MessageItem, "reasoning": ReasoningItem}
 
 
 class ResponsesReply:
@@ -34,8 +33,13 @@ class ResponsesReply:
         self._items: list[OutputItem] = []
         self._finish_reason: str | None = None
         self._sequence_number = 0
+        self._has_started = False
         self._last_events: list[Event] = []
         self._whole: dict[str, Any] | None = None
+
+    def begun(self, status: str) -> dict[str, Any]:
+        """Return the response as it is before any text."""
+        return self._response(status)
 
     @property
     def id(self) -> str:
@@ -43,15 +47,28 @@ class ResponsesReply:
         return self._id
 
     def opening(self) -> bytes:
-        """Return response.created and response.in_progress."""
-        response = self._response("in_progress")
-        return self._encode(
-            [("response.created", {"response": response}), ("response.in_progress", {"response": response})]
-        )
+        """Return response.created and response.in_progress; a response of the background is queued first."""
+        if self._base["background"]:
+            response = self._response("queued")
+            return self._encode(
+                [("response.created", {"response": response}), ("response.queued", {"response": response})]
+            )
+        return self._encode([("response.created", {"response": self._response("in_progress")}), *self._start()])
+
+    @property
+    def sequence_number(self) -> int:
+        """Return the number of the next event."""
+        return self._sequence_number
+
+    def resume(self, updates: list[ChoiceUpdate], sequence_number: int, *, has_started: bool) -> None:
+        """Go on behind the events that another edge has written: they told of these updates."""
+        self.absorb(updates)
+        self._has_started = has_started
+        self._sequence_number = sequence_number
 
     def events(self, updates: list[ChoiceUpdate]) -> bytes:
         """Return a delta for each run of text; items open and close as the kind changes."""
-        events: list[Event] = []
+        events = self._start()
         for update in updates:
             for delta in merged(update.deltas):
                 events += self._say(delta)
@@ -71,9 +88,9 @@ class ResponsesReply:
     def failure(self, error: HeadraceError) -> bytes:
         """Return response.failed, with what came before the fault."""
         self._end_items(complete=False)
-        return self._encode(
-            [*self._last_events, ("response.failed", {"response": self._response("failed", error=error)})]
-        )
+        status = "cancelled" if isinstance(error, RequestCancelledError) else "failed"
+        response = self._response(status, error=error)
+        return self._encode([*self._last_events, ("response.failed", {"response": response})])
 
     def whole(self, bill: Bill) -> dict[str, Any]:
         """Return the response object; it is the same at each call."""
@@ -98,24 +115,41 @@ class ResponsesReply:
                 role="assistant",
                 content="".join(item.text for item in answers),
                 reasoning="".join(item.text for item in self._items if isinstance(item, ReasoningItem)),
+                tool_calls=tuple(
+                    ToolCall(id=item.call_id, name=item.name, arguments=item.text)
+                    for item in self._items
+                    if isinstance(item, FunctionCallItem)
+                ),
                 item_id=answers[0].id if answers else item_id("msg", self._id),
             ),
         )
 
-    def _say(self, delta: TextDelta) -> list[Event]:
-        kind = _KINDS[delta.kind]
-        events: list[Event] = []
-        if not self._items or not isinstance(self._items[-1], kind):
-            events = self._open(self._new(kind))
-        return events + self._items[-1].add(delta)
+    def _start(self) -> list[Event]:
+        if self._has_started:
+            return []
+        self._has_started = True
+        return [("response.in_progress", {"response": self._response("in_progress")})]
 
-    def _new(self, kind: type[OutputItem]) -> OutputItem:
+    def _say(self, delta: TextDelta) -> list[Event]:
+        item = self._items[-1] if self._items else None
+        events: list[Event] = []
+        if item is None or not _continues(item, delta):
+            item = self._new(delta)
+            events = self._open(item)
+        return events + item.add(delta)
+
+    def _new(self, delta: TextDelta) -> OutputItem:
         index = len(self._items)
-        number = sum(isinstance(item, kind) for item in self._items)
-        if kind is ReasoningItem:
+        if delta.call is not None:
+            number = delta.call.index
+            return FunctionCallItem(call_item_id(self._id, number), index, call_id=delta.call.id, name=delta.call.name)
+        if delta.kind == "reasoning":
             as_summary = bool(self._base["reasoning"]["summary"])
-            return ReasoningItem(item_id("rs", self._id, number), index, as_summary=as_summary)
-        return MessageItem(item_id("msg", self._id, number), index, logprobs=self._logprobs)
+            return ReasoningItem(self._item_id("rs", ReasoningItem), index, as_summary=as_summary)
+        return MessageItem(self._item_id("msg", MessageItem), index, logprobs=self._logprobs)
+
+    def _item_id(self, prefix: str, kind: type[OutputItem]) -> str:
+        return item_id(prefix, self._id, sum(isinstance(item, kind) for item in self._items))
 
     def _open(self, item: OutputItem) -> list[Event]:
         events = self._items[-1].close("completed") if self._items else []
@@ -133,7 +167,7 @@ class ResponsesReply:
         only_reasoning = all(isinstance(item, ReasoningItem) for item in self._items)
         if refused or (complete and self._finish_reason and only_reasoning):
             if not self._items or not isinstance(self._items[-1], MessageItem):
-                events += self._open(self._new(MessageItem))
+                events += self._open(self._new(TextDelta(kind="answer", text="")))
             last = self._items[-1]
             if refused and isinstance(last, MessageItem) and last.status == "in_progress":
                 events += last.refuse(REFUSAL)
@@ -146,9 +180,9 @@ class ResponsesReply:
             **self._base,
             "status": status,
             "completed_at": time.time() if status == "completed" else None,
-            "error": error_of(error) if error else None,
+            "error": error_of(error) if error and status == "failed" else None,
             "incomplete_details": {"reason": reason} if status == "incomplete" and reason else None,
-            "output": [item.whole() for item in self._items] if status != "in_progress" else [],
+            "output": [item.whole() for item in self._items] if status not in RUNNING else [],
             "usage": bill.responses_usage() if bill else None,
         }
 
@@ -159,3 +193,9 @@ class ResponsesReply:
             lines.append(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n")
             self._sequence_number += 1
         return b"".join(lines)
+
+
+def _continues(item: OutputItem, delta: TextDelta) -> bool:
+    if isinstance(item, FunctionCallItem):
+        return delta.call is not None and delta.call.id == item.call_id
+    return isinstance(item, {"answer": MessageItem, "reasoning": ReasoningItem}.get(delta.kind, ()))

@@ -250,7 +250,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("max_output_tokens", {"max_output_tokens": 0}),
     ("reasoning.effort", {"reasoning": {"effort": "huge"}}),
     ("reasoning.max_tokens", {"reasoning": {"max_tokens": -1}}),
-    ("text.format.type", {"text": {"format": {"type": "json_schema"}}}),
     ("background", {"background": True, "store": False}),
     ("reasoning.summary", {"reasoning": {"summary": "long"}}),
     ("include[0]", {"include": ["everything"]}),
