@@ -193,6 +193,7 @@ class Replica:
             attempt=job.attempt,
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
             priority=wanted.priority,
+            tenant=wanted.tenant,
             closed_at=request.closed_at,
         )
         await self._link.send(engine_request)

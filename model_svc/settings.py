@@ -26,7 +26,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     threads: int | None = None
-    scheduling_policy: str = "fcfs"
+    scheduling_policy: str = "fair"
     inter_token_ms: float = 50.0
     heartbeat_s: float = 0.5
     stall_s: float = 120.0

@@ -31,23 +31,29 @@ class StepLoad(NamedTuple):
 class SchedulingPolicy:
     """How to order sequences and split a step.
 
-    `key(priority, arrival)`: the smallest goes first, the largest is preempted first. `prefill_share`: tokens of a step
-    that prompts may take. With `prefill_first` prompts take their share before running answers get theirs.
+    `key(priority, mark, arrival)`: the smallest goes first, the largest is preempted first; `mark` is that of the
+    tenant's fair share. `prefill_share`: tokens of a step that prompts may take. With `prefill_first` prompts take
+    theirs before running answers do.
     """
 
-    key: Callable[[int, int], tuple[int, ...]]
+    key: Callable[[int, int, int], tuple[int, ...]]
     prefill_share: Callable[[StepLoad], int]
     prefill_first: bool = False
 
 
-def by_arrival(priority: int, arrival: int) -> tuple[int, ...]:  # noqa: ARG001  (one signature for all)
+def by_arrival(priority: int, mark: int, arrival: int) -> tuple[int, ...]:  # noqa: ARG001  (one signature for all)
     """First come, first served."""
     return (arrival,)
 
 
-def by_priority(priority: int, arrival: int) -> tuple[int, ...]:
+def by_priority(priority: int, mark: int, arrival: int) -> tuple[int, ...]:  # noqa: ARG001
     """Lower priority numbers first, among equals by arrival."""
     return (priority, arrival)
+
+
+def by_share(priority: int, mark: int, arrival: int) -> tuple[int, ...]:
+    """Lower priority numbers first, among equals the tenant with the fewest tokens; of one tenant by arrival."""
+    return (priority, mark, arrival)
 
 
 def whole_budget(load: StepLoad) -> int:
@@ -64,6 +70,7 @@ def keep_inter_token_time(load: StepLoad) -> int:
 
 
 POLICIES: dict[str, SchedulingPolicy] = {
+    "fair": SchedulingPolicy(by_share, whole_budget),
     "fcfs": SchedulingPolicy(by_arrival, whole_budget),
     "priority": SchedulingPolicy(by_priority, whole_budget),
     "prefill_first": SchedulingPolicy(by_arrival, whole_budget, prefill_first=True),

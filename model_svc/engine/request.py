@@ -14,7 +14,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `checkpoint` holds, per choice, the packed ids that an earlier attempt generated: generation goes on after them and
     the first new token has index len(ids). `closed_at` holds, per choice, after how many generated tokens its client
-    ended thinking. Lower `priority` goes first (policy `priority` only).
+    ended thinking. Lower `priority` goes first (policies `fair` and `priority`); `tenant` shares fairly with others.
     """
 
     request_id: str
@@ -24,6 +24,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     checkpoint: dict[int, bytes] = {}
     priority: int = 0
     closed_at: dict[int, tuple[int, ...]] = {}
+    tenant: str = ""
 
 
 def choice_seed(request: EngineRequest, choice: int) -> int:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from model_svc.engine.block_pool import BlockPool
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
+from model_svc.engine.fair_share import FairShare
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.sequence import Sequence, Status
 
@@ -45,6 +46,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prefilled_tokens = 0
         self._policy = policy
+        self._shares = FairShare()
         self._clock = clock
         self._token_budget = info.max_num_batched_tokens
         self._inter_token_ms = inter_token_ms
@@ -58,7 +60,9 @@ class Scheduler:
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
-        seq.key = self._policy.key(seq.request.priority, self._arrivals)
+        # Choices of a request share its prompt: the first one pays for it.
+        seq.mark = self._shares.mark(seq.request.tenant, seq.num_prompt_tokens if seq.choice == 0 else 0)
+        seq.key = self._policy.key(seq.request.priority, seq.mark, self._arrivals)
         self._arrivals += 1
         insort(self.waiting, seq, key=_KEY)
 
@@ -71,6 +75,7 @@ class Scheduler:
             self.waiting.remove(seq)
         else:
             self._leave(seq)
+        self._shares.charge(seq.request.tenant, seq.num_tokens - seq.num_prompt_tokens)
         seq.status = Status.FINISHED
         seq.finish_reason = reason
 
@@ -208,6 +213,7 @@ class Scheduler:
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
             seq.first_scheduled_at = self._clock()
         self.waiting.remove(seq)
+        self._shares.start(seq.mark)
         seq.status = Status.RUNNING
         seq.slot = self._free_slots.pop()
         seq.resync = True

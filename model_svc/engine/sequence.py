@@ -33,7 +33,7 @@ class Sequence:
 
     __slots__ = (
         "arrived_at", "attempt", "block_hashes", "block_table", "choice", "closed_at", "epoch", "finish_reason",
-        "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "num_blocks_sent",
+        "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "mark", "num_blocks_sent",
         "num_cached_tokens", "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens",
         "num_pending", "num_prompt_tokens", "num_registered", "num_replayed", "prefilled", "reasoning", "request",
         "request_id", "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token",
@@ -48,6 +48,7 @@ class Sequence:
         self.seed = choice_seed(request, choice)
         self.stop = stop
         self.key: tuple[int, ...] = ()
+        self.mark = 0
         self.leader: Sequence | None = None
         self.status = Status.WAITING
         self.finish_reason: str | None = None

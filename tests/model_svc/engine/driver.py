@@ -50,6 +50,7 @@ class Driver:
         attempt: int = 0,
         checkpoint: dict[int, list[int]] | None = None,
         priority: int = 0,
+        tenant: str = "",
         closed_at: dict[int, tuple[int, ...]] | None = None,
         block_hashes: bytes = b"",
         block_size: int = 16,
@@ -60,6 +61,7 @@ class Driver:
             request_id=request_id,
             attempt=attempt,
             priority=priority,
+            tenant=tenant,
             prompt=Prompt(
                 token_ids=pack_ids(prompt_ids),
                 num_tokens=len(prompt_ids),

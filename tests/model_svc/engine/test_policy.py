@@ -9,7 +9,7 @@ from wire.errors import InvalidRequestError
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequestError, match="fcfs, priority, prefill_first, dynamic_chunk"):
+    with pytest.raises(InvalidRequestError, match="fair, fcfs, priority, prefill_first, dynamic_chunk"):
         policy_named("random")
 
 
