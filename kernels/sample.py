@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels import dispatch, noise
 from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.native import record
 from kernels.noise import gumbel, noise_key
 
 
@@ -37,6 +38,8 @@ def sample(
         out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
         _launch(logits, temperature, top_k, top_p, min_p, seeds, positions, out)
         return out
+    if dispatch.form(logits) == "native" and logits.dtype == torch.float32:
+        return _native(logits, temperature, top_k, top_p, min_p, seeds, positions)
     return reference(logits, temperature, top_k, top_p, min_p, seeds, positions)
 
 
@@ -107,6 +110,15 @@ def _draw_filtered(
     noisy = x * inverse + noise.reference(seeds, positions, ids)
     noisy.masked_fill_(~kept, float("-inf"))
     return ids.gather(1, noisy.argmax(-1, keepdim=True))[:, 0], covered
+
+
+def _native(logits: Tensor, *per_row: Tensor) -> Tensor:
+    S, V = logits.shape
+    out = record.empty((S,), torch.int64)
+    tensors = (logits, *(tensor.contiguous() for tensor in per_row), out)
+    numbers, pointers = (S, V, logits.stride(0)), tuple(map(record.pointer, tensors))
+    record.call([record.Record(record.SAMPLE, numbers, pointers)], tensors)
+    return out
 
 
 def _check(logits: Tensor, *per_row: Tensor) -> None:

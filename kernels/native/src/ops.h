@@ -15,7 +15,8 @@ typedef struct {
 } Op;
 
 enum { BY_ROW, BY_HEAD, BY_COLUMN };
-enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION, OP_MERGE, OP_EMBEDDING, NUM_OPS };
+enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION, OP_MERGE, OP_EMBEDDING,
+       OP_SAMPLE, OP_FINITE, NUM_OPS };
 
 /* Weight formats; the tile layouts are told in tiles.h. */
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
@@ -29,7 +30,8 @@ typedef struct {
   int64_t (*items)(const Op *op);                          /* how many independent items there are now */
   void (*run)(const Op *op, int64_t from, int64_t to);     /* computes items from .. to - 1 */
 } OpType;
-extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding;
+extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding,
+    hr_sample, hr_finite;
 
 #define COLUMN_BLOCK 32 /* BY_COLUMN: an item is this many columns of every row: two tiles, one block */
 #endif

@@ -26,7 +26,8 @@
 #define SMALL_WORK 1500000 /* multiplications of bytes: about 15 us, not worth another thread's attention */
 
 static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rms_norm, &hr_activation,
-                                             &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding};
+                                             &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding,
+                                             &hr_sample,   &hr_finite};
 
 typedef struct {
   int32_t first, last;

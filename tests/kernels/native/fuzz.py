@@ -14,12 +14,14 @@ import torch
 from kernels import dispatch
 from kernels.activation import gelu_and_mul, silu_and_mul
 from kernels.embedding import embedding
+from kernels.finite import all_finite
 from kernels.native.library import set_threads, using
 from kernels.native.packed_weight import FORMATS
 from kernels.paged_attention import paged_attention
 from kernels.quantized_linear import quantized_linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope_store_kv
+from kernels.sample import sample
 from tests.kernels.native.blocks import random_weight
 
 
@@ -28,7 +30,7 @@ def linear(rng: random.Random) -> None:
     name = rng.choice(FORMATS)
     K = rng.randint(1, 3) * (256 if name.endswith("K") else 32)
     weight, _ = random_weight(name, rng.randint(1, 70), K)
-    quantized_linear(torch.randn(rng.randint(1, 20), K), [weight], torch.randn(weight.shape[0]))
+    quantized_linear(torch.randn(rng.randint(1, 80), K), [weight], torch.randn(weight.shape[0]))
     embedding(torch.randint(-2, 80, (rng.randint(1, 9),)), weight)
 
 
@@ -67,13 +69,27 @@ def attention(rng: random.Random) -> None:
     )  # fmt: skip
 
 
+def draws(rng: random.Random) -> None:
+    """Rows of logits with NaN and infinities under all filters."""
+    S, V = rng.randint(1, 4), rng.choice([rng.randint(1, 70), rng.randint(1, 3000)])
+    logits = torch.randn(S, V + 3)[:, 3:] * rng.choice([0.0, 1.0, 9.0])
+    for bad in ("nan", "inf", "-inf"):
+        if rng.random() < 0.3:
+            logits[rng.randrange(S), rng.randrange(V)] = float(bad)
+    numbers = (rng.choice([0.0, 0.3, 2.0]), rng.choice([1.0, 0.0, 0.7]), rng.choice([0.0, 1.0, 0.1]))
+    temperature, top_p, min_p = (torch.full((S,), number) for number in numbers)
+    top_k = torch.full((S,), rng.choice([0, 1, 40, 5000]), dtype=torch.int32)
+    sample(logits, temperature, top_k, top_p, min_p, torch.randint(-9, 9, (S,)), torch.arange(S))
+    all_finite(logits)
+
+
 def main(folder: str, isa: str) -> None:
     """Fuzz for a bounded number of rounds."""
     rng = random.Random(int.from_bytes(random.randbytes(4)))
     with using(isa, Path(folder)), dispatch.forced("native"):
         for number in range(60):
             set_threads(1 + number % 3)
-            for part in (linear, rows, attention):
+            for part in (linear, rows, attention, draws):
                 part(rng)
     sys.stdout.write("all well\n")
 
