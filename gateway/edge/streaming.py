@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from time import monotonic
 from typing import NamedTuple
 
 import anyio
@@ -47,7 +48,6 @@ class EventStream(EventSourceResponse):
         )
         self._blocks = blocks
         self._send_timeout_s = send_timeout_s
-        self._send_lock = anyio.Lock(fast_acquire=True)
         self._written_at = 0.0
         self._sending_since: float | None = None
 
@@ -62,18 +62,18 @@ class EventStream(EventSourceResponse):
                 await self._write(send, body)
 
     async def _write(self, send: Send, message: dict[str, object]) -> None:
-        async with self._send_lock:
-            self._sending_since = anyio.current_time()
-            await send(message)
-            self._sending_since = None
-        self._written_at = anyio.current_time()
+        self._sending_since = monotonic()
+        await send(message)
+        self._sending_since = None
+        self._written_at = monotonic()
 
     async def _ping(self, send: Send) -> None:
         """Fill silence, and end a response whose client takes nothing: one look now and then, not a timer a write."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._comment, send)
             while True:
-                sent_for_s = anyio.current_time() - (self._sending_since or anyio.current_time())
+                now = monotonic()
+                sent_for_s = now - (self._sending_since or now)
                 if sent_for_s >= self._send_timeout_s:
                     raise SendTimeoutError
                 await anyio.sleep(max(self._send_timeout_s - sent_for_s, self._send_timeout_s / 8))
@@ -81,9 +81,11 @@ class EventStream(EventSourceResponse):
     async def _comment(self, send: Send) -> None:
         comment = COMMENT.encode()
         while self.active:
-            silent_s = anyio.current_time() - self._written_at
-            if silent_s < self.ping_interval:
-                await anyio.sleep(self.ping_interval - silent_s)
+            left_s = self._written_at + self.ping_interval - monotonic()
+            if left_s > 0:
+                await anyio.sleep(left_s)
+            elif self._sending_since is not None:  # a client that takes no text takes no comment either
+                await anyio.sleep(self.ping_interval)
             elif self.active:
                 await self._write(send, {"type": "http.response.body", "body": comment, "more_body": True})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -82,8 +83,17 @@ async def test_tokens_before_a_failure_are_still_taken() -> None:
 
 
 async def test_the_deadline_ends_the_wait() -> None:
-    with pytest.raises(DeadlineExceededError):
-        await flight(deadline_s=0.01).take()
+    table = InFlight(100)
+    with (
+        table.open("late", deadline=time.time() + 0.01) as late,
+        table.open("other", deadline=time.time() + 60) as other,
+    ):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(table.watch_deadlines)
+            with anyio.fail_after(10), pytest.raises(DeadlineExceededError):
+                await late.take()
+            tasks.cancel_scope.cancel()
+        assert not other.is_ready
 
 
 async def test_a_full_buffer_ends_the_request_after_what_it_holds() -> None:
