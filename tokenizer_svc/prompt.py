@@ -168,7 +168,22 @@ class PromptBuilder:
             stop_token_ids=self.card.eos_token_ids,
             reasoning=self._plan(thinking, text, max_tokens) if thinking else None,
             messages_dropped=num_dropped,
+            bad_word_ids=self._bad_word_ids(request.sampling.bad_words),
         )
+
+    def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the ways a text spells these words: at its start, after a space, and on a new line."""
+        found: dict[tuple[int, ...], None] = {}
+        line = self._encoder.encode("\n") if words else []
+        for word in words:
+            bare = word.lstrip(" ")
+            if not bare:
+                raise InvalidRequestError("a bad word must hold more than spaces", param="bad_words")
+            spellings = [self._encoder.encode(bare), self._encoder.encode(f" {bare}")]
+            below = self._encoder.encode(f"\n{bare}")
+            spellings += [below[len(line) :]] if below[: len(line)] == line else []
+            found |= dict.fromkeys(tuple(ids) for ids in spellings if ids)
+        return tuple(found)
 
     def _plan(self, thinking: reasoning.Thinking, text: str, max_tokens: int) -> ReasoningPlan | None:
         return reasoning.plan(

@@ -36,6 +36,8 @@ def check(request: EngineRequest, info: RunnerInfo) -> int:
         _check_ids(request.prompt.reasoning.close_ids, info.vocab_size, "reasoning")
     for packed in request.checkpoint.values():
         _check_ids(unpack_ids(packed), info.vocab_size, "checkpoint")
+    for word in request.prompt.bad_word_ids:
+        _check_ids(word, info.vocab_size, "bad_words")
     _check_sampling(request.sampling, info.vocab_size)
     if request.prompt.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
@@ -63,6 +65,10 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise InvalidRequestError(f"n must lie in 1..{MAX_CHOICES}", param="n")
     _check_ids(sampling.logit_bias, vocab_size, "logit_bias")
     _check_ids(sampling.stop_token_ids, vocab_size, "stop_token_ids")
+    if sampling.allowed_token_ids is not None:
+        if not sampling.allowed_token_ids:
+            raise InvalidRequestError("allowed_token_ids must allow at least one", param="allowed_token_ids")
+        _check_ids(sampling.allowed_token_ids, vocab_size, "allowed_token_ids")
     ranges = (
         ("temperature", sampling.temperature, 0.0, math.inf),
         ("top_p", sampling.top_p, 0.0, 1.0),
@@ -81,5 +87,7 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     if sampling.min_tokens < 0 or sampling.top_k < -1:
         param = "min_tokens" if sampling.min_tokens < 0 else "top_k"
         raise InvalidRequestError(f"{param} must not be negative", param=param)
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= vocab_size:
-        raise InvalidRequestError(f"logprobs must lie in 0..{vocab_size}", param="logprobs")
+    for param in ("logprobs", "prompt_logprobs"):
+        value = getattr(sampling, param)
+        if value is not None and not 0 <= value <= vocab_size:
+            raise InvalidRequestError(f"{param} must lie in 0..{vocab_size}", param=param)

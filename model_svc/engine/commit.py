@@ -30,6 +30,7 @@ class Committer:
         chunks: list[TokenChunk] = []
         failed = output.failed_slots
         tokens, at = output.tokens, 0
+        targets = {found.slot: found.entries for found in output.targets}
         for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
             begin = at
             while at < len(tokens) and tokens[at].slot == item.slot:
@@ -40,6 +41,8 @@ class Committer:
             if item.slot in failed:
                 chunks.append(self._fail(seq))
                 continue
+            if seq.prompt_scores is not None and item.slot in targets:
+                seq.prompt_scores.note(item.start, targets[item.slot])
             if seq.epoch != epoch:
                 continue  # the draw is void: forced tokens took its place
             if seq.status is Status.RUNNING:
@@ -181,6 +184,7 @@ class Committer:
         del seq.logprobs[:num_new]
         turned = ended or bool(marks) or phase == MARKUP
         closed_at, seq.closed_at = seq.closed_at, -1
+        scores = seq.prompt_scores
         return TokenChunk(
             request_id=seq.request_id,
             attempt=seq.attempt,
@@ -197,6 +201,7 @@ class Committer:
             num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
             reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
             closed_at=closed_at,
+            prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
             timings_ms=_timings(seq, now) if first or ended else {},
         )
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from wire.messages import SamplingParams
+from wire.messages import SamplingParams, TokenLogprob
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -22,6 +22,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `prompt_ids` are the ids before the first generated one and `generated_ids` those generated so far (both packed
     int32; penalties count them). `seed` is already derived per choice. `stop_token_ids` serve min_tokens.
     `sentence_ends` is a packed int32 mask over the vocabulary for sequences that land softly at depth > 0, else empty.
+    `barred_ids` are never drawn.
     """
 
     sampling: SamplingParams
@@ -30,6 +31,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     generated_ids: bytes = b""
     stop_token_ids: tuple[int, ...] = ()
     sentence_ends: bytes = b""
+    barred_ids: tuple[int, ...] = ()
 
 
 class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -40,7 +42,9 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     after the last position; `output_index` is how many tokens were generated before it (the counter of the random
     draw is (seed, output_index)). `forced_id` >= 0 overrides the draw. `allow_bitmask` is a packed int32 mask
     over the vocabulary or empty. `landing_bias` is added to the logit of `landing_id` >= 0; with `from_device` only if
-    the token fed back is one of the slot's `sentence_ends`, which the host cannot know yet.
+    the token fed back is one of the slot's `sentence_ends`, which the host cannot know yet. `barred_ids` are not drawn
+    in this step. `targets` are the ids (packed int32) that follow the first positions: their log-probabilities are
+    wanted, and those of the `num_top` most likely tokens there.
     """
 
     slot: int
@@ -56,6 +60,9 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     allow_bitmask: bytes = b""
     landing_id: int = -1
     landing_bias: float = 0.0
+    barred_ids: tuple[int, ...] = ()
+    targets: bytes = b""
+    num_top: int = 0
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -77,16 +84,25 @@ class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     top_logprobs: tuple[float, ...] = ()
 
 
+class TargetLogprobs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The log-probabilities of a share's `targets`, in their order."""
+
+    slot: int
+    entries: tuple[TokenLogprob, ...]
+
+
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a step produced, in the order of the plan's sampling sequences.
 
-    `failed_slots`: their logits were not finite. They may be missing from `tokens`.
+    `failed_slots`: their logits were not finite. They may be missing from `tokens`. `targets`: of the sequences that
+    asked, in the order of the plan.
     """
 
     step: int
     tokens: tuple[SampledToken, ...]
     failed_slots: tuple[int, ...] = ()
     compute_ms: float = 0.0
+    targets: tuple[TargetLogprobs, ...] = ()
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):

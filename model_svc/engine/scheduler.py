@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from model_svc.engine.block_pool import BlockPool
-from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.fair_share import FairShare
+from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.sequence import Sequence, Status
 
@@ -199,7 +199,9 @@ class Scheduler:
         """Give a waiting sequence its slot and all blocks for its known tokens, cached ones first, or nothing."""
         pool = self.pool
         # The last token is always computed, even if its block is cached: its logits are what we want.
-        hits = pool.match(seq.hashes((seq.num_tokens - 1) // pool.block_size, pool.block_size))
+        hits: list[int] = []
+        if seq.prompt_scores is None or seq.prompt_scores.complete:
+            hits = pool.match(seq.hashes((seq.num_tokens - 1) // pool.block_size, pool.block_size))
         num_new = -(-seq.num_tokens // pool.block_size) - len(hits)
         # Leave each running sequence room for one more block: or it would preempt the newcomer in its next steps.
         reserve = len(self.prefilling) + len(self.decoding)
@@ -278,6 +280,8 @@ class Scheduler:
         if sample and seq.reasoning is not None and seq.reasoning.lands_softly:
             landing_id, landing_bias = seq.reasoning.landing(pending)
         grammar = seq.grammar if sample else None
+        barred = seq.bad_words.forbidden(seq.token_ids, seq.num_prompt_tokens) if sample and seq.bad_words else ()
+        scores = seq.prompt_scores
         self._items.append(
             SequenceStep(
                 slot=seq.slot,
@@ -292,6 +296,9 @@ class Scheduler:
                 allow_bitmask=(grammar.allowed() or b"") if grammar is not None and grammar.governs else b"",
                 landing_id=landing_id,
                 landing_bias=landing_bias,
+                barred_ids=barred,
+                targets=scores.targets(seq.token_ids, start, end) if scores is not None else b"",
+                num_top=scores.num_top if scores is not None else 0,
             )
         )
         self._planned.append(seq)

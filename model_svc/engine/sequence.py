@@ -6,8 +6,10 @@ import sys
 from array import array
 from enum import Enum
 
+from model_svc.engine.bad_words import BadWords
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import NewSequence
+from model_svc.engine.prompt_scores import PromptScores
 from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.request import EngineRequest, choice_seed
 from model_svc.engine.stopping import StopRule
@@ -32,12 +34,12 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrived_at", "attempt", "block_hashes", "block_table", "choice", "closed_at", "epoch", "finish_reason",
-        "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "mark", "num_blocks_sent",
-        "num_cached_tokens", "num_computed_tokens", "num_emitted", "num_inflight", "num_output_tokens",
-        "num_pending", "num_prompt_tokens", "num_registered", "num_replayed", "prefilled", "reasoning", "request",
-        "request_id", "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token",
-        "token_ids",
+        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "epoch",
+        "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "mark",
+        "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_emitted", "num_inflight",
+        "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered", "num_replayed", "prefilled",
+        "prompt_scores", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
+        "started_output", "status", "stop", "stop_token", "token_ids",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -56,11 +58,14 @@ class Sequence:
         self.reasoning: ReasoningTracker | None = None
         self.grammar: AnswerGrammar | None = None
         self.sentence_ends = b""
+        self.bad_words = BadWords(request.prompt.bad_word_ids) if request.prompt.bad_word_ids else None
         self.closed_at = -1  # where the client has just ended thinking, until a chunk has told it
 
         self.token_ids = unpack_ids(request.prompt.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.token_ids += unpack_ids(request.checkpoint.get(choice, b""))
+        wanted = request.sampling.prompt_logprobs
+        self.prompt_scores = PromptScores(self.num_prompt_tokens, wanted) if wanted is not None and not choice else None
         self.num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
         self.num_emitted = self.num_output_tokens
         self.num_replayed = 0
@@ -111,6 +116,8 @@ class Sequence:
     def max_pending(self) -> int:
         """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
         if self.grammar is not None and self.grammar.governs:
+            return 0
+        if self.bad_words is not None and self.bad_words.hang_on_output:
             return 0
         soft = self.reasoning is not None and self.reasoning.lands_softly
         return 1 if soft else sys.maxsize
@@ -164,6 +171,7 @@ class Sequence:
             generated_ids=array("i", self.output_ids).tobytes(),
             stop_token_ids=tuple(sorted(self.stop.stop_ids)),
             sentence_ends=self.sentence_ends,
+            barred_ids=self.bad_words.always if self.bad_words is not None else (),
         )
 
     def _root(self) -> bytes:

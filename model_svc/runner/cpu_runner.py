@@ -7,34 +7,22 @@ the third on. Other steps (prompts) run eagerly: their arithmetic outweighs the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-
 import torch
 from torch import Tensor
 
 from kernels.native.record import UnrecordableError
 from kernels.native.tape import Arena, Tape
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
-from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
+from model_svc.runner.decode_step import TapedStep, is_decode, own_inputs
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.sampler import Drawn, draw
+from model_svc.runner.target_logprobs import asked, score
 
 _log = logging.getLogger(__name__)
 _MAX_TAPED_TOKENS = 64
-
-
-@dataclass(frozen=True)
-class _Taped:
-    """A recorded step: the tensors that it reads, and the logits that it leaves."""
-
-    ids: Tensor
-    batch: StepBatch
-    tape: Tape
-    logits: Callable[[], Tensor]
 
 
 class CpuRunner(TorchRunner):
@@ -43,29 +31,36 @@ class CpuRunner(TorchRunner):
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
         super().__init__(model, cache, info)
         self._arena = Arena()
-        self._tapes: dict[int, _Taped | None] = {}
+        self._tapes: dict[int, TapedStep | None] = {}
         self._tapeable = True
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
+        taped = self._tapes.get(len(plan.sequences)) if is_decode(plan) else None
+        if taped is not None:
+            where, indices = taped.fill(plan, self._slots, self._info.block_size)
+            taped.tape.replay()
+            return self._drawn(taped.logits(), items, where, indices)
         host = flatten(plan, self._slots.num_blocks)
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
-        logits = self._logits(step)
+        logits = self._logits(step, plan)
         if logits is None:
             return None
-        drawn = draw(logits, self._slots, items, step.sample_slots, step.output_index)
-        self._slots.record(step.sample_slots, drawn.state, drawn.tokens)
+        return self._drawn(logits, items, step.sample_slots, step.output_index)
+
+    def _drawn(self, logits: Tensor, items: tuple[SequenceStep, ...], where: Tensor, indices: Tensor) -> Drawn:
+        drawn = draw(logits, self._slots, items, where, indices)
+        self._slots.record(where, drawn.state, drawn.tokens)
         return drawn
 
-    def _logits(self, step: DeviceStep) -> Tensor | None:
+    def _logits(self, step: DeviceStep, plan: StepPlan) -> Tensor | None:
         """Run the model; None if nothing samples."""
+        if asked(plan.sequences):
+            hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+            self._scored = score(self._model, hidden, plan.sequences)
+            return self._model.logits(self._sampling_rows(hidden, step)) if len(step.sample_rows) else None
         key = len(step.ids)
-        if not self._tapeable or key > _MAX_TAPED_TOKENS or len(step.sample_rows) < key:
-            return self._eager(step)  # every sequence of a taped step has one token, and draws the next
-        taped = self._tapes.get(key)
-        if taped is not None:
-            _fill(taped, step)
-            taped.tape.replay()
-            return taped.logits()
+        if not self._tapeable or key > _MAX_TAPED_TOKENS or not is_decode(plan):
+            return self._eager(step)
         if key not in self._tapes:
             self._tapes[key] = None
             return self._eager(step)
@@ -79,7 +74,7 @@ class CpuRunner(TorchRunner):
 
     def _recorded(self, key: int, step: DeviceStep) -> Tensor | None:
         """Run the step on inputs that stay where they are, and note it down."""
-        ids, batch = _own(step, self._slots.block_tables.shape[1])
+        ids, batch = own_inputs(step.ids, step.batch, self._slots.block_tables.shape[1], self._info.block_size)
         tape = Tape(self._arena)
         try:
             with tape.recording():
@@ -88,32 +83,5 @@ class CpuRunner(TorchRunner):
             _log.info("steps of this model run call by call: %s", reason)
             self._tapeable = False
             return self._eager(step)
-        self._tapes[key] = _Taped(ids, batch, tape, self._arena.lend(logits))
+        self._tapes[key] = TapedStep(ids, batch, tape, self._arena.lend(logits))
         return logits
-
-
-def _own(step: DeviceStep, max_blocks: int) -> tuple[Tensor, StepBatch]:
-    """Copy a step's inputs; the block tables get the width of the longest sequence that may come."""
-    source = step.batch
-    tables = torch.zeros(len(source.context_lens), max_blocks, dtype=torch.int32)
-    tables[:, : source.block_tables.shape[1]] = source.block_tables
-    batch = StepBatch(
-        positions=source.positions.clone(),
-        slot_mapping=source.slot_mapping.clone(),
-        block_tables=tables,
-        query_start=source.query_start.clone(),
-        context_lens=source.context_lens.clone(),
-        max_query_len=source.max_query_len,
-        max_context_len=max_blocks,
-    )
-    return step.ids.clone(), batch
-
-
-def _fill(taped: _Taped, step: DeviceStep) -> None:
-    taped.ids.copy_(step.ids)
-    for field in fields(StepBatch):
-        target, source = getattr(taped.batch, field.name), getattr(step.batch, field.name)
-        if field.name == "block_tables":
-            target[:, : source.shape[1]] = source
-        elif isinstance(target, Tensor):
-            target.copy_(source)

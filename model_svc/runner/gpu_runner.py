@@ -27,6 +27,7 @@ from model_svc.runner.packed_step import StepShape, pack, shape_of
 from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs, draw
 from model_svc.runner.staging import Returns, Staging, fetch, new_event, send
+from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
 _RING = 4  # buffers of each kind: two steps in flight, one being read, one being filled
 
@@ -57,6 +58,7 @@ class GpuHandle:
     tokens: Tensor | None
     top: TopLogprobs | None
     clock: Clock
+    scored: Found
 
 
 class GpuRunner:
@@ -102,12 +104,13 @@ class GpuRunner:
             if plan.copies:
                 pairs = send(np.array(plan.copies, dtype=np.int64).T.copy(), self._device)
                 self._cache.copy_blocks(pairs[0], pairs[1])
+            self._scored: Found = []
             tokens, top = self._queue(plan.sequences) if plan.sequences else (None, None)
             rows = [n for n, item in enumerate(plan.sequences) if item.sample]
             items = tuple(plan.sequences[n] for n in rows)
             bad = self._slots.bad
             failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
-            return GpuHandle(plan.step, items, rows, failed, tokens, top, Clock(begin, self._now()))
+            return GpuHandle(plan.step, items, rows, failed, tokens, top, Clock(begin, self._now()), self._scored)
 
     def collect(self, handle: GpuHandle) -> StepOutput:
         """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
@@ -125,7 +128,11 @@ class GpuRunner:
                 if item.slot not in failed
             ]
         return StepOutput(
-            step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed_ms
+            step=handle.step,
+            tokens=tuple(tokens),
+            failed_slots=tuple(sorted(failed)),
+            compute_ms=elapsed_ms,
+            targets=target_logprobs(handle.scored),
         )
 
     def close(self) -> None:
@@ -145,12 +152,16 @@ class GpuRunner:
         self._slots.flush()
         shape = self._shapes.fit(shape_of(sequences))
         self._stage(sequences, shape, blocks)
-        recording = self._recordings.get(shape)
+        scores = asked(sequences)
+        recording = self._recordings.get(shape) if not scores else None  # which keeps the last rows only
         if recording is not None:
             recording.forward()
             hidden = recording.hidden
         else:
-            hidden = self._forward(shape)
+            whole = self._hidden(shape)
+            if scores:
+                self._scored = score(self._model, whole, sequences)
+            hidden = self._last_logits(shape, whole)
         top = None
         if self._draws_plainly(sequences):
             if recording is not None:
@@ -170,6 +181,10 @@ class GpuRunner:
 
     def _forward(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of."""
+        return self._last_logits(shape, self._hidden(shape))
+
+    def _hidden(self, shape: StepShape) -> Tensor:
+        """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
         T, S, decode = shape
         inputs = self._inputs
         step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
@@ -182,9 +197,12 @@ class GpuRunner:
             max_query_len=1 if decode else T,
             max_context_len=self._info.max_model_len,
         )
-        hidden = self._model.forward(inputs.ids[:T], batch, self._cache.layers)
+        return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
+
+    def _last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
+        T, S, decode = shape
         if T != S or not decode:
-            hidden = hidden.index_select(0, inputs.last_rows[:S])
+            hidden = hidden.index_select(0, self._inputs.last_rows[:S])
         self._model.logits_into(hidden, self._logits[:S])
         return hidden
 
@@ -203,7 +221,9 @@ class GpuRunner:
         extras = self._slots.extras
         if extras and any(item.slot in extras for item in sequences):
             return False
-        return not any(item.forced_id >= 0 or item.allow_bitmask or item.landing_id >= 0 for item in sequences)
+        return not any(
+            item.forced_id >= 0 or item.allow_bitmask or item.barred_ids or item.landing_id >= 0 for item in sequences
+        )
 
     def _draw_specially(self, sequences: tuple[SequenceStep, ...], hidden: Tensor) -> TopLogprobs | None:
         """Draw with whatever the sequences ask for, launch by launch."""

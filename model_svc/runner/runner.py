@@ -19,6 +19,7 @@ from model_svc.runner.batch import DeviceStep, flatten, to_device
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.sampler import Drawn, TopLogprobs, draw
 from model_svc.runner.slots import Slots
+from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Handle:
     bad_slots: frozenset[int]
     drawn: Drawn | None
     started: float
+    scored: Found
 
 
 class TorchRunner:
@@ -56,9 +58,10 @@ class TorchRunner:
             pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._model.device)
             self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
         items = tuple(item for item in plan.sequences if item.sample)
+        self._scored: Found = []
         drawn = self._compute(plan, items) if plan.sequences else None
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
-        return Handle(plan.step, items, bad, drawn, started)
+        return Handle(plan.step, items, bad, drawn, started, self._scored)
 
     @torch.inference_mode()
     def collect(self, handle: Handle) -> StepOutput:
@@ -71,7 +74,11 @@ class TorchRunner:
             tokens = _tokens(handle, handle.drawn, failed)
         elapsed = (time.perf_counter() - handle.started) * 1000
         return StepOutput(
-            step=handle.step, tokens=tuple(tokens), failed_slots=tuple(sorted(failed)), compute_ms=elapsed
+            step=handle.step,
+            tokens=tuple(tokens),
+            failed_slots=tuple(sorted(failed)),
+            compute_ms=elapsed,
+            targets=target_logprobs(handle.scored),
         )
 
     def close(self) -> None:
@@ -85,6 +92,8 @@ class TorchRunner:
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
         with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
             hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+            if asked(plan.sequences):
+                self._scored = score(self._model, hidden, plan.sequences)
             if not items:
                 return None
             logits = self._model.logits(self._sampling_rows(hidden, step))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.finite import all_finite
 from kernels.logprobs import top_logprobs
 from kernels.penalties import Penalties, apply_penalties
 from kernels.sample import sample
@@ -51,7 +52,7 @@ def draw(
     logits: Tensor, slots: Slots, items: Sequence[SequenceStep], sample_slots: Tensor, output_index: Tensor
 ) -> Drawn:
     """Draw a token for each of the R rows of float32 `logits` [R, V]; `logits` is changed."""
-    finite = torch.isfinite(logits).all(-1)
+    finite = all_finite(logits)
     extras = [slots.extras.get(item.slot) for item in items]
     asking = [n for n, extra in enumerate(extras) if extra is not None and extra.num_top is not None]
     raw = logits[_longs(asking, logits)] if asking else None
@@ -122,14 +123,27 @@ def _penalties(
             list(extra.stop_ids) if extra is not None and hold else [] for extra, hold in zip(extras, held, strict=True)
         ]
         fields["stop_ids"] = _ints(_padded(stops, -1), params)
-    masks = [np.frombuffer(item.allow_bitmask, dtype=np.int32) for item in items if item.allow_bitmask]
-    if masks:
-        present = np.array([bool(item.allow_bitmask) for item in items])
+    masks = [_mask(item, extra, slots.vocab_size) for item, extra in zip(items, extras, strict=True)]
+    present = np.array([mask is not None for mask in masks])
+    if present.any():
         fields["grammar"] = _ints(np.where(present, present.cumsum() - 1, -1), params)
-        fields["allowed"] = send(np.stack(masks), params.device)
+        fields["allowed"] = send(np.stack([mask for mask in masks if mask is not None]), params.device)
     if any(item.forced_id >= 0 for item in items):
         fields["forced"] = _ints([item.forced_id for item in items], params)
     return Penalties(**fields) if fields else None
+
+
+def _mask(item: SequenceStep, extra: Extras | None, vocab_size: int) -> np.ndarray | None:
+    """Return what a row may draw: what the sequence and its grammar both allow, less what is barred in this step."""
+    mask = extra.allowed if extra is not None else None
+    if item.allow_bitmask:
+        grammar = np.frombuffer(item.allow_bitmask, dtype=np.int32)
+        mask = grammar if mask is None else mask & grammar
+    if item.barred_ids:
+        mask = np.full(-(-vocab_size // 32), -1, dtype=np.int32) if mask is None else mask.copy()
+        ids = np.array(item.barred_ids)
+        np.bitwise_and.at(mask, ids // 32, ~(1 << (ids % 32)).astype(np.uint32).view(np.int32))
+    return mask
 
 
 def _ints(values: Any, like: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ It stays on the device between steps, so that a step can be planned before the p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,6 +32,12 @@ class Extras:
     min_tokens: int = 0
     num_top: int | None = None
     penalized: bool = False
+    allowed: np.ndarray | None = field(
+        default=None, compare=False
+    )  # int32 [ceil(V/32)], a bit for each token that may be drawn
+
+
+_NO_EXTRAS = Extras(bias={})
 
 
 class Slots:
@@ -86,9 +93,10 @@ class Slots:
     def _set_up(self, slot: int, new: NewSequence) -> None:
         sampling = new.sampling
         stops = new.stop_token_ids
-        if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in (*sampling.logit_bias, *stops)):
+        ids = (*sampling.logit_bias, *stops, *(sampling.allowed_token_ids or ()), *new.barred_ids)
+        if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in ids):
             self.bad.add(slot)
-            sampling, stops = SamplingParams(temperature=0.0), ()
+            sampling, stops, new = SamplingParams(temperature=0.0), (), msgspec.structs.replace(new, barred_ids=())
         penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
         row = (sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
         self._write(slot, row, min(max(sampling.top_k, 0), self.vocab_size), _signed(new.seed))
@@ -98,14 +106,24 @@ class Slots:
             min_tokens=sampling.min_tokens if stops else 0,
             num_top=sampling.logprobs,
             penalized=penalties != _NO_PENALTIES,
+            allowed=self._allowed(sampling.allowed_token_ids, new.barred_ids),
         )
-        if extras.bias or extras.min_tokens or extras.num_top is not None or extras.penalized:
+        if extras != _NO_EXTRAS or extras.allowed is not None:
             self.extras[slot] = extras
         if extras.penalized:
             self._count(slot, new)
         if new.sentence_ends and self.sentence_ends is None:
             bits = np.unpackbits(np.frombuffer(new.sentence_ends, dtype=np.uint8), bitorder="little")
             self.sentence_ends = send(bits[: self.vocab_size].astype(np.bool_), self.device)
+
+    def _allowed(self, ids: tuple[int, ...] | None, barred: tuple[int, ...]) -> np.ndarray | None:
+        """Return the mask of a sequence that may not say everything, None for the others."""
+        if ids is None and not barred:
+            return None
+        bits = np.full(-(-self.vocab_size // 32) * 32, ids is None, dtype=np.uint8)
+        bits[list(ids or ())] = 1
+        bits[list(barred)] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
 
     def _write(self, slot: int, params: tuple[float, ...], top_k: int, seed: int) -> None:
         self.params[:, slot] = torch.tensor(params, dtype=torch.float32)

@@ -15,8 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from model_svc.engine.plan import NewSequence, RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
-from wire.messages import unpack_ids
+from model_svc.engine.plan import (
+    NewSequence,
+    RunnerInfo,
+    SampledToken,
+    SequenceStep,
+    StepOutput,
+    StepPlan,
+    TargetLogprobs,
+)
+from wire.messages import TokenLogprob, unpack_ids
 
 # (context, output index, seed) -> the id drawn; None: logits that are not finite
 Reply = Callable[[Sequence[int], int, int], int | None]
@@ -87,9 +95,12 @@ class ScriptedRunner:
         assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
         assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
         drawn = [self._run(item) for item in plan.sequences]
+        targets = tuple(self._score(item) for item in plan.sequences if item.targets)
         tokens = tuple(token for token in drawn if token is not None and token.token_id >= 0)
         failed = tuple(token.slot for token in drawn if token is not None and token.token_id < 0)
-        self._uncollected.append(StepOutput(step=plan.step, tokens=tokens, failed_slots=failed, compute_ms=1.0))
+        self._uncollected.append(
+            StepOutput(step=plan.step, tokens=tokens, failed_slots=failed, compute_ms=1.0, targets=targets)
+        )
         return plan.step
 
     def collect(self, handle: int) -> StepOutput:
@@ -114,6 +125,17 @@ class ScriptedRunner:
         assert end == len(slot.tokens), "a draw that is not after the last token"
         assert item.output_index == end - len(slot.prompt), "output index does not count the generated tokens"
         return self._draw(slot, item)
+
+    def _score(self, item: SequenceStep) -> TargetLogprobs:
+        """Log-probabilities that tell position and id, for targets that are what follows."""
+        ids = unpack_ids(item.targets)
+        assert len(ids) <= item.num_tokens
+        assert ids == self._slots[item.slot].prompt[item.start + 1 : item.start + 1 + len(ids)], "not what follows"
+        entries = (
+            TokenLogprob(-(item.start + n) - token / 1000, tuple(range(item.num_top)), (0.0,) * item.num_top)
+            for n, token in enumerate(ids)
+        )
+        return TargetLogprobs(slot=item.slot, entries=tuple(entries))
 
     def _set_up(self, item: SequenceStep) -> _Slot:
         if item.new is not None:
@@ -152,9 +174,12 @@ class ScriptedRunner:
         return slot.table[position // block_size] * block_size + position % block_size
 
     def _is_barred(self, token: int, item: SequenceStep, slot: _Slot) -> bool:
-        """Whether min_tokens or a grammar forbids this id here."""
+        """Whether anything forbids this id here."""
         mask = item.allow_bitmask
         if mask and not mask[token >> 3] >> (token & 7) & 1:
+            return True
+        allowed = slot.new.sampling.allowed_token_ids
+        if token in (*slot.new.barred_ids, *item.barred_ids) or (allowed is not None and token not in allowed):
             return True
         return item.output_index < slot.new.sampling.min_tokens and token in slot.new.stop_token_ids
 

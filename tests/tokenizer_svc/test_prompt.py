@@ -324,3 +324,29 @@ def test_instructions_stand_before_the_conversation_and_join_its_system_message(
     assert ids_of(alone) == ids_of(chatml.build(chat(("system", "do"), ("user", "y"))))
     joined = chatml.build(chat(("system", "be"), ("user", "y"), instructions="do"))
     assert ids_of(joined) == ids_of(chatml.build(chat(("system", "do\n\nbe"), ("user", "y"))))
+
+
+def test_bad_words_become_their_spellings_with_and_without_a_space(chatml: PromptBuilder, inst: PromptBuilder) -> None:
+    for model in (chatml, inst):
+        prompt = model.build(
+            Request(
+                model="m",
+                messages=(ChatMessage(role="user", content="hi"),),
+                sampling=SamplingParams(bad_words=("fox", " fox")),
+            )
+        )
+        texts = {model._vocabulary.decode_bytes(ids) for ids in prompt.bad_word_ids}
+        assert {b"fox", b" fox"} <= texts <= {b"fox", b" fox", b"  fox"}
+        assert len(set(prompt.bad_word_ids)) == len(prompt.bad_word_ids)
+
+
+def test_a_bad_word_of_spaces_is_refused(chatml: PromptBuilder) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chatml.build(
+            Request(
+                model="m",
+                messages=(ChatMessage(role="user", content="hi"),),
+                sampling=SamplingParams(bad_words=("fox", "  ")),
+            )
+        )
+    assert caught.value.param == "bad_words"

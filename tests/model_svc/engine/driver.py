@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from model_svc.engine.engine import Engine
@@ -52,6 +53,7 @@ class Driver:
         priority: int = 0,
         tenant: str = "",
         closed_at: dict[int, tuple[int, ...]] | None = None,
+        bad_words: Sequence[tuple[int, ...]] = (),
         block_hashes: bytes = b"",
         block_size: int = 16,
         **sampling: Any,
@@ -70,6 +72,7 @@ class Driver:
                 block_size=block_size,
                 max_tokens=max_tokens,
                 reasoning=reasoning,
+                bad_word_ids=tuple(bad_words),
             ),
             sampling=SamplingParams(**sampling),
             checkpoint={choice: pack_ids(ids) for choice, ids in (checkpoint or {}).items()},

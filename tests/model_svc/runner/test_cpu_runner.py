@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -17,7 +18,7 @@ from model_svc.runner.load import RunnerConfigError, load_runner, make_runner
 from model_svc.runner.runner import TorchRunner
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked, token_ids
 from tests.model_svc.tiny import tiny_llama
-from wire.messages import SamplingParams
+from wire.messages import SamplingParams, pack_ids
 
 pytestmark = pytest.mark.skipif(not built(), reason="native kernels are not built")
 
@@ -125,3 +126,18 @@ def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode():
     assert 2 * fast.info.kv_bytes_per_token == exact.info.kv_bytes_per_token
     assert {cache.dtype for cache in fast._cache.layers[0]} == {torch.float16}
     assert {cache.dtype for cache in exact._cache.layers[0]} == {torch.float32}
+
+
+def test_targets_of_a_prompt_are_the_models_own(fast, tokenizer):
+    ids = tokenizer.encode(PROMPTS[0]).ids
+    (logits,) = ModelDriver(fast._model).logits((Tracked(slot=0, ids=ids), len(ids)))
+    wanted = logits.log_softmax(-1)
+    driver = RunnerDriver(fast)
+    share = driver.dealer.share(Tracked(slot=0, ids=list(ids)), len(ids))
+    share = msgspec.structs.replace(share, targets=pack_ids(ids[1:]), num_top=2)
+    (found,) = driver.run(share, freed_slots=()).targets
+    assert len(found.entries) == len(ids) - 1
+    for position, entry in enumerate(found.entries):
+        # the driver keeps float32 keys and values, the runner float16 ones
+        assert entry.logprob == pytest.approx(float(wanted[position, ids[position + 1]]), abs=0.3)
+        assert entry.top_logprobs == pytest.approx(wanted[position].topk(2).values.tolist(), abs=0.3)
