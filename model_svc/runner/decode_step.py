@@ -1,0 +1,74 @@
+"""Decode steps on the CPU, laid out in place: numbers of a plan go straight into the tensors that a tape reads.
+
+At one stream a step takes 4 ms of two cores; the fifty small tensor operations of the general way took 0.7 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.native.tape import Tape
+from model_svc.engine.plan import StepPlan
+from model_svc.layers.step import StepBatch
+from model_svc.runner.slots import Slots
+
+
+def is_decode(plan: StepPlan) -> bool:
+    """Tell whether each sequence has one token, draws the next one, and asks for nothing else."""
+    return all(item.num_tokens == 1 and item.sample and not item.targets for item in plan.sequences)
+
+
+@dataclass(frozen=True)
+class TapedStep:
+    """A recorded step: the tensors that it reads, and the logits that it leaves."""
+
+    ids: Tensor
+    batch: StepBatch
+    tape: Tape
+    logits: Callable[[], Tensor]
+
+    def fill(self, plan: StepPlan, slots: Slots, block_size: int) -> tuple[Tensor, Tensor]:
+        """Lay out a plan of as many sequences; returns their slots (int64 [S]) and output indices (int32 [S])."""
+        items, tables = plan.sequences, slots.block_tables.numpy()
+        for item in items:
+            column = 0 if item.new is not None else slots.num_blocks[item.slot]
+            if item.new_blocks:
+                tables[item.slot, column : column + len(item.new_blocks)] = item.new_blocks
+            slots.num_blocks[item.slot] = column + len(item.new_blocks)
+        where = np.array([item.slot for item in items])
+        starts = np.array([item.start for item in items])
+        ids = slots.last_token.numpy()[where]
+        for n, item in enumerate(items):
+            if not item.from_device:
+                ids[n] = int.from_bytes(item.token_ids, "little", signed=True)
+        columns = starts // block_size
+        width = int(columns.max()) + 1
+        self.ids.numpy()[:] = ids
+        batch = self.batch
+        batch.positions.numpy()[:] = starts
+        batch.context_lens.numpy()[:] = starts + 1
+        batch.slot_mapping.numpy()[:] = tables[where, columns].astype(np.int64) * block_size + starts % block_size
+        batch.block_tables.numpy()[:, :width] = tables[where, :width]
+        indices = np.array([item.output_index for item in items], dtype=np.int32)
+        return torch.from_numpy(where), torch.from_numpy(indices)
+
+
+def own_inputs(ids: Tensor, batch: StepBatch, max_blocks: int, block_size: int) -> tuple[Tensor, StepBatch]:
+    """Copy a step's inputs; the block tables get the width of the longest sequence that may come."""
+    tables = torch.zeros(len(batch.context_lens), max_blocks, dtype=torch.int32)
+    tables[:, : batch.block_tables.shape[1]] = batch.block_tables
+    own = StepBatch(
+        positions=batch.positions.clone(),
+        slot_mapping=batch.slot_mapping.clone(),
+        block_tables=tables,
+        query_start=batch.query_start.clone(),
+        context_lens=batch.context_lens.clone(),
+        max_query_len=batch.max_query_len,
+        max_context_len=max_blocks * block_size,
+    )
+    return ids.clone(), own
