@@ -33,6 +33,8 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+BODY_SEND = "headrace.body_send"
+"""Where the scope holds the server's own `send`: once headers are out, no layer has a word in the body."""
 INTERNAL = "The server failed on this request; the log of the edge says why."
 
 
@@ -113,6 +115,7 @@ class ErrorBoundary:
             started = started or message["type"] == "http.response.start"
             await send(message)
 
+        scope[BODY_SEND] = send
         try:
             await self.app(scope, receive, watch)
         except Exception:

@@ -208,10 +208,12 @@ class Generation:
             if self.first_token_at is None:
                 self.first_token_at = self._last_token_at
                 self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
-        self.bill.prompt_tokens = max(self.bill.prompt_tokens, chunk.num_prompt_tokens)
-        self.bill.cached_tokens = max(self.bill.cached_tokens, chunk.num_cached_tokens)
         choice.reasoning_ended_by = chunk.reasoning_ended_by or choice.reasoning_ended_by
-        self.bill.note_timings(chunk.timings_ms)
+        if chunk.num_prompt_tokens:
+            self.bill.prompt_tokens = max(self.bill.prompt_tokens, chunk.num_prompt_tokens)
+            self.bill.cached_tokens = max(self.bill.cached_tokens, chunk.num_cached_tokens)
+        if chunk.timings_ms:
+            self.bill.note_timings(chunk.timings_ms)
 
     async def settle(self, status: str = "") -> Bill:
         """Make up the bill and store the turn if the client wants it stored; only the first call does anything.

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import anyio
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
+
+from gateway.edge.errors import BODY_SEND
 
 AppStatus.enable_automatic_graceful_drain = False
 
@@ -51,6 +53,11 @@ class EventStream(EventSourceResponse):
         self._written_at = 0.0
         self._sending_since: float | None = None
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the stream; events go to the server directly, past the layers that made the headers."""
+        self._body_send = scope.get(BODY_SEND, send)
+        await super().__call__(scope, receive, send)
+
     async def _stream_response(self, send: Send) -> None:
         await self._write(
             send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -59,7 +66,7 @@ class EventStream(EventSourceResponse):
             async for block in blocks:
                 body = {"type": "http.response.body", "body": block.data, "more_body": not block.last}
                 self.active = not block.last
-                await self._write(send, body)
+                await self._write(self._body_send, body)
 
     async def _write(self, send: Send, message: dict[str, object]) -> None:
         self._sending_since = monotonic()
@@ -69,8 +76,9 @@ class EventStream(EventSourceResponse):
 
     async def _ping(self, send: Send) -> None:
         """Fill silence, and end a response whose client takes nothing: one look now and then, not a timer a write."""
+        del send
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._comment, send)
+            tasks.start_soon(self._comment, self._body_send)
             while True:
                 now = monotonic()
                 sent_for_s = now - (self._sending_since or now)
