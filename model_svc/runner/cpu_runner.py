@@ -7,7 +7,7 @@ the third on. Other steps (prompts) run eagerly: their arithmetic outweighs the 
 from __future__ import annotations
 
 import logging
-import torch
+
 from torch import Tensor
 
 from kernels.native.record import UnrecordableError
