@@ -146,6 +146,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dimensions: int | None = None
     parallel_tool_calls: bool = True
     key_id: str = ""
+    prompt_cache_key: str = ""
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -268,6 +269,7 @@ class Job(Message, frozen=True, kw_only=True):
     """The envelope of a request on its way round the ring.
 
     `deadline` is Unix time in seconds. `timings_ms` collects `<desk>.wait` and `<desk>.work` of the desks passed.
+    Requests with the same `affinity` are placed together if they can.
     `edge` is the inbox that gets tokens and failures. `traceparent`/`tracestate`: W3C context of the request span.
     """
 
@@ -280,6 +282,7 @@ class Job(Message, frozen=True, kw_only=True):
     traceparent: str = ""
     tracestate: str = ""
     timings_ms: dict[str, float] = {}
+    affinity: str = ""
 
 
 class Turn(Message, frozen=True, kw_only=True):

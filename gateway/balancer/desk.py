@@ -70,7 +70,8 @@ class BalancerDesk:
         fleet, started = self._fleets[job.model], anyio.current_time()
         while True:
             now = anyio.current_time()
-            chosen = fleet.place(prompt.num_tokens, cached, now, longest=max(prompt.lengths, default=None))
+            longest = max(prompt.lengths, default=None)
+            chosen = fleet.place(prompt.num_tokens, cached, now, longest=longest, affinity=job.affinity)
             if chosen is not None:
                 return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
             await self._wait_for_change(job, started, now)

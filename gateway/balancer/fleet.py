@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.balancer.policy import Candidate, Policy, choose, fits
+from gateway.balancer.policy import Candidate, Policy, choose, fits, home_of
 from wire.errors import ContextLengthExceededError
 from wire.messages import ReplicaStatus
 
@@ -72,7 +72,7 @@ class Fleet:
         return any(replica.status.state == "loading" for replica in self._replicas.values())
 
     def place(
-        self, num_tokens: int, cached: Mapping[str, int], now: float, *, longest: int | None = None
+        self, num_tokens: int, cached: Mapping[str, int], now: float, *, longest: int | None = None, affinity: str = ""
     ) -> Candidate | None:
         """Choose a replica and count the request as its load; None if no replica is ready.
 
@@ -86,7 +86,8 @@ class Fleet:
             if ready and not self.is_loading:
                 raise _too_long(alone, ready)
             return None
-        candidates = [_candidate(replica, cached.get(replica.status.replica_id, 0)) for replica in fitting]
+        home = home_of(affinity, (replica.status.replica_id for replica in fitting))
+        candidates = [_candidate(replica, cached.get(replica.status.replica_id, 0), home) for replica in fitting]
         self._turn += 1
         chosen = choose(self._policy, candidates, num_tokens, self._turn)
         placed = self._replicas[chosen.replica_id].placed
@@ -94,7 +95,7 @@ class Fleet:
         return chosen
 
 
-def _candidate(replica: _Replica, cached_tokens: int) -> Candidate:
+def _candidate(replica: _Replica, cached_tokens: int, home: str | None) -> Candidate:
     status = replica.status
     placed_tokens = sum(tokens for _, tokens in replica.placed)
     return Candidate(
@@ -105,6 +106,7 @@ def _candidate(replica: _Replica, cached_tokens: int) -> Candidate:
         num_waiting=status.num_waiting + len(replica.placed),
         max_num_seqs=status.max_num_seqs,
         free_tokens=max(0, status.num_free_blocks * status.block_size - placed_tokens),
+        is_home=status.replica_id == home,
     )
 
 

@@ -6,12 +6,16 @@ an idle fleet is used evenly. A candidate is a ready replica that the prompt fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A replica as the balancer sees it now, its own latest placements included."""
+    """A replica as the balancer sees it now, its own latest placements included.
+
+    `is_home`: where requests with this one's affinity (prompt_cache_key) gather.
+    """
 
     replica_id: str
     cached_tokens: int = 0
@@ -20,6 +24,7 @@ class Candidate(NamedTuple):
     num_waiting: int = 0
     max_num_seqs: int = 0
     free_tokens: int = 0
+    is_home: bool = False
 
 
 Policy = Callable[[Candidate, int], float]
@@ -29,6 +34,10 @@ Policy = Callable[[Candidate, int], float]
 # steps, and it holds blocks. In tokens; between "ignore it" (0) and a whole block of prefill (16) per sequence.
 _DECODE_TOKENS = 8.0
 
+# What a client says belongs together is at home before the first of them has left blocks behind: half of the prompt is
+# taken for known there. So a home wins until it is behind by the other half; real matches count beside it.
+_HOME_SHARE = 0.5
+
 
 def prefix_and_load(candidate: Candidate, num_tokens: int) -> float:
     """Prefill still to do, stretched by how busy the replica is, after what waits there already.
@@ -36,7 +45,9 @@ def prefix_and_load(candidate: Candidate, num_tokens: int) -> float:
     A long cached prefix thus wins until the replica that holds it is so far behind that computing it anew is sooner.
     A prompt that does not fit the free blocks will push somebody out; that somebody's recomputation counts as well.
     """
-    uncached = num_tokens - candidate.cached_tokens
+    uncached: float = num_tokens - candidate.cached_tokens
+    if candidate.is_home:
+        uncached *= _HOME_SHARE
     short_of_blocks = max(0, uncached - candidate.free_tokens)
     return (
         uncached * (1.0 + _busy(candidate))
@@ -82,6 +93,16 @@ def fits(num_tokens: int, *, max_model_len: int, num_blocks: int, block_size: in
     The last generated token is never computed, so its KV needs no room.
     """
     return num_tokens < max_model_len and num_tokens <= num_blocks * block_size
+
+
+def home_of(affinity: str, replica_ids: Iterable[str]) -> str | None:
+    """Return the replica where an affinity is at home: the same for every balancer, and for most keys when one leaves.
+
+    Source: Thaler and Ravishankar, rendezvous hashing (1998).
+    """
+    if not affinity:
+        return None
+    return max(replica_ids, key=lambda name: blake2b(f"{affinity} {name}".encode(), digest_size=8).digest())
 
 
 def _busy(candidate: Candidate) -> float:

@@ -81,7 +81,7 @@ class Batch:
 
     def _numbered(self, at: int, updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
         request = self._generations[0].request
-        first = at * (request.return_best or request.sampling.n)
+        first = at * (request.sampling.n)
         return [msgspec.structs.replace(update, choice=first + update.choice) for update in updates]
 
     async def settle(self, status: str = "") -> Bill:

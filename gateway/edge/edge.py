@@ -22,7 +22,7 @@ from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
 from gateway.edge.grammar_trial import GrammarTrial
 from gateway.edge.history_client import HistoryClient
-from gateway.edge.identity import new_request_id, new_root, partition_of, root_of
+from gateway.edge.identity import affinity_of, new_request_id, new_root, partition_of, root_of
 from gateway.edge.inflight import Bell, Flight, Gap, InFlight
 from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
@@ -260,6 +260,7 @@ class Edge:
             deadline=time.time() + timeout_s,
             traceparent=traceparent,
             tracestate=tracestate,
+            affinity=affinity_of(request),
         )
 
     def _pipeline(self, request: Request, flight: Flight, choice: int) -> Pipeline:
@@ -275,6 +276,7 @@ class Edge:
             calls=calls,
             tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
             continues=request.kind != "chat",
+            include_reasoning=request.include_reasoning,
         )
 
     def spawn(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:

@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.edge.errors import error_response
 from gateway.edge.identity import new_request_id
+from gateway.edge.schema.body import WARNINGS
+from gateway.edge.schema.unknown import HEADER
 from gateway.edge.settings import EdgeSettings, is_ip_address
 from wire.errors import ForbiddenError
 
@@ -40,7 +42,10 @@ class Guard:
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                answer = MutableHeaders(scope=message)
+                answer["X-Request-Id"] = request_id
+                if WARNINGS in scope:
+                    answer[HEADER] = scope[WARNINGS]
             await send(message)
 
         refusal = self._refusal(headers, scope["path"])

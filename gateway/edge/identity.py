@@ -7,9 +7,13 @@ is a stable hash of the root, so all edges find the same history desk without as
 from __future__ import annotations
 
 import secrets
+from hashlib import blake2b
 from zlib import crc32
 
+import msgspec
 from starlette.requests import HTTPConnection
+
+from wire.messages import Request
 
 _ROOT_LENGTH = 16
 
@@ -38,6 +42,14 @@ def new_request_id() -> str:
 def root_of(object_id: str) -> str:
     """Return the root of an id; an id that is not ours is its own root (and will not be found)."""
     return object_id.partition("_")[2][:_ROOT_LENGTH] or object_id
+
+
+def affinity_of(request: Request) -> str:
+    """Return a short name of a tenant's prompt_cache_key, empty without one."""
+    if not request.prompt_cache_key:
+        return ""
+    parts = request.tenant.encode(), request.prompt_cache_key.encode()
+    return blake2b(msgspec.msgpack.encode(parts), digest_size=8).hexdigest()
 
 
 def partition_of(root: str, partitions: int) -> int:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
-from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.body import read_as
 from gateway.edge.schema.completions import CompletionRequest, translate_completions
 from gateway.edge.schema.completions_reply import CompletionsReply
 from gateway.edge.screening import screen
@@ -17,7 +17,7 @@ async def create_completion(request: Request) -> GenerationResponse:
     """Continue texts, as a stream or whole."""
     edge: Edge = request.app.state.edge
     settings = edge.settings
-    body = await decode_body(await read_body(request, settings.max_body_bytes), CompletionRequest)
+    body = await read_as(request, CompletionRequest, settings.max_body_bytes)
     model = edge.model(body.model)
     wanted = translate_completions(
         body,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
-from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.body import read_as
 from gateway.edge.schema.messages import MessagesRequest, translate_messages
 from gateway.edge.schema.messages_reply import MessagesReply
 from gateway.edge.screening import screen
@@ -18,7 +18,7 @@ from gateway.edge.tracing import trace_headers
 async def create_message(request: Request) -> GenerationResponse:
     """Answer a request of the Messages API, as a stream or whole."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), MessagesRequest)
+    body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
     wanted = translate_messages(body, edge.model(body.model).card)
     await edge.try_grammar(wanted)
     wanted = await screen(wanted, edge.safety, "messages")
@@ -35,7 +35,7 @@ async def create_message(request: Request) -> GenerationResponse:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a request would have."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), MessagesRequest)
+    body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
     wanted = translate_messages(body, edge.model(body.model).card, counting=True)
     with edge.admission.slot():
         ids = await edge.tokenizer.token_ids(wanted)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
-from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.body import read_as
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tokenize import (
     DetokenizeRequest,
@@ -23,7 +23,7 @@ from gateway.edge.served import ServedModel
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a text or a conversation."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), TokenizeRequest)
+    body = await read_as(request, TokenizeRequest, edge.settings.max_body_bytes)
     model = _model(edge, body.model)
     asked = translate_tokenize(body, model.card)
     with edge.admission.slot():
@@ -40,7 +40,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), DetokenizeRequest)
+    body = await read_as(request, DetokenizeRequest, edge.settings.max_body_bytes)
     model = _model(edge, body.model)
     text = await anyio.to_thread.run_sync(detokenized, body.tokens, model.card, model.vocabulary)
     return json_response({"prompt": text})

@@ -1,7 +1,7 @@
 """A request body: read with a limit, decoded into a Struct, its faults named by field.
 
 Rules: UTF-8, a leading byte-order mark is skipped; NaN, Infinity and unpaired surrogate escapes are refused, also in
-fields we ignore; fields we do not know are ignored; free-form values may be nested 64 deep.
+fields we ignore; of fields we do not know see unknown.py; free-form values may be nested 64 deep.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.edge.schema.unknown import check_unknown, warning
 from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelledError
 
 T = TypeVar("T")
 
 MAX_DEPTH = 64
+WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
 _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -44,6 +46,21 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     except ClientDisconnect:
         raise RequestCancelledError("The client left before its request was read.") from None
     return bytes(raw)
+
+
+async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
+    """Read and decode a body; fields that `cls` does not have are refused, or named in a header of the answer.
+
+    Raises BodyTooLargeError, or InvalidRequestError that names the field.
+    """
+    raw = await read_body(request, max_bytes)
+    body = await decode_body(raw, cls)
+    known: tuple[str, ...] = cls.__struct_encode_fields__  # type: ignore[attr-defined]
+    check = anyio.to_thread.run_sync(check_unknown, raw, known) if len(raw) > _BIG else None
+    ignored = await check if check is not None else check_unknown(raw, known)
+    if ignored:
+        request.scope[WARNINGS] = warning(ignored)
+    return body
 
 
 async def decode_body(raw: bytes, cls: type[T]) -> T:

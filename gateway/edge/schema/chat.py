@@ -11,20 +11,24 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
-from gateway.edge.schema.content import MessageIn, translate_message
+from gateway.edge.schema.content import MessageIn, check_number, translate_message
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
     check_effort,
+    check_prompt_logprobs,
     check_template_kwargs,
     fail,
     token_limit,
     translate_sampling,
 )
+from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
 from wire.messages import Request
 from wire.model_card import ModelCard
+
+MAX_CACHE_KEY = 512
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -35,7 +39,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """The body; fields that are not listed are ignored."""
+    """The body; what is not listed is refused or ignored by unknown.py."""
 
     model: str
     messages: list[MessageIn]
@@ -56,12 +60,21 @@ class ChatRequest(SamplingFields, kw_only=True):
     chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    priority: int | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    store: bool | None = None
+    prompt_logprobs: int | None = None
+    include_reasoning: bool | None = None
 
 
 def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field."""
-    if not body.messages:
-        raise fail("messages", "must hold at least one message.")
+    check_number(body.messages)
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
     _refuse_unsupported(body)
@@ -75,6 +88,7 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         n=n,
         max_tokens=token_limit(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens),
         logprobs=_logprobs(body),
+        prompt_logprobs=check_prompt_logprobs(body.prompt_logprobs, stream=bool(body.stream)),
     )
     return Request(
         model=card.name,
@@ -86,6 +100,9 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         effort=check_effort(body.reasoning_effort, "reasoning_effort"),
         budget_tokens=check_budget(body.thinking_token_budget),
         cache_salt=check_salt(body.cache_salt),
+        prompt_cache_key=check_cache_key(body.prompt_cache_key),
+        priority=priority_of(body.service_tier, body.priority),
+        include_reasoning=body.include_reasoning is not False,
         created_at=time.time(),
     )
 
@@ -104,6 +121,13 @@ def check_salt(value: str | None) -> str:
     """Return the cache salt; an empty one would silently share the cache."""
     if value is not None and not 1 <= len(value) <= 256:
         raise fail("cache_salt", "must have 1 to 256 characters.")
+    return value or ""
+
+
+def check_cache_key(value: str | None) -> str:
+    """Return the key that brings requests with a common beginning to the same replica."""
+    if value is not None and len(value) > MAX_CACHE_KEY:
+        raise fail("prompt_cache_key", f"may have {MAX_CACHE_KEY} characters at most, not {len(value)}.")
     return value or ""
 
 

@@ -14,10 +14,14 @@ from gateway.edge.errors import error_object
 from gateway.edge.identity import new_request_id
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, merged
+from gateway.edge.running_usage import RunningUsage
+from gateway.edge.schema.chat import ChatRequest, StreamOptions
 from gateway.edge.schema.logprobs import logprob_object
+from gateway.edge.schema.prompt_logprobs import PromptLogprobs
 from gateway.postprocess.delta import CallRef, TextDelta
 from wire.errors import HeadraceError
-from wire.messages import ChatMessage, ToolCall
+from wire.messages import ChatMessage, Request, ToolCall
+from wire.vocabulary import Vocabulary
 
 DONE = b"data: [DONE]\n\n"
 
@@ -49,18 +53,24 @@ class _Choice:
 class ChatReply:
     """The answer to one chat request."""
 
-    def __init__(self, model: str, *, n: int, logprobs: bool, include_usage: bool) -> None:
+    def __init__(self, body: ChatRequest, request: Request, vocabulary: Vocabulary) -> None:
         self._head = {
             "id": f"chatcmpl-{new_request_id()}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": model,
+            "model": request.model,
         }
+        options = body.stream_options or StreamOptions()
+        self._include_usage = bool(options.include_usage)
+        self._continuous_usage = bool(options.continuous_usage_stats)
+        self._usage = RunningUsage(choices_per_prompt=request.sampling.n)
+        self._prompt_logprobs = PromptLogprobs(vocabulary) if body.prompt_logprobs is not None else None
+        self._prompt_table: list[dict[str, Any] | None] | None = None
+        self._service_tier = "default" if body.service_tier else None
         self._prefix = b"data: " + to_json(self._head)[:-1] + b',"choices":['
-        self._suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
-        self._include_usage = include_usage
-        self._logprobs = logprobs
-        self._choices = [_Choice() for _ in range(n)]
+        self._suffix = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+        self._logprobs = request.sampling.logprobs is not None
+        self._choices = [_Choice() for _ in range(request.sampling.n)]
 
     @property
     def id(self) -> str:
@@ -76,6 +86,7 @@ class ChatReply:
         """Return one chunk for each run of text, and one for each choice that ended."""
         events: list[bytes] = []
         for update in updates:
+            self._note_usage(update)
             for delta in merged(update.deltas):
                 if delta.kind == "tool":
                     events += self._call_chunks(update.choice, delta)
@@ -91,6 +102,8 @@ class ChatReply:
         """Collect text, log probabilities and finish reasons."""
         for update in updates:
             choice = self._choices[update.choice]
+            if update.prompt_logprobs and self._prompt_logprobs is not None:
+                self._prompt_table = self._prompt_logprobs.table(update)
             for delta in update.deltas:
                 if delta.kind == "tool":
                     choice.note_call(delta)
@@ -113,7 +126,14 @@ class ChatReply:
     def whole(self, bill: Bill) -> dict[str, Any]:
         """Return the chat.completion object."""
         choices = [self._whole_choice(index, choice) for index, choice in enumerate(self._choices)]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": bill.chat_usage()}
+        whole = {**self._head, "object": "chat.completion", "choices": choices, "usage": bill.chat_usage()}
+        whole |= {"prompt_logprobs": self._prompt_table} if self._prompt_logprobs is not None else {}
+        return whole | ({"service_tier": self._service_tier} if self._service_tier is not None else {})
+
+    def _note_usage(self, update: ChoiceUpdate) -> None:
+        if self._continuous_usage:
+            self._usage.note(update)
+            self._suffix = b'],"usage":' + to_json(self._usage.totals()) + b"}\n\n"
 
     def stored(self, bill: Bill, status: str, error: HeadraceError | None = None) -> dict[str, Any]:
         """Chat completions are not stored."""

@@ -9,11 +9,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
-
-from gateway.edge.schema.chat import StreamOptions, check_salt
+from gateway.edge.schema.chat import StreamOptions, check_cache_key, check_salt
 from gateway.edge.schema.grammar import bind_format
-from gateway.edge.schema.sampling import MAX_TOP_LOGPROBS, SamplingFields, fail, token_limit, translate_sampling
+from gateway.edge.schema.sampling import (
+    MAX_TOP_LOGPROBS,
+    SamplingFields,
+    check_prompt_logprobs,
+    fail,
+    token_limit,
+    translate_sampling,
+)
+from gateway.edge.schema.tier import priority_of
 from wire.messages import Request, pack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -23,7 +29,7 @@ _INT32 = 2**31
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """The body; fields that are not listed are ignored."""
+    """The body; what is not listed is refused or ignored by unknown.py."""
 
     model: str
     prompt: str | list[str | int | list[int]]
@@ -40,6 +46,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
     user: str | None = None
     cache_salt: str | None = None
     response_format: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    priority: int | None = None
 
     @property
     def hides_answer(self) -> bool:
@@ -62,17 +71,23 @@ def translate_completions(
     n = 1 if body.n is None else body.n
     if not 1 <= n <= max_choices:
         raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
-    sampling = msgspec.structs.replace(
-        bind_format(
-            translate_sampling(body, card, n=n, max_tokens=_max_tokens(body), logprobs=body.logprobs),
-            body,
-            body.response_format,
-            "response_format",
-        ),
+    best_of = n if body.best_of is None else body.best_of
+    if not n <= best_of <= max_choices:
+        raise fail("best_of", f"must lie between n ({n}) and {max_choices}, not {best_of}.")
+    if best_of > n and body.stream:
+        raise fail("best_of", "above n is only allowed without stream: true; which is best is known at the end.")
+    sampling = translate_sampling(
+        body,
+        card,
+        n=best_of,
+        max_tokens=_max_tokens(body),
+        logprobs=(body.logprobs or 0) if best_of > n else body.logprobs,
         prompt_logprobs=_prompt_logprobs(body),
     )
+    sampling = bind_format(sampling, body, body.response_format, "response_format")
     prompts = _prompts(body.prompt, max_prompts)
-    salt, now = check_salt(body.cache_salt), time.time()
+    salt, key, now = check_salt(body.cache_salt), check_cache_key(body.prompt_cache_key), time.time()
+    priority = priority_of(body.service_tier, body.priority)
     return [
         Request(
             kind="text" if isinstance(prompt, str) else "ids",
@@ -80,7 +95,10 @@ def translate_completions(
             prompt_text=prompt if isinstance(prompt, str) else "",
             prompt_ids=b"" if isinstance(prompt, str) else _packed(prompt, card),
             sampling=sampling,
+            return_best=n if best_of > n else 0,
             cache_salt=salt,
+            prompt_cache_key=key,
+            priority=priority,
             created_at=now,
         )
         for prompt in prompts
@@ -106,15 +124,6 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     """Those that the client asks for, or those that an echo shows."""
     given = check_prompt_logprobs(body.prompt_logprobs, stream=bool(body.stream))
     return max(given or 0, body.logprobs) if body.echo and body.logprobs is not None else given
-
-
-def check_prompt_logprobs(value: int | None, *, stream: bool) -> int | None:
-    """Return the number of alternatives for each prompt token; vLLM's field, for whole answers only."""
-    if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise fail("prompt_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {value}.")
-    if value is not None and stream:
-        raise fail("prompt_logprobs", "is only allowed without stream: true.")
-    return value
 
 
 def _prompts(value: str | list[str | int | list[int]], max_prompts: int) -> list[str | list[int]]:

@@ -48,6 +48,7 @@ class _Choice:
         self.columns = LogprobColumns(0 if held else len(echo))
         self.finish_reason: str | None = None
         self.prompt_logprobs: list[dict[str, Any] | None] | None = None
+        self.logprobs: list[float] = []
 
 
 class CompletionsReply:
@@ -67,7 +68,8 @@ class CompletionsReply:
         self._shows_prompt_logprobs = body.prompt_logprobs is not None
         self._hides_answer = body.hides_answer
         self._prompt_logprobs = PromptLogprobs(vocabulary)
-        self._n = requests[0].return_best or requests[0].sampling.n
+        self._n = requests[0].sampling.n
+        self._num_shown = requests[0].return_best or self._n
         self._usage = RunningUsage(choices_per_prompt=self._n)
         held = bool(body.echo) and self._logprobs
         self._choices = [
@@ -114,7 +116,7 @@ class CompletionsReply:
 
     def whole(self, bill: Bill) -> dict[str, Any]:
         """Return the text_completion object."""
-        choices = [self._whole_choice(index, choice) for index, choice in enumerate(self._choices)]
+        choices = [self._whole_choice(index, choice) for index, choice in enumerate(self._best())]
         return {**self._head, "choices": choices, "usage": self._bill(bill)}
 
     def stored(self, bill: Bill, status: str, error: HeadraceError | None = None) -> dict[str, Any]:
@@ -125,6 +127,13 @@ class CompletionsReply:
     def messages(self) -> tuple[ChatMessage, ...]:
         """A raw text is no conversation."""
         return ()
+
+    def _best(self) -> list[_Choice]:
+        """Return the choices of each prompt that are most likely by the mean of their tokens; best_of made more."""
+        if self._num_shown == self._n:
+            return self._choices
+        groups = [self._choices[at : at + self._n] for at in range(0, len(self._choices), self._n)]
+        return [one for group in groups for one in sorted(group, key=_mean, reverse=True)[: self._num_shown]]
 
     def _whole_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
         shown = {
@@ -171,7 +180,9 @@ class CompletionsReply:
             text, entries = "", []
         if not (text or entries or update.finish_reason):
             return []
-        columns = self._choices[update.choice].columns.take(entries) if entries and self._logprobs else None
+        choice = self._choices[update.choice]
+        choice.logprobs += [entry.logprob for entry in entries]
+        columns = choice.columns.take(entries) if entries and self._logprobs else None
         return [_Piece(update.choice, text, columns, update.finish_reason)]
 
     def _bill(self, bill: Bill) -> dict[str, Any]:
@@ -191,3 +202,7 @@ class CompletionsReply:
         elif self._include_usage:
             chunk["usage"] = None
         return b"data: " + to_json(chunk) + b"\n\n"
+
+
+def _mean(choice: _Choice) -> float:
+    return sum(choice.logprobs) / max(1, len(choice.logprobs))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gateway.edge.schema.sampling import fail
@@ -9,6 +11,9 @@ from wire.messages import ChatMessage, ToolCall
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+MAX_MESSAGES = 4_096  # more cost a template more time than they can say anything
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -69,6 +74,12 @@ def role_of(role: str, where: str) -> str:
     if role not in ROLES:
         raise fail(where, f"must be one of {', '.join(ROLES)}, not {role[:40]!r}.")
     return ROLES[role]
+
+
+def check_number(messages: Sequence[object]) -> None:
+    """Refuse no messages and too many."""
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise fail("messages", f"must hold at least one message, and at most {MAX_MESSAGES}, not {len(messages)}.")
 
 
 def translate_message(message: MessageIn, where: str) -> ChatMessage:

@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.content import check_number
+from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
+from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Request, SamplingParams, ToolCall
@@ -98,9 +101,9 @@ def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool
     if not counting and body.max_tokens is None:
         raise fail("max_tokens", "is missing.")
     _refuse_unsupported(body)
+    check_number(body.messages)
     messages = [found for at, message in enumerate(body.messages) for found in _translate(message, f"messages[{at}]")]
-    if not messages:
-        raise fail("messages", "must hold at least one message.")
+    check_number(messages)
     if messages[-1].role == "assistant":
         raise fail("messages", "the last one must be the user's; an answer that was begun cannot be continued.")
     choice = body.tool_choice or ToolChoice(type="auto")
@@ -116,6 +119,7 @@ def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool
         effort=effort,
         budget_tokens=budget,
         include_reasoning=shows,
+        priority=priority_of(body.service_tier),
         created_at=time.time(),
     )
 
@@ -125,19 +129,19 @@ def _refuse_unsupported(body: MessagesRequest) -> None:
         raise fail("container", "is not supported.")
     if body.mcp_servers:
         raise fail("mcp_servers", "are not supported; declare their tools.")
-    if body.output_config is not None and body.output_config.format is not None:
-        raise fail("output_config.format", "is not supported.")
 
 
 def _sampling(body: MessagesRequest, card: ModelCard) -> SamplingParams:
     fields = SamplingFields(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, stop=body.stop_sequences)
     max_tokens = token_limit(max_tokens=body.max_tokens)
     try:
-        return translate_sampling(fields, card, max_tokens=max_tokens, logprobs=None)
+        sampling = translate_sampling(fields, card, max_tokens=max_tokens, logprobs=None)
     except InvalidRequestError as error:
         if error.param != "stop":
             raise
         raise fail("stop_sequences", error.message.removeprefix("stop: ")) from None
+    form = body.output_config.format if body.output_config else None
+    return bind_format(sampling, fields, form, "output_config.format")
 
 
 def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:

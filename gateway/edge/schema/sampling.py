@@ -74,7 +74,13 @@ def fail(param: str, message: str) -> InvalidRequestError:
 
 
 def translate_sampling(
-    body: SamplingFields, card: ModelCard, *, n: int = 1, max_tokens: int | None, logprobs: int | None
+    body: SamplingFields,
+    card: ModelCard,
+    *,
+    n: int = 1,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Check all ranges and return the parameters in our words. Raises InvalidRequestError naming the field."""
     for name, (lowest, highest) in RANGES.items():
@@ -101,8 +107,18 @@ def translate_sampling(
         ignore_eos=bool(body.ignore_eos),
         logit_bias=_logit_bias(body.logit_bias, card.vocab_size),
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         deterministic=bool(body.deterministic),
     )
+
+
+def check_prompt_logprobs(value: int | None, *, stream: bool) -> int | None:
+    """Return the number of alternatives for each prompt token; vLLM's field, for whole answers only."""
+    if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise fail("prompt_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {value}.")
+    if value is not None and stream:
+        raise fail("prompt_logprobs", "is only allowed without stream: true.")
+    return value
 
 
 def token_limit(**limits: int | None) -> int | None:

@@ -85,3 +85,17 @@ def test_a_prompt_that_fits_no_replica_is_refused_at_once() -> None:
 def test_a_prompt_that_fits_no_ready_replica_waits_for_one_that_is_loading() -> None:
     made = fleet(status("a"), status("b", "loading", num_blocks=0, max_model_len=0))
     assert placed(made, 1281) is None
+
+
+def test_requests_with_one_affinity_gather_and_others_spread() -> None:
+    names = [f"r{number}" for number in range(4)]
+    made = fleet(*map(status, names))
+    gathered, spread = set(), set()
+    for turn in range(8):
+        for affinity, seen in (("a", gathered), ("", spread)):
+            chosen = made.place(100, {}, float(turn), affinity=affinity)
+            assert chosen is not None
+            seen.add(chosen.replica_id)
+            for name in names:  # all are idle again
+                made.hear(status(name), turn + 0.5)
+    assert len(gathered) == 1 and len(spread) > 1

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.balancer.policy import POLICIES, Candidate, choose, fits, least_loaded, prefix_and_load, round_robin
+from gateway.balancer.policy import (
+    POLICIES,
+    Candidate,
+    choose,
+    fits,
+    home_of,
+    least_loaded,
+    prefix_and_load,
+    round_robin,
+)
 
 IDLE = Candidate("idle", max_num_seqs=16, free_tokens=10_000)
 
@@ -61,3 +70,26 @@ def test_a_prompt_fits_if_its_blocks_exist_at_all(num_tokens: int, expected: boo
 def test_a_prompt_needs_room_for_one_token_more_in_the_context() -> None:
     assert fits(99, max_model_len=100, num_blocks=64, block_size=16)
     assert not fits(100, max_model_len=100, num_blocks=64, block_size=16)
+
+
+def test_a_home_wins_among_idle_replicas_until_it_is_half_a_prompt_behind() -> None:
+    home = IDLE._replace(replica_id="home", is_home=True)
+    assert [chosen(IDLE, home, turn=turn) for turn in range(2)] == ["home", "home"]
+    assert chosen(IDLE, home._replace(waiting_tokens=400)) == "home"
+    assert chosen(IDLE, home._replace(waiting_tokens=600)) == "idle"
+
+
+def test_a_real_prefix_elsewhere_beats_a_home() -> None:
+    home = IDLE._replace(replica_id="home", is_home=True)
+    assert chosen(IDLE._replace(cached_tokens=992), home) == "idle"
+
+
+def test_a_key_has_one_home_and_most_keep_theirs_when_a_replica_leaves() -> None:
+    replicas = [f"r{number}" for number in range(8)]
+    keys = [f"key{number}" for number in range(400)]
+    homes = {key: home_of(key, replicas) for key in keys}
+    assert homes == {key: home_of(key, reversed(replicas)) for key in keys}
+    assert all(30 < list(homes.values()).count(replica) < 75 for replica in replicas)
+    left = {key: home_of(key, replicas[1:]) for key in keys}
+    assert all(left[key] == home for key, home in homes.items() if home != "r0")
+    assert home_of("", replicas) is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import httpx
+import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
@@ -14,7 +15,7 @@ from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say
 from wire.errors import InternalError
-from wire.messages import Request, unpack_ids
+from wire.messages import Request, TokenLogprob, unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +250,25 @@ async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring,
         assert found[at]["top_logprobs"] == [None, {"b": -1.0}, {"one ": -0.25}]
         assert found[at]["text_offset"] == [0, 1, 2]
     assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
+
+
+async def test_of_more_choices_the_likeliest_are_shown_and_all_are_billed(ring: Ring) -> None:
+    likely, other = say("one ", "two "), say("hello")
+    ring.replica.script = Script(choices={0: other, 1: likely, 2: other, 3: likely})
+    ring.replica.transform = lambda chunk: [
+        msgspec.structs.replace(
+            chunk, logprobs=tuple(TokenLogprob(-0.1 * (2 - chunk.choice % 2)) for _ in chunk.logprobs)
+        )
+    ]
+    answer = await post(ring, n=2, best_of=4)
+    assert [(choice["index"], choice["text"], choice["logprobs"]) for choice in answer["choices"]] == [
+        (0, "one two ", None),
+        (1, "one two ", None),
+    ]
+    assert answer["usage"]["completion_tokens"] == 2 * 2 + 2 * 3
+    assert (await post(ring, n=2, best_of=2, prompt=["a", "b"]))["choices"][3]["index"] == 3
+    for fields in ({"best_of": 0}, {"n": 3, "best_of": 2}, {"best_of": 2, "stream": True}, {"best_of": 99}):
+        assert (await post(ring, status=400, **fields))["error"]["param"] == "best_of"
 
 
 async def test_prompt_log_probabilities_come_in_vllms_shape_when_asked_for(ring: Ring) -> None:

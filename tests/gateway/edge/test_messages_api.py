@@ -116,6 +116,15 @@ async def test_the_stop_sequence_that_ended_a_message_is_named(ring: Ring, clien
     assert (cut.stop_reason, cut.stop_sequence) == ("max_tokens", None)
 
 
+async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: AsyncAnthropic) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+    ring.replica.play(*say(*'{"a": 1}'))
+    await client.messages.create(**ASK, output_config={"format": {"type": "json_schema", "schema": schema}})
+    assert asked(ring).sampling.grammar.kind == "json_schema"
+    with pytest.raises(anthropic.BadRequestError, match="output_config.format"):
+        await client.messages.create(**ASK, output_config={"format": {"type": "nope"}})
+
+
 async def test_tools_go_in_and_their_calls_come_out_streamed_and_whole(ring: Ring, client: AsyncAnthropic) -> None:
     ask = {**ASK, "max_tokens": 500, "tools": [TOOL]}
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
