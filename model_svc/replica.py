@@ -31,7 +31,7 @@ from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
 log = logging.getLogger(__name__)
 
 GROUP = "replica"
-_FIELDS = ("request", "prompt", "checkpoint", "closed")
+_FIELDS = ("request", "prompt", "checkpoint", "closed", "holder")
 MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
 
@@ -179,10 +179,11 @@ class Replica:
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")
-        wanted, prompt, checkpoint, closed = (record.get(name) for name in _FIELDS)
+        wanted, prompt, checkpoint, closed, holder = (record.get(name) for name in _FIELDS)
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices = wanted.sampling.n
+        request.edge = holder.edge if holder is not None else job.edge  # it may have been taken over meanwhile
         request.tenant, request.key_id = wanted.tenant, wanted.key_id
         request.submitted = True
         request.closed_at = dict(closed.at) if closed is not None else {}

@@ -205,7 +205,7 @@ class ScriptedReplica:
     async def _resend(self, running: Running, ask: Resubscribe) -> None:
         running.edge = ask.edge
         chunks = [chunk for chunk in running.sent[ask.choice] if chunk.index >= ask.from_index]
-        await self.bus.send(ask.edge, self._batch(chunks), maxlen=_MAXLEN)
+        await self.bus.send(ask.edge, self.batch(chunks), maxlen=_MAXLEN)
 
     async def _read(self, partition: int, tasks: TaskGroup) -> None:
         stream = topics.replica(partition, self.replica_id)
@@ -248,7 +248,7 @@ class ScriptedReplica:
                     group.append(pieces[at + len(group)])
                 if group[0].after is not None:
                     await group[0].after.wait()
-                await self._send(running, self._chunk(running, choice, at, group))
+                await self._send(running, self.chunk(running, choice, at, group))
                 at += len(group)
             if script.before_end is not None:
                 await script.before_end.wait()
@@ -283,7 +283,8 @@ class ScriptedReplica:
             ),
         )
 
-    def _chunk(self, running: Running, choice: int, at: int, group: Sequence[Piece]) -> TokenChunk:
+    def chunk(self, running: Running, choice: int, at: int, group: Sequence[Piece]) -> TokenChunk:
+        """Return pieces as the tokens of a choice from index `at` on."""
         marks: list[PhaseMark] = []
         phase = group[0].phase
         for index, piece in enumerate(group):
@@ -346,8 +347,9 @@ class ScriptedReplica:
         running.sent[chunk.choice].append(chunk)
         if self.drop(chunk):
             return
-        await self.bus.send(running.edge, self._batch(self.transform(chunk)), maxlen=_MAXLEN)
+        await self.bus.send(running.edge, self.batch(self.transform(chunk)), maxlen=_MAXLEN)
 
-    def _batch(self, chunks: Iterable[TokenChunk]) -> TokenBatch:
+    def batch(self, chunks: Iterable[TokenChunk]) -> TokenBatch:
+        """Return chunks as one message to an edge."""
         self._step += 1
         return TokenBatch(replica_id=self.replica_id, step=self._step, chunks=tuple(chunks))

@@ -217,7 +217,7 @@ return found
 
 READ_TURN = _script("""
 -- KEYS head, turns, pending. ARGV tenant, turn, now ms.
--- {missing}, {pending, request, model}, or {ok, said, meta}.
+-- {missing}, {pending, request, model}, or {ok, said, meta}. Its deadline may just have passed: how it failed is to come.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return {'missing'} end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return {'missing'} end
@@ -226,7 +226,7 @@ if parts[3] then return {'ok', parts[1], parts[2]} end
 local mark = redis.call('HGET', KEYS[3], turn)
 if not mark then return {'missing'} end
 local _, deadline, _, _, _, request, model = string.match(mark, MARK)
-if tonumber(deadline) <= tonumber(ARGV[3]) then return {'missing'} end
+if tonumber(deadline) + 120000 <= tonumber(ARGV[3]) then return {'missing'} end
 return {'pending', request, model}
 """)
 

@@ -59,7 +59,8 @@ class Background:
     def log(self, response_id: str) -> EventLog:
         """Return the log of a response."""
         ttl_s = self._edge.settings.background_events_s
-        return EventLog(self._edge.bus.route, self._partition(response_id), response_id, ttl_s=ttl_s)
+        partition, writer = self._partition(response_id), self._edge.inbox
+        return EventLog(self._edge.bus.route, partition, response_id, writer=writer, ttl_s=ttl_s)
 
     async def start(self, request: Request, parent: SpanContext | None) -> ResponsesReply:
         """Admit a request and let it run. Raises what admission raises."""
@@ -152,16 +153,14 @@ class Background:
         with anyio.CancelScope() as scope:
             self._runs[response_id] = scope
             try:
-                newest = await self.log(response_id).newest()
-                if newest is not None and newest.last:
+                taken = await self.log(response_id).take()
+                if taken is None:
                     await self._leases[partition].drop(response_id)
                     return
+                number, num_tokens = taken
                 async with self._edge.resume(partition, response_id, ResponsesReply, operation=OPERATION) as generation:
                     assert isinstance(generation.reply, ResponsesReply)
-                    number = 0
-                    if newest is not None:
-                        number = newest.number
-                        await self._catch_up(generation, newest.num_tokens, number)
+                    await self._catch_up(generation, num_tokens, number)
                     await self._make(generation, generation.reply, number)
             except NotFoundError:
                 await self._leases[partition].drop(response_id)
@@ -197,6 +196,8 @@ class Background:
             await leases.drop(response_id)
             generation.handed_over = False
         except NotTheWriterError:
+            if not (await self._edge.bus.fate(generation.job.partition, response_id)).known:
+                await generation.cancel()  # it was deleted
             logger.warning("response %s is made by another edge now, or deleted", response_id)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(1.0, shield=True):

@@ -1,8 +1,8 @@
 """The events of a response that is made in the background, in Redis, so that any edge can send them from any point on.
 
-One stream per response, one entry per block of events. An entry says which number comes next and how many tokens have
-been told of, so that another edge can go on writing. Only who knows the newest number may append: an edge that was
-thought dead and comes back finds that it is not the writer any more. The log is bounded by the response's deadline
+One stream per response, one entry per block of events. An entry says which number comes next, how many tokens have been
+told of and who wrote it, so that another edge can go on writing. It begins with an entry of its own without events:
+from then on an edge that was thought dead and comes back is refused. The log is bounded by the response's deadline
 (the writer pauses between blocks) and goes some time after its last entry.
 """
 
@@ -18,19 +18,38 @@ from wire.bus.scripts import Script
 
 _PAGE = 256
 
-_TEXT = """
--- KEYS log, record. ARGV first number, next number, tokens, data, last ('1'), ttl ms.
+
+def _script(text: str) -> Script:
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+APPEND = _script("""
+-- KEYS log, record. ARGV writer, first number, next number, tokens, data, last ('1'), ttl ms.
 -- 1 appended (or was by an earlier try), 0 somebody else writes, or the response was deleted.
 if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-local number, data = '0', ''
-if newest then number, data = newest[2][2], newest[2][6] end
-if number ~= ARGV[1] then return number == ARGV[2] and data == ARGV[4] and 1 or 0 end
-redis.call('XADD', KEYS[1], '*', 'n', ARGV[2], 't', ARGV[3], 'd', ARGV[4], 'z', ARGV[5])
-redis.call('PEXPIRE', KEYS[1], ARGV[6])
+local number, data, writer = '0', '', ARGV[1]
+if newest then number, data, writer = newest[2][2], newest[2][6], newest[2][10] end
+if writer ~= ARGV[1] then return 0 end
+if number ~= ARGV[2] then return number == ARGV[3] and data == ARGV[5] and 1 or 0 end
+redis.call('XADD', KEYS[1], '*', 'n', ARGV[3], 't', ARGV[4], 'd', ARGV[5], 'z', ARGV[6], 'w', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[7])
 return 1
-"""
-APPEND = Script(_TEXT, hashlib.sha1(_TEXT.encode(), usedforsecurity=False).hexdigest())
+""")
+
+TAKE = _script("""
+-- KEYS log, record. ARGV writer, ttl ms. {next number, tokens told of}, or nothing: it is complete, or gone.
+if redis.call('EXISTS', KEYS[2]) == 0 then return false end
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local number, tokens = '0', '0'
+if newest then
+  if newest[2][8] == '1' then return false end
+  number, tokens = newest[2][2], newest[2][4]
+end
+redis.call('XADD', KEYS[1], '*', 'n', number, 't', tokens, 'd', '', 'z', '0', 'w', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {number, tokens}
+""")
 
 
 class Entry(NamedTuple):
@@ -52,9 +71,10 @@ class Entry(NamedTuple):
 
 
 class EventLog:
-    """The log of one response."""
+    """The log of one response, in the hands of one reader or `writer`."""
 
-    def __init__(self, route: Route, partition: int, response_id: str, *, ttl_s: float) -> None:
+    def __init__(self, route: Route, partition: int, response_id: str, *, writer: str, ttl_s: float) -> None:
+        self._writer = writer
         self._route = route
         self._key = topics.events(partition, response_id)
         self._record = topics.job_record(partition, response_id)
@@ -65,8 +85,13 @@ class EventLog:
 
         Raises OverloadedError when the bus is full.
         """
-        arguments = (first, number, num_tokens, data, int(last), self._ttl_ms)
+        arguments = (self._writer, first, number, num_tokens, data, int(last), self._ttl_ms)
         return bool(await self._route.run(APPEND, (self._key, self._record), *arguments))
+
+    async def take(self) -> tuple[int, int] | None:
+        """Become the writer; return the next number and how many tokens were told of, or None if all is written."""
+        found = await self._route.run(TAKE, (self._key, self._record), self._writer, self._ttl_ms)
+        return (int(found[0]), int(found[1])) if found else None
 
     async def read(self, after: str = "-") -> list[Entry]:
         """Return entries after the one named, oldest first; not always all there are."""
@@ -91,5 +116,5 @@ class EventLog:
 def _entry(raw: list[object]) -> Entry:
     entry_id, fields = raw
     assert isinstance(entry_id, bytes) and isinstance(fields, list)
-    _, number, _, num_tokens, _, data, _, last = fields
+    _, number, _, num_tokens, _, data, _, last, *_ = fields
     return Entry(entry_id.decode(), int(number), int(num_tokens), data, last == b"1")

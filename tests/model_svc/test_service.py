@@ -186,6 +186,22 @@ async def test_tokens_are_sent_again_to_whoever_asks(running: bool, bus: Bus, bu
             await home.until_open_work_is(0)
 
 
+async def test_tokens_go_to_the_edge_that_holds_the_request_now(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, Script(pieces=[1, 2, 3, EOS]))
+    other = topics.edge("other")
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        await home.place("r", [1, 2, 3], holder=other, attempt=1)
+        ids: list[int] = []
+        with anyio.fail_after(10):
+            async for message in bus.inbox(other):
+                assert isinstance(message, TokenBatch)
+                ids += [token_id for chunk in message.chunks for token_id in chunk.token_ids]
+                if message.chunks[-1].finish_reason:
+                    break
+        assert ids == [1, 2, 3, EOS]
+        assert home.answer("r") == []
+
+
 async def test_a_deadline_ends_a_request_that_waits_or_runs(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, ENDLESS)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
