@@ -86,6 +86,8 @@ def message_of(matcher: LLMatcher) -> str:
     text = matcher.get_error()
     if text.startswith("NoExtension"):
         return "nothing can satisfy it"
+    if "lexer " in text or "Too many items" in text:
+        return "it is too complex"
     first, _, rest = text.partition("\n")
     fault = rest.partition("\nerror: ")[2].partition("\n")[0]  # of a pattern, shown above it with its place marked
     line = f"{first.rstrip(':')}: {fault}" if fault else first
@@ -95,7 +97,7 @@ def message_of(matcher: LLMatcher) -> str:
 def _limits() -> LLParserLimits:
     """Compiling takes 100 ms at most, a step's mask 15 ms; an object may have a thousand optional properties."""
     return LLParserLimits(
-        initial_lexer_fuel=200_000, max_items_in_row=5000, max_grammar_size=200_000, verbose_errors=False
+        initial_lexer_fuel=100_000, max_items_in_row=5000, max_grammar_size=200_000, verbose_errors=False
     )
 
 

@@ -22,7 +22,7 @@ MAX_CHOICES = 1_000
 MAX_NODES = 20_000
 MAX_TEXT = 120_000  # characters of a schema's names and strings, as OpenAI has it
 MAX_SOURCE = 8_192  # characters of a grammar
-MAX_PATTERN = 2_048
+MAX_PATTERN = 1_024
 MAX_COUNT = 100_000
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
