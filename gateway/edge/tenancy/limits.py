@@ -11,6 +11,8 @@ import enum
 import hashlib
 from typing import NamedTuple
 
+import msgspec
+
 from gateway.edge.tenancy.key_file import ApiKey
 from wire.bus.route import Route
 from wire.bus.scripts import Script
@@ -107,6 +109,7 @@ def tokens_wanted(request: Request) -> int:
     """Estimate what a request may use at most; a `max_tokens` that is not given counts nothing until it is used."""
     sampling = request.sampling
     num_chars = sum(len(message.content) for message in request.messages) + len(request.instructions or "")
+    num_chars += len(msgspec.json.encode(request.tools)) if request.tools else 0
     num_chars += len(request.prompt_text) + sum(len(text) for text in request.inputs if isinstance(text, str))
     num_ids = len(request.prompt_ids) // 4 + sum(len(ids) for ids in request.inputs if not isinstance(ids, str))
     return num_ids + num_chars // _CHARS_PER_TOKEN + sampling.n * (sampling.max_tokens or 0)

@@ -55,6 +55,7 @@ class JsonToolParser:
         self._reader = CallReader()
         self._bare = False
         self._is_beginning = True
+        self._has_spoken = False
         self._trims = False  # white space after a call
 
     @property
@@ -93,8 +94,12 @@ class JsonToolParser:
     def _answer(self, final: bool) -> bool:
         """Pass text on up to a tag. Returns whether there is more to do."""
         if self._trims:
-            self._hide(_after_space(self._buffer, 0))
-            self._trims = not self._buffer
+            space = _after_space(self._buffer, 0)
+            if space == len(self._buffer) and not final:
+                return False
+            if space == len(self._buffer) or not self._has_spoken:  # else it parts what is said before and after
+                self._hide(space)
+            self._trims = False
         if self._is_beginning and self.leads is not None:
             begins = self._lead()
             if begins is None and not final:
@@ -220,6 +225,7 @@ class JsonToolParser:
         if num_chars:
             self._events.append(Text(self._buffer[:num_chars]))
             self._buffer = self._buffer[num_chars:]
+            self._has_spoken = True
             self._is_beginning = False
 
     def _hide(self, num_chars: int) -> None:

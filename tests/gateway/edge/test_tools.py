@@ -173,7 +173,7 @@ async def test_bytes_that_are_no_utf8_and_split_characters_inside_a_call(ring: R
 
 async def test_stop_strings_are_looked_for_in_content_only(ring: Ring) -> None:
     ring.replica.play(*letters(f"go {CALL} STOP lo"))
-    assert await both_ways(ring, stop=["lo", "tool_call"]) == ("goSTOP ", [("weather", ARGUMENTS)], "stop")
+    assert await both_ways(ring, stop=["lo", "tool_call"]) == ("go STOP ", [("weather", ARGUMENTS)], "stop")
 
 
 async def test_reasoning_comes_before_the_call(ring: Ring) -> None:

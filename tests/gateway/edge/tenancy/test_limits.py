@@ -91,5 +91,6 @@ def test_what_a_request_may_use_is_estimated_from_prompt_and_limit() -> None:
     messages = (ChatMessage(role="user", content="x" * 40),)
     assert tokens_wanted(Request(model="m", messages=messages)) == 10
     assert tokens_wanted(Request(model="m", messages=messages, sampling=SamplingParams(n=2, max_tokens=50))) == 110
+    assert tokens_wanted(Request(model="m", messages=messages, tools=({"x": "y" * 32},))) == 20
     assert tokens_wanted(Request(model="m", kind="ids", prompt_ids=pack_ids(range(7)))) == 7
     assert tokens_wanted(Request(model="m", kind="embedding", inputs=("x" * 8, (1, 2, 3)))) == 5

@@ -97,6 +97,11 @@ CASES: list[tuple[str, str, Found]] = [
         '<tool_call>{"name": "f", "arguments": {"a": "</tool_call> in a string"}}</tool_call>',
         one('{"a": "</tool_call> in a string"}', name="f"),
     ),
+    (
+        "hermes",
+        'One. <tool_call>{"name": "f"}</tool_call>\n <tool_call>{"name": "f"}</tool_call> Two.\n',
+        Found("One. Two.\n", [("f", "{}", True), ("f", "{}", True)]),
+    ),
     # broken: what came of the arguments, no markup, no crash
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', one('{"a": 1', name="f", complete=False)),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>', one('{"a": 1', name="f", complete=False)),
