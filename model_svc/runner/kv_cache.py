@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from model_svc.layers.step import LayerKv
 from model_svc.models.decoder import KvShape
+from model_svc.runner.host_memory import available_bytes
 
 _SHARE_OF_FREE = 0.3  # after the weights are loaded: activations and whoever else lives here need the rest
 _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
@@ -66,5 +66,5 @@ def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
 
 
 def free_bytes() -> int:
-    """Return how much of the machine's memory the cache may take by default."""
-    return min(int(psutil.virtual_memory().available * _SHARE_OF_FREE), _CPU_LIMIT)
+    """Return how much of the memory that the machine and the container leave us the cache may take by default."""
+    return min(int(available_bytes() * _SHARE_OF_FREE), _CPU_LIMIT)

@@ -76,7 +76,7 @@ def run(engine: Engine, requests: list[EngineRequest], *, at_once: bool) -> Answ
 
 def fresh_engine(model: Decoder, **options: int) -> Engine:
     settings = {"num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK} | options
-    return Engine(make_runner(model, **settings), token_bytes=[b"x"] * 67)  # type: ignore[arg-type]
+    return Engine(make_runner(model, **settings), token_bytes=lambda _: b"x")
 
 
 @pytest.fixture(scope="module")
