@@ -12,7 +12,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import error_response
 from gateway.edge.identity import tenant_of
 from gateway.edge.jsontext import to_json
-from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.body import read_as
 from gateway.edge.schema.embeddings import EmbeddingRequest, embeddings_reply, translate_embeddings
 from gateway.edge.tracing import trace_headers
 from wire.errors import HeadraceError, RequestCancelledError
@@ -22,7 +22,7 @@ from wire.model_card import ModelCard
 async def create_embeddings(request: Request) -> Response:
     """Answer with a vector for each input; a client that leaves cancels its request."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), EmbeddingRequest)
+    body = await read_as(request, EmbeddingRequest, edge.settings.max_body_bytes)
     card = edge.served.embedder(body.model)
     answer = error_response(RequestCancelledError("The client left before its inputs were embedded."))
 

@@ -15,7 +15,7 @@ from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_page
-from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.body import read_as
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
 from gateway.edge.schema.responses import ResponsesRequest, check_include, translate_responses
@@ -30,7 +30,7 @@ from wire.errors import ConflictError
 async def create_response(request: Request) -> ASGIApp:
     """Answer a request of the Responses API: as a stream, whole, or in the background."""
     edge: Edge = request.app.state.edge
-    body = await decode_body(await read_body(request, edge.settings.max_body_bytes), ResponsesRequest)
+    body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     wanted = await screen(translate_responses(body, card, tenant=tenant), edge.safety, "input")

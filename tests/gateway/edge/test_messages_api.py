@@ -121,7 +121,7 @@ async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: AsyncAnt
     ring.replica.play(*say(*'{"a": 1}'))
     await client.messages.create(**ASK, output_config={"format": {"type": "json_schema", "schema": schema}})
     assert asked(ring).sampling.grammar.kind == "json_schema"
-    with pytest.raises(anthropic.BadRequestError, match="output_config.format"):
+    with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format"):
         await client.messages.create(**ASK, output_config={"format": {"type": "nope"}})
 
 
