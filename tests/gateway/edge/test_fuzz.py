@@ -24,7 +24,7 @@ from tests.scripted_replica import say
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "40"))
 USER = [{"role": "user", "content": "hi"}]
 VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "tiny", "messages": USER},
