@@ -48,6 +48,18 @@ class Metrics:
         self._ended = Counter(
             "headrace_requests", "Requests by how they ended.", ("end", "model"), registry=self.registry
         )
+        self._thinking = Counter(
+            "headrace_reasoning_tokens", "Thinking tokens by effort.", ("effort", "model"), registry=self.registry
+        )
+        self._thinking_ended = Counter(
+            "headrace_reasoning_ended",
+            "Requests that thought, by what ended it: the model, the budget, the client or the end of the answer.",
+            ("ended_by", "effort", "model"),
+            registry=self.registry,
+        )
+        for model in models:  # a rate needs a zero to begin with
+            self._thinking.labels("default", model)
+            self._thinking_ended.labels("model", "default", model)
         self._cancelled = Counter("headrace_cancels", "Cancels sent to the ring.", registry=self.registry)
         self._resubscribed = Counter("headrace_resubscribes", "Gaps in tokens asked for again.", registry=self.registry)
         self._safety = Counter("headrace_safety_hits", "What safety rules did.", ("action",), registry=self.registry)
@@ -101,6 +113,10 @@ class Metrics:
         for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
         self._ended.labels(generation.outcome, model).inc()
+        if bill.reasoning_tokens or bill.reasoning_ended_by:
+            effort = generation.request.effort or ("default" if generation.request.budget_tokens is None else "tokens")
+            self._thinking.labels(effort, model).inc(bill.reasoning_tokens)
+            self._thinking_ended.labels(bill.reasoning_ended_by or "client_gone", effort, model).inc()
 
     @contextmanager
     def time_embeddings(self, model: str) -> Iterator[Callable[[int], None]]:

@@ -42,6 +42,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
     safety_policy: str = ""
+    reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     safety_reload_s: float = 2.0
     safety_judgements: int = 64
     tool_styles: tuple[str, ...] = ()
@@ -76,6 +77,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if self.max_wait_s < 0:
             raise SettingsError(f"max_wait_s must be 0 or more, not {self.max_wait_s}")
+        if not self.reasoning_fields or not set(self.reasoning_fields) <= {"reasoning_content", "reasoning"}:
+            raise SettingsError("reasoning_fields must be reasoning_content, reasoning or both, separated by a comma")
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"port must lie in 0..65535, not {self.port}")
         for entry in self.tool_styles:

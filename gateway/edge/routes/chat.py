@@ -23,7 +23,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
-    reply = ChatReply(body, wanted, model.vocabulary)
+    reply = ChatReply(body, wanted, model.vocabulary, reasoning_names=edge.settings.reasoning_fields)
     return GenerationResponse(
         lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
         stream=stream,

@@ -1,12 +1,14 @@
 """Chat completions, outwards: OpenAI's chunks and completion object.
 
-Reasoning is `reasoning_content`, the field that most clients read. All chunks of a stream share their head, which is
-encoded once. After an error in mid-stream comes one event with an `error` object, then [DONE], and no finish reason.
+Reasoning is `reasoning_content`, the field that most clients read, or what a setting names. All chunks of a stream
+share their head, which is encoded once. After an error in mid-stream comes one event with an `error` object, then
+[DONE], and no finish reason.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.edge.bill import Bill
@@ -53,7 +55,14 @@ class _Choice:
 class ChatReply:
     """The answer to one chat request."""
 
-    def __init__(self, body: ChatRequest, request: Request, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        body: ChatRequest,
+        request: Request,
+        vocabulary: Vocabulary,
+        *,
+        reasoning_names: Sequence[str] = ("reasoning_content",),
+    ) -> None:
         self._head = {
             "id": f"chatcmpl-{new_request_id()}",
             "object": "chat.completion.chunk",
@@ -70,6 +79,7 @@ class ChatReply:
         self._prefix = b"data: " + to_json(self._head)[:-1] + b',"choices":['
         self._suffix = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
         self._logprobs = request.sampling.logprobs is not None
+        self._reasoning_names = reasoning_names
         self._choices = [_Choice() for _ in range(request.sampling.n)]
 
     @property
@@ -91,9 +101,9 @@ class ChatReply:
                 if delta.kind == "tool":
                     events += self._call_chunks(update.choice, delta)
                     continue
-                name = "content" if delta.kind == "answer" else "reasoning_content"
+                names = ("content",) if delta.kind == "answer" else self._reasoning_names
                 logprobs = [logprob_object(entry) for entry in delta.logprobs] if self._logprobs else None
-                events.append(self._chunk(update.choice, {name: delta.text}, logprobs=logprobs))
+                events.append(self._chunk(update.choice, dict.fromkeys(names, delta.text), logprobs=logprobs))
             if update.finish_reason is not None:
                 events.append(self._chunk(update.choice, {}, finish_reason=update.finish_reason))
         return b"".join(events)
@@ -154,7 +164,7 @@ class ChatReply:
             message["content"] = content or None
             message["tool_calls"] = [_call(ref, "".join(texts)) for ref, texts in choice.calls]
         if choice.reasoning:
-            message["reasoning_content"] = "".join(choice.reasoning)
+            message |= dict.fromkeys(self._reasoning_names, "".join(choice.reasoning))
         logprobs = {"content": choice.logprobs, "refusal": None} if self._logprobs else None
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 

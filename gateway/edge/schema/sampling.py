@@ -12,6 +12,7 @@ from wire.model_card import ModelCard
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
+MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 20
 _INT64 = 2**63
 
@@ -53,6 +54,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     top_logprobs: int | None = None
     deterministic: bool | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -106,6 +109,8 @@ def translate_sampling(
         stop_token_ids=_stop_token_ids(body.stop_token_ids, card.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         logit_bias=_logit_bias(body.logit_bias, card.vocab_size),
+        allowed_token_ids=_allowed_token_ids(body.allowed_token_ids, card.vocab_size),
+        bad_words=_bad_words(body.bad_words),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         deterministic=bool(body.deterministic),
@@ -165,6 +170,30 @@ def _stop_token_ids(value: list[int] | None, vocab_size: int) -> tuple[int, ...]
         if not 0 <= token_id < vocab_size:
             raise fail("stop_token_ids", f"{token_id} is no token id; the vocabulary has {vocab_size}.")
     return tuple(value or ())
+
+
+def _allowed_token_ids(value: list[int] | None, vocab_size: int) -> tuple[int, ...] | None:
+    """The ids that may be drawn, the end of the answer among them or not; an empty list would allow nothing."""
+    if value is None:
+        return None
+    if not value:
+        raise fail("allowed_token_ids", "must allow at least one token.")
+    for token_id in value:
+        if not 0 <= token_id < vocab_size:
+            raise fail("allowed_token_ids", f"{token_id} is no token id; the vocabulary has {vocab_size}.")
+    return tuple(dict.fromkeys(value))
+
+
+def _bad_words(value: list[str] | None) -> tuple[str, ...]:
+    words = tuple(value or ())
+    if len(words) > MAX_BAD_WORDS:
+        raise fail("bad_words", f"at most {MAX_BAD_WORDS} words, not {len(words)}.")
+    for word in words:
+        if not word.strip(" "):
+            raise fail("bad_words", "a word must hold more than spaces.")
+        if len(word) > MAX_STOP_LENGTH:
+            raise fail("bad_words", f"a word may have {MAX_STOP_LENGTH} characters at most.")
+    return words
 
 
 def _logit_bias(value: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
