@@ -51,4 +51,5 @@ def build_model(
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         raise CheckpointError(config.path, f"{config.architecture} has no use for {len(left)} tensors: {shown}")
     model.weight_bytes = method.num_bytes
+    source.release()
     return model

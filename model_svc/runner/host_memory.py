@@ -16,7 +16,8 @@ _FILES = {
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Return what is free, to the machine and to every control group that this process is in."""
-    return min([psutil.virtual_memory().available, *_left_in_groups(root)])
+    free: int = psutil.virtual_memory().available
+    return min([free, *_left_in_groups(root)])
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import torch
@@ -50,6 +51,11 @@ class GgufSource(TrackedSource):
         if change.minus_one and isinstance(stored, Tensor):
             return stored - 1
         return stored
+
+    def release(self) -> None:
+        """Forget the pages read so far: packed weights are copies, and the system reads again what a view still needs."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _unpermuted_rows(num_rows: int, num_heads: int) -> Tensor:

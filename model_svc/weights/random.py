@@ -57,3 +57,6 @@ class RandomSource:
     def unused(self) -> frozenset[str]:
         """Return nothing."""
         return frozenset()
+
+    def release(self) -> None:
+        """Do nothing."""

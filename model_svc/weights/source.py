@@ -56,6 +56,10 @@ class WeightSource(Protocol):
         """Return the names that nobody asked for yet."""
         ...
 
+    def release(self) -> None:
+        """Let go of memory that only reading took; tensors given out stay good."""
+        ...
+
 
 class TrackedSource:
     """The bookkeeping of a source; a subclass says what it holds (`place`, `shapes`) and reads one tensor (`read`)."""
@@ -104,6 +108,9 @@ class TrackedSource:
     def unused(self) -> frozenset[str]:
         """Return the names that nobody asked for yet."""
         return self.names() - self._used
+
+    def release(self) -> None:
+        """Let go of memory that only reading took: a source that is not a mapped file has none."""
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> Stored:
         found = self.shapes.get(name)

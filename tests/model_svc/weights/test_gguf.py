@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -206,3 +207,26 @@ def test_gemma_norms_are_stored_plus_one_and_have_names_of_their_own() -> None:
     plain = rename("blk.2.attn_q.weight", "gemma3", 4, 1)
     assert plain is not None
     assert plain.change == (0, False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of a process's memory")
+def test_a_loaded_model_holds_its_packed_weights_and_not_the_file_as_well(smollm2_path: Path) -> None:
+    path = smollm2_path / "model.gguf"
+    source = GgufSource(path)
+    views = [source.get_shard(name, shape) for name, shape in source.shapes.items()]
+    raw = [view.blocks if isinstance(view, QuantizedTensor) else view for view in views]
+    before = [float(tensor.double().sum()) for tensor in raw]
+    assert _resident_kb(path) > 50_000
+    source.release()
+    assert _resident_kb(path) == 0
+    assert [float(tensor.double().sum()) for tensor in raw] == before
+
+
+def _resident_kb(path: Path) -> int:
+    """Return how much of a mapped file is in this process's memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    found = 0
+    for line in lines:
+        if line.endswith(str(path.resolve())):
+            found += next(int(field.split()[1]) for field in lines if field.startswith("Rss:"))
+    return found
