@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizer_svc.call_ids import with_short_ids
 from tokenizer_svc.conversation import Change, as_dicts
 from tokenizer_svc.marking import Marks, map_strings
 from tokenizer_svc.template import ChatTemplate
@@ -12,7 +13,7 @@ from tokenizer_svc.tool_scaffold import spell_out
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Request
 from wire.model_card import ModelCard
-from wire.tool_style import knows_tools
+from wire.tool_style import knows_tools, tool_style
 
 
 class ChatRenderer:
@@ -23,6 +24,7 @@ class ChatRenderer:
         self._template = ChatTemplate(card.chat_template, timeout_s=timeout_s) if card.chat_template else None
         self._tokens = {"bos_token": card.bos_token or "", "eos_token": card.eos_token or ""}
         self._knows_tools = knows_tools(card.chat_template)
+        self._wants_short_ids = tool_style(card.chat_template) == "mistral"
         self._knows_developer = "developer" in (card.chat_template or "")
 
     @property
@@ -36,6 +38,8 @@ class ChatRenderer:
             raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
         if not self._knows_tools:
             messages = spell_out(messages, request.tools)
+        elif self._wants_short_ids:
+            messages = with_short_ids(messages)
         plain = self._rendered(messages, request, told, _same, _same)
         marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
         resolved = self._marks.resolve_around(marked, plain)
