@@ -2,7 +2,7 @@
 
     python -m loadtest.cpu_start MODEL_DIR [--rounds 3]
 
-Start: process start to the first token of a 60-token prompt, by step: interpreter and imports, load, first step. Memory:
+Start: process start to the first token of a 60-token prompt, by part: imports, load, first step. Memory:
 resident set once loaded, beside what torch alone takes, the weights as packed, and after a first prompt.
 """
 

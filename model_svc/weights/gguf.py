@@ -53,7 +53,7 @@ class GgufSource(TrackedSource):
         return stored
 
     def release(self) -> None:
-        """Forget the pages read so far: packed weights are copies, and the system reads again what a view still needs."""
+        """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
