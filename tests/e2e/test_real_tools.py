@@ -65,11 +65,10 @@ def test_a_named_function_is_called_and_its_result_answered(client: openai.OpenA
         model=MODEL, messages=QUESTION, tools=TOOLS, tool_choice=named, temperature=1, seed=3, n=2, max_tokens=160
     )
     for choice in first.choices:
-        for call in (choice.message.tool_calls or [])[: None if choice.finish_reason == "tool_calls" else -1]:
-            assert call.function.name == "get_weather"
-            check(call.function.name, call.function.arguments)
-    calls = (first.choices[0].message.tool_calls or [])[:1]
-    assert calls
+        [call] = choice.message.tool_calls or []
+        assert (choice.finish_reason, call.function.name) == ("tool_calls", "get_weather")
+        check(call.function.name, call.function.arguments)
+    calls = first.choices[0].message.tool_calls or []
     messages = [
         *QUESTION,
         {"role": "assistant", "content": None, "tool_calls": [call.model_dump() for call in calls]},

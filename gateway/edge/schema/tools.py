@@ -49,7 +49,7 @@ def plan_tools(
         shown = tuple(tool for tool in shown if tool["function"]["name"] in names)
     functions = [tool["function"] for tool in shown if names is None or tool["function"]["name"] in names]
     required = mode == "required"
-    many = parallel is not False
+    many = parallel is not False and (names is None or _is_filter(choice))  # a named function is called once
     grammar = tool_grammar(functions, card, Forced.ALWAYS if required else Forced.ONCE_BEGUN, many=many)
     return ToolPlan(tools=shown, grammar=grammar, required=required, parallel=many)
 

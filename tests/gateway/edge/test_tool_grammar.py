@@ -105,6 +105,7 @@ def test_a_named_function_is_the_only_one_that_passes_and_all_tools_are_shown(st
     assert not allows(named.grammar, ONE[style])
     assert allows(named.grammar, ONE[style].replace("weather", "clock").replace('{"city": "Oslo"}', "{}"))
     assert plan(style, {"type": "function", "name": "clock"}) == named
+    assert not named.parallel, "it is called once"
 
 
 def test_control_tokens_stand_in_a_grammar_by_their_number() -> None:
