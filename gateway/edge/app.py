@@ -27,6 +27,7 @@ from gateway.edge.routes import (
     health,
     messages,
     models,
+    moderations,
     responses,
     tokenize,
 )
@@ -79,6 +80,7 @@ def _routes() -> list[Route | Mount]:
         Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
         Route("/v1/messages", messages.create_message, methods=["POST"]),
         Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
+        Route("/v1/moderations", moderations.create_moderation, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/detokenize", tokenize.detokenize, methods=["POST"]),
         Route("/v1/models", models.list_models, methods=["GET"]),

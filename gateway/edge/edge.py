@@ -83,6 +83,7 @@ class Edge:
         self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas)
         self.safety = Safety(policies, self) if policies is not None else None
         self.background = Background(self, tasks)
+        self.lingering: dict[str, Generation] = {}  # whose clients are gone and may come back
         self._trials: dict[str, GrammarTrial] = {}
         self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
@@ -166,17 +167,24 @@ class Edge:
 
     @asynccontextmanager
     async def resume(
-        self, partition: int, request_id: str, reply_of: Callable[[Request], Reply], *, operation: str
+        self,
+        partition: int,
+        request_id: str,
+        reply_of: Callable[[Request], Reply],
+        *,
+        operation: str,
+        tenant: str | None = None,
     ) -> AsyncIterator[Generation]:
         """Go on with a request that was admitted before, here or at another edge: its tokens come again from the first.
 
-        Raises NotFoundError when nothing is known of it (any more).
+        Raises NotFoundError when nothing is known of it (any more), or not to this tenant.
         """
         record = await self.bus.record(partition, request_id, "request", "holder")
         request: Request | None = record.get("request")
         holder: Holder | None = record.get("holder")
-        if request is None or holder is None:
+        if request is None or holder is None or tenant not in (None, request.tenant):
             raise NotFoundError("Nothing is known of this request any more.")
+        self.lingering.pop(request_id, None)
         job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
         with self.admission.slot():
@@ -264,7 +272,7 @@ class Edge:
         )
 
     def _pipeline(self, request: Request, flight: Flight, choice: int) -> Pipeline:
-        policy = self.safety.for_reply(request.tenant) if self.safety is not None else None
+        policy = self.safety.for_request(request) if self.safety is not None else None
         model = self.served.model(request.model)
         calls = model.calls(request, policy, f"{flight.request_id}:{choice}")
         return Pipeline(
@@ -293,6 +301,11 @@ class Edge:
         except HeadraceError as error:
             logger.warning("request %s: not cancelled: %s", generation.job.request_id, error.message)
 
+    async def finish(self, generation: Generation, operation: str) -> None:
+        """End a request whose answer was left off some time ago."""
+        self._ending += 1
+        await self._end(generation, operation)
+
     async def _end(self, generation: Generation, operation: str) -> None:
         """What is left when the answer is over: cancel what still runs, keep a broken-off turn, count."""
         try:
@@ -306,7 +319,8 @@ class Edge:
         finally:
             self._ending -= 1
             self._tell_if_idle()
-            self.metrics.note_end(generation, operation)
+            if not generation.handed_over:
+                self.metrics.note_end(generation, operation)
         if self.safety is not None and not generation.handed_over:
             await self.safety.note(generation)
 

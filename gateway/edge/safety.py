@@ -52,9 +52,9 @@ class Safety:
                 await anyio.to_thread.run_sync(self._policies.refresh)
                 self._edge.metrics.note_policy_faults(len(self._policies.faults))
 
-    def for_reply(self, tenant: str) -> SafetyPolicy | None:
-        """Return the policy of a tenant for the texts of one request or reply."""
-        policy = self._policies.of(tenant)
+    def for_request(self, request: Request) -> SafetyPolicy | None:
+        """Return the policy of a request's tenant, for its texts or those of its reply."""
+        policy = self._policies.of(self._edge.accounts.own(request).tenant)
         return policy.for_reply() if policy is not None else None
 
     def gate(self, policy: SafetyPolicy, flight: Flight, choice: int) -> Gate | None:

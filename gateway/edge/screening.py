@@ -25,7 +25,7 @@ Clean = Callable[[str, str], str]  # (text, where it stands in the request) -> t
 
 async def screen(request: Request, safety: Safety | None, field: str) -> Request:
     """Return the request with redactions made. Raises ContentFilterError naming the message that is blocked."""
-    policy = safety.for_reply(request.tenant) if safety is not None else None
+    policy = safety.for_request(request) if safety is not None else None
     if safety is None or policy is None or not policy.has_rules("prompt"):
         return request
     screening = _Screening(request, policy, safety, field)

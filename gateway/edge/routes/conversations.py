@@ -16,6 +16,8 @@ from gateway.edge.schema.body import decode_body, read_body
 from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
 from gateway.edge.schema.items import translate_items
 from gateway.edge.schema.responses import check_metadata
+from gateway.edge.screening import screen
+from wire.messages import Request as WireRequest
 
 
 async def create_conversation(request: Request) -> Response:
@@ -25,6 +27,7 @@ async def create_conversation(request: Request) -> Response:
     body = await decode_body(raw, CreateConversation) if raw.strip() else CreateConversation()
     root = new_root()
     items = translate_items(body.items or [], "items", root=root)
+    items = (await screen(WireRequest(model="", messages=tuple(items)), edge.safety, "items")).messages
     conversation = await edge.history.call(
         partition_of(root, edge.settings.partitions),
         "create_conversation",
