@@ -140,8 +140,8 @@ class Committer:
             return "stop"
         if reason is not None or not grammar.governs:
             return reason
-        if seq.num_pending:
-            seq.void_draws()  # thinking has ended here; they know nothing of the grammar
+        if grammar.turns and seq.num_pending:
+            seq.void_draws()  # planned while thinking went on, they know nothing of the grammar
         forced = () if seq.request.sampling.logprobs is not None else tuple(grammar.forced())
         if len(forced) < _MIN_JUMP or not seq.stop.stop_ids.isdisjoint(forced):
             return None

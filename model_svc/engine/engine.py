@@ -126,18 +126,16 @@ class Engine:
         chunks, self._ready = self._ready, []
         scheduled = self.scheduler.schedule()
         if scheduled is not None:
-            self._in_flight.append((scheduled, self._runner.submit(scheduled.plan)))
+            handle = self._runner.submit(scheduled.plan)
+            if self._constrained and any(item.mask_follows for item in scheduled.plan.sequences):
+                while self._in_flight:
+                    chunks += self._collect()
+                self._runner.mask(handle, _masks(scheduled))
+            self._in_flight.append((scheduled, handle))
         if self._in_flight and (scheduled is None or len(self._in_flight) > self._info.depth):
-            due, handle = self._in_flight.popleft()
-            chunks += self._committer.commit(due, self._runner.collect(handle))
-            for chunk in chunks:
-                if chunk.finish_reason is not None:
-                    self._drop_finished(chunk.request_id)
-        else:
-            waiting = [seq.grammar.pending for seq in self._constrained if seq.grammar is not None and not seq.finished]
-            assert scheduled is not None or not self._choices or waiting, "requests wait, but nothing can be computed"
-            if scheduled is None and waiting and not chunks:
-                wait(waiting, timeout=_COMPILE_WAIT_S)
+            chunks += self._collect()
+        elif scheduled is None:
+            self._wait_for_grammars()
         return chunks
 
     def events(self) -> list[KvEvent]:
@@ -170,6 +168,22 @@ class Engine:
         queued = {id(seq) for seq in self.scheduler.waiting + self.scheduler.prefilling + self.scheduler.decoding}
         live = {id(seq) for choices in self._choices.values() for seq in choices if not seq.finished}
         assert queued == live, "a sequence is queued but unknown, or known but nowhere queued"
+
+    def _collect(self) -> list[TokenChunk]:
+        due, handle = self._in_flight.popleft()
+        chunks = self._committer.commit(due, self._runner.collect(handle))
+        for chunk in chunks:
+            if chunk.finish_reason is not None:
+                self._drop_finished(chunk.request_id)
+        return chunks
+
+    def _wait_for_grammars(self) -> None:
+        """Where nothing can be computed before a grammar is compiled, give it a moment."""
+        grammars = [seq.grammar for seq in self._constrained if seq.grammar is not None and not seq.finished]
+        waiting = [grammar.pending for grammar in grammars if grammar.matcher is None]
+        assert waiting or not self._choices, "requests wait, but nothing can be computed"
+        if waiting:
+            wait(waiting, timeout=_COMPILE_WAIT_S)
 
     def _new_sequence(self, request: EngineRequest, choice: int, max_tokens: int) -> Sequence:
         stop = StopRule(request.sampling, request.prompt, self._eos_token_ids, max_tokens)
@@ -259,3 +273,13 @@ class Engine:
         choices = self._choices.get(request_id)
         if choices is not None and all(seq.finished for seq in choices):
             del self._choices[request_id]
+
+
+def _masks(scheduled: ScheduledStep) -> dict[int, bytes]:
+    """Return the masks that follow a plan, by slot; those of draws that have become void allow everything."""
+    masks: dict[int, bytes] = {}
+    for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
+        if item.mask_follows:
+            live = seq.grammar is not None and not seq.finished and seq.epoch == epoch and seq.grammar.governs
+            masks[item.slot] = (seq.grammar.allowed() or b"") if live and seq.grammar is not None else b""
+    return masks

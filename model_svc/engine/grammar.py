@@ -108,6 +108,11 @@ class AnswerGrammar:
         return self._tracker is None or not self._tracker.is_open
 
     @property
+    def turns(self) -> bool:
+        """Whether thinking has ended with the newest token."""
+        return self._thinking and self.governs
+
+    @property
     def whole(self) -> bool:
         """Whether the answer is complete and cannot go on."""
         return self._started and not self.failed and self.matcher is not None and self.matcher.whole

@@ -8,6 +8,7 @@ generated ids for penalties, last sampled token). A step may be planned before t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any, Protocol
 
@@ -44,7 +45,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     over the vocabulary or empty. `landing_bias` is added to the logit of `landing_id` >= 0; with `from_device` only if
     the token fed back is one of the slot's `sentence_ends`, which the host cannot know yet. `barred_ids` are not drawn
     in this step. `targets` are the ids (packed int32) that follow the first positions: their log-probabilities are
-    wanted, and those of the `num_top` most likely tokens there.
+    wanted, and those of the `num_top` most likely tokens there. `mask_follows`: what may be drawn hangs on the token
+    fed back, so `Runner.mask` brings the mask while the step is being computed.
     """
 
     slot: int
@@ -63,6 +65,7 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     barred_ids: tuple[int, ...] = ()
     targets: bytes = b""
     num_top: int = 0
+    mask_follows: bool = False
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -128,6 +131,13 @@ class Runner(Protocol):
 
     def submit(self, plan: StepPlan) -> Any:
         """Start a step; returns a handle for `collect`. Does not wait for the device."""
+        ...
+
+    def mask(self, handle: Any, masks: Mapping[int, bytes]) -> None:
+        """Draw what `submit` left undrawn: bring the masks that were to follow, by slot, before the next `submit`.
+
+        An empty one allows everything. Only with a depth above 0: otherwise the host knows all masks when it plans.
+        """
         ...
 
     def collect(self, handle: Any) -> StepOutput:

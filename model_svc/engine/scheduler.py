@@ -279,7 +279,7 @@ class Scheduler:
         landing_id, landing_bias = -1, 0.0
         if sample and seq.reasoning is not None and seq.reasoning.lands_softly:
             landing_id, landing_bias = seq.reasoning.landing(pending)
-        grammar = seq.grammar if sample else None
+        masked = sample and seq.grammar is not None and seq.grammar.governs
         barred = seq.bad_words.forbidden(seq.token_ids, seq.num_prompt_tokens) if sample and seq.bad_words else ()
         scores = seq.prompt_scores
         self._items.append(
@@ -293,12 +293,13 @@ class Scheduler:
                 new=new,
                 sample=sample,
                 output_index=seq.num_output_tokens + pending,
-                allow_bitmask=(grammar.allowed() or b"") if grammar is not None and grammar.governs else b"",
+                allow_bitmask=(seq.grammar.allowed() or b"") if masked and seq.grammar and not pending else b"",
                 landing_id=landing_id,
                 landing_bias=landing_bias,
                 barred_ids=barred,
                 targets=scores.targets(seq.token_ids, start, end) if scores is not None else b"",
                 num_top=scores.num_top if scores is not None else 0,
+                mask_follows=masked and pending > 0,
             )
         )
         self._planned.append(seq)

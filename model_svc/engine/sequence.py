@@ -115,10 +115,10 @@ class Sequence:
     @property
     def max_pending(self) -> int:
         """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
-        if self.grammar is not None and self.grammar.governs:
-            return 0
         if self.bad_words is not None and self.bad_words.hang_on_output:
             return 0
+        if self.grammar is not None and self.grammar.governs:
+            return 1  # it is computed while the mask of its draw is not known yet
         soft = self.reasoning is not None and self.reasoning.lands_softly
         return 1 if soft else sys.maxsize
 

@@ -7,9 +7,11 @@ feed the next step where they are and come back beside it. The host reads them o
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -48,17 +50,32 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A step whose logits lie ready on the device; `hidden` [S, E] is what the head saw."""
+
+    sequences: tuple[SequenceStep, ...]
+    shape: StepShape
+    recording: Recording | None
+    hidden: Tensor
+
+
+@dataclass
 class GpuHandle:
-    """A submitted step: `tokens` will hold one token per sequence (-1: not sound), `rows` are those that sample."""
+    """A submitted step: `tokens` will hold one token per sequence (-1: not sound), `rows` are those that sample.
+
+    `undrawn` until the masks have come that its draws wait for.
+    """
 
     step: int
     items: tuple[SequenceStep, ...]
     rows: list[int]
     bad_slots: frozenset[int]
-    tokens: Tensor | None
-    top: TopLogprobs | None
-    clock: Clock
+    begin: torch.cuda.Event | float
     scored: Found
+    tokens: Tensor | None = None
+    top: TopLogprobs | None = None
+    clock: Clock | None = None
+    undrawn: Computed | None = None
 
 
 class GpuRunner:
@@ -105,15 +122,33 @@ class GpuRunner:
                 pairs = send(np.array(plan.copies, dtype=np.int64).T.copy(), self._device)
                 self._cache.copy_blocks(pairs[0], pairs[1])
             self._scored: Found = []
-            tokens, top = self._queue(plan.sequences) if plan.sequences else (None, None)
+            computed = self._compute(plan.sequences) if plan.sequences else None
             rows = [n for n, item in enumerate(plan.sequences) if item.sample]
             items = tuple(plan.sequences[n] for n in rows)
             bad = self._slots.bad
             failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
-            return GpuHandle(plan.step, items, rows, failed, tokens, top, Clock(begin, self._now()), self._scored)
+            handle = GpuHandle(plan.step, items, rows, failed, begin, self._scored)
+            if computed is not None and any(item.mask_follows for item in plan.sequences):
+                handle.undrawn = computed
+            else:
+                self._finish(handle, computed)
+            return handle
+
+    @torch.inference_mode()
+    def mask(self, handle: GpuHandle, masks: Mapping[int, bytes]) -> None:
+        """Queue the draws of a step that waited for masks; the device computes the step meanwhile."""
+        computed, handle.undrawn = handle.undrawn, None
+        assert computed is not None, "a step that waits for no masks"
+        sequences = tuple(
+            msgspec.structs.replace(item, allow_bitmask=masks[item.slot]) if item.mask_follows else item
+            for item in computed.sequences
+        )
+        with self._on_stream():
+            self._finish(handle, replace(computed, sequences=sequences))
 
     def collect(self, handle: GpuHandle) -> StepOutput:
         """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
+        assert handle.clock is not None, "collected before its masks came"
         elapsed_ms = handle.clock.wait_ms()
         failed = set(handle.bad_slots)
         tokens: list[SampledToken] = []
@@ -146,8 +181,8 @@ class GpuRunner:
 
     # --- a step ---
 
-    def _queue(self, sequences: tuple[SequenceStep, ...]) -> tuple[Tensor, TopLogprobs | None]:
-        """Queue everything between plan and tokens."""
+    def _compute(self, sequences: tuple[SequenceStep, ...]) -> Computed:
+        """Queue everything between plan and logits."""
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
         shape = self._shapes.fit(shape_of(sequences))
@@ -162,15 +197,20 @@ class GpuRunner:
             if scores:
                 self._scored = score(self._model, whole, sequences)
             hidden = self._last_logits(shape, whole)
-        top = None
-        if self._draws_plainly(sequences):
-            if recording is not None:
-                recording.draw()
+        return Computed(sequences, shape, recording, hidden)
+
+    def _finish(self, handle: GpuHandle, computed: Computed | None) -> None:
+        """Queue everything between logits and tokens."""
+        if computed is not None:
+            sequences = computed.sequences
+            if not self._draws_plainly(sequences):
+                handle.top = self._draw_specially(sequences, computed.hidden)
+            elif computed.recording is not None:
+                computed.recording.draw()
             else:
-                self._draw(shape, hidden)
-        else:
-            top = self._draw_specially(sequences, hidden)
-        return self._returns.keep(self._out[: len(sequences)]), top
+                self._draw(computed.shape, computed.hidden)
+            handle.tokens = self._returns.keep(self._out[: len(sequences)])
+        handle.clock = Clock(handle.begin, self._now())
 
     def _stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
         pack(sequences, shape, blocks, self._staging.array(shape.size))

@@ -6,6 +6,7 @@ Everything that depends on the device's own results stays on the device until `c
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,10 @@ class TorchRunner:
         drawn = self._compute(plan, items) if plan.sequences else None
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
         return Handle(plan.step, items, bad, drawn, started, self._scored)
+
+    def mask(self, handle: Handle, masks: Mapping[int, bytes]) -> None:
+        """Refuse: this runner draws when it computes, so every mask has to come with the plan."""
+        raise AssertionError(f"step {handle.step} was drawn without the masks of {sorted(masks)}")
 
     @torch.inference_mode()
     def collect(self, handle: Handle) -> StepOutput:

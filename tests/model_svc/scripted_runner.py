@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -80,12 +80,14 @@ class ScriptedRunner:
         self._cells: list[int | None] = [None] * (self._info.num_blocks * self._info.block_size)
         self._slots: dict[int, _Slot] = {}
         self._uncollected: deque[StepOutput] = deque()
+        self._undrawn: StepPlan | None = None
 
     @property
     def info(self) -> RunnerInfo:
         return self._info
 
     def submit(self, plan: StepPlan) -> int:
+        assert self._undrawn is None, "a step without the masks that were to follow"
         assert len(self._uncollected) <= self._info.depth, "more steps in flight than the depth allows"
         assert plan.step == len(self.plans), "steps out of order"
         assert plan.sequences, "an empty step"
@@ -94,6 +96,28 @@ class ScriptedRunner:
             assert self._slots.pop(slot, None) is not None, "a slot freed twice"
         assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
         assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
+        if any(item.mask_follows for item in plan.sequences):
+            self._undrawn = plan
+        else:
+            self._execute(plan)
+        return plan.step
+
+    def mask(self, handle: int, masks: Mapping[int, bytes]) -> None:
+        plan, self._undrawn = self._undrawn, None
+        assert plan is not None and plan.step == handle, "masks of another step"
+        late = {item.slot for item in plan.sequences if item.mask_follows}
+        assert set(masks) == late, "masks of other slots"
+        assert all(item.from_device for item in plan.sequences if item.mask_follows), (
+            "a mask that could have been known"
+        )
+        assert not self._uncollected, "masks before the tokens that they hang on"
+        sequences = [
+            msgspec.structs.replace(item, allow_bitmask=masks[item.slot]) if item.mask_follows else item
+            for item in plan.sequences
+        ]
+        self._execute(msgspec.structs.replace(plan, sequences=tuple(sequences)))
+
+    def _execute(self, plan: StepPlan) -> None:
         drawn = [self._run(item) for item in plan.sequences]
         targets = tuple(self._score(item) for item in plan.sequences if item.targets)
         tokens = tuple(token for token in drawn if token is not None and token.token_id >= 0)
@@ -101,7 +125,6 @@ class ScriptedRunner:
         self._uncollected.append(
             StepOutput(step=plan.step, tokens=tokens, failed_slots=failed, compute_ms=1.0, targets=targets)
         )
-        return plan.step
 
     def collect(self, handle: int) -> StepOutput:
         output = self._uncollected.popleft()

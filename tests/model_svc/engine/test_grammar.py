@@ -274,6 +274,7 @@ def test_no_draw_is_wasted_that_could_not_be_masked_yet(drive: Drive) -> None:
     driver.run()
     drawn = [item for plan in driver.runner.plans for item in plan.sequences if item.sample]
     assert len(drawn) == len(driver.ids("r"))
+    assert sum(item.mask_follows for item in drawn) == len(drawn) - 1  # computed before the mask was known
 
 
 def test_a_grammar_that_comes_to_a_dead_end_ends_its_own_answer_only(drive: Drive) -> None:
