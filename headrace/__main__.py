@@ -1,4 +1,4 @@
-"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger. The work is in the module of that name."""
+"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger, safety. The work is in the module of that name."""
 
 from __future__ import annotations
 
@@ -126,13 +126,14 @@ def ledger(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's requests.")] = None,
     after: Annotated[str, typer.Option(help="Only entries behind the one of this id.")] = "-",
     sums: Annotated[bool, typer.Option("--sum", help="Totals by tenant and model instead of entries.")] = False,
+    state_dir: Annotated[str | None, typer.Option(help="That of the `headrace up` whose ledger it is.")] = None,
 ) -> None:
     """Print what requests cost: prompt, cached, reasoning and completion tokens, one JSON object a line."""
     from headrace import ledger as command
     from headrace.settings import UpSettings
 
     try:
-        settings = wire_settings.load(UpSettings)
+        settings = wire_settings.load(UpSettings, overrides={"state_dir": state_dir})
     except SettingsError as error:
         _fail(str(error))
     raise typer.Exit(command.main(settings, tenant=tenant, after=after, sums=sums))
@@ -185,6 +186,33 @@ def keys_list(file: Annotated[Path, _KEY_FILE]) -> None:
     try:
         command.show(file, Console())
     except KeyFileError as error:
+        _fail(str(error))
+
+
+safety = typer.Typer(help="Safety policies: see what their rules do.", no_args_is_help=True)
+app.add_typer(safety, name="safety")
+
+
+@safety.callback()
+def _safety() -> None:
+    """Keep `test` a command of its own, though it is the only one."""
+
+
+@safety.command("test")
+def safety_test(
+    policy: Annotated[Path, typer.Argument(help="The policy file (docs/safety.md).")],
+    file: Annotated[Path, typer.Argument(help="The text; - reads standard input.")],
+    direction: Annotated[str, typer.Option(help="prompt, answer, reasoning or tool.")] = "answer",
+) -> None:
+    """Show what each rule of a policy does to a text, and what would leave."""
+    from gateway.postprocess.safety.policy import SafetyPolicyError
+    from headrace import safety as command
+
+    if direction not in ("prompt", "answer", "reasoning", "tool"):
+        _fail(f"--direction: {direction!r} is none of prompt, answer, reasoning, tool")
+    try:
+        raise typer.Exit(command.main(policy, file, direction, sys.stdout))  # type: ignore[arg-type]
+    except (SafetyPolicyError, OSError) as error:
         _fail(str(error))
 
 
