@@ -1,4 +1,4 @@
-"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger, safety. The work is in the module of that name."""
+"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger, safety. The work is in their modules."""
 
 from __future__ import annotations
 
