@@ -22,8 +22,9 @@ from gateway.edge.errors import error_response
 from gateway.edge.generation import Generation
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, Reply
+from gateway.edge.resumable import Resumable
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import Block, EventStream
+from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream
 from wire.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,11 @@ Start = Callable[[], AbstractAsyncContextManager[Answer]]
 class GenerationResponse:
     """The HTTP answer to an admitted request. `start` admits it when the answer begins."""
 
-    def __init__(self, start: Start, *, stream: bool, settings: EdgeSettings) -> None:
+    def __init__(
+        self, start: Start, *, stream: bool, settings: EdgeSettings, resumable: Resumable | None = None
+    ) -> None:
         self._start = start
+        self._resumable = resumable
         self._stream = stream
         self._settings = settings
 
@@ -78,7 +82,11 @@ class GenerationResponse:
                 names = (scope["headrace.request_id"], generation.reply.id)
                 with controls.known_as(names, generation.generations):
                     if self._stream:
-                        await self._send_stream(generation, scope, receive, send)
+                        try:
+                            await self._send_stream(generation, scope, receive, send)
+                        finally:
+                            if self._resumable is not None:
+                                self._resumable.leave(generation.generations[0])
                     else:
                         await self._send_whole(generation, scope, receive, send)
         except HeadraceError as error:  # before the first byte
@@ -103,11 +111,13 @@ class GenerationResponse:
         if gone:
             return
         generation.raise_early_failure()
+        resumable = self._resumable
         response = EventStream(
-            _blocks(generation),
+            _blocks(generation) if resumable is None else resumable.blocks(generation.generations[0]),
             keep_alive_s=self._settings.keep_alive_s,
             send_timeout_s=self._settings.send_timeout_s,
             headers=generation.headers(),
+            comment=COMMENT if resumable is None else LONE_COMMENT,
         )
         try:
             await response(scope, receive, send)

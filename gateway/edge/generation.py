@@ -89,6 +89,11 @@ class Generation:
         return (self,)
 
     @property
+    def settled(self) -> bool:
+        """Tell whether the bill is made up."""
+        return self._settled
+
+    @property
     def ended(self) -> bool:
         """Tell whether all choices have a finish reason."""
         return all(choice.finish_reason is not None for choice in self._choices)

@@ -41,6 +41,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     tokenize_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
+    resume_wait_s: float = 60.0
     safety_policy: str = ""
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     safety_reload_s: float = 2.0
@@ -70,6 +71,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "history_timeout_s",
             "tokenize_timeout_s",
             "keep_alive_s",
+            "resume_wait_s",
             "send_timeout_s",
             "api_keys_poll_s",
         ):

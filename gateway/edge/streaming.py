@@ -21,7 +21,9 @@ from gateway.edge.errors import BODY_SEND
 
 AppStatus.enable_automatic_graceful_drain = False
 
-COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
+COMMENT = ServerSentEvent(comment="keep-alive", sep="\n").encode()
+LONE_COMMENT = b": keep-alive\n"
+"""For streams with ids: once an id was seen, some readers dispatch an empty event at a blank line behind a comment."""
 
 
 class Block(NamedTuple):
@@ -41,6 +43,7 @@ class EventStream(EventSourceResponse):
         keep_alive_s: float,
         send_timeout_s: float,
         headers: Mapping[str, str],
+        comment: bytes = COMMENT,
     ) -> None:
         super().__init__(
             blocks,
@@ -49,6 +52,7 @@ class EventStream(EventSourceResponse):
             headers={**headers, "Cache-Control": "no-cache, no-transform"},
         )
         self._blocks = blocks
+        self._comment_line = comment
         self._send_timeout_s = send_timeout_s
         self._written_at = 0.0
         self._sending_since: float | None = None
@@ -87,7 +91,7 @@ class EventStream(EventSourceResponse):
                 await anyio.sleep(max(self._send_timeout_s - sent_for_s, self._send_timeout_s / 8))
 
     async def _comment(self, send: Send) -> None:
-        comment = COMMENT.encode()
+        comment = self._comment_line
         while self.active:
             left_s = self._written_at + self.ping_interval - monotonic()
             if left_s > 0:

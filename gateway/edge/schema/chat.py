@@ -36,6 +36,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    resumable: bool | None = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):

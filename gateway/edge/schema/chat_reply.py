@@ -63,11 +63,12 @@ class ChatReply:
         *,
         reasoning_names: Sequence[str] = ("reasoning_content",),
     ) -> None:
-        self._head = {
+        self._head: dict[str, Any] = {
             "id": f"chatcmpl-{new_request_id()}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": request.model,
+            **{name: request.reply[name] for name in ("id", "created") if name in request.reply},
         }
         options = body.stream_options or StreamOptions()
         self._include_usage = bool(options.include_usage)
