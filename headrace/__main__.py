@@ -33,6 +33,7 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Model processes to run.")] = None,
+    edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
     state_dir: Annotated[str | None, typer.Option(help="Where the bus keeps its data, and the logs.")] = None,
     model_dir: Annotated[str | None, typer.Option(help="Where model directories live.")] = None,
@@ -41,7 +42,7 @@ def up(
     from headrace import up as command
     from headrace.settings import UpSettings
 
-    flags = {"host": host, "port": port, "replicas": replicas, "split": split, "models": model}
+    flags = {"host": host, "port": port, "replicas": replicas, "edges": edges, "split": split, "models": model}
     try:
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
     except SettingsError as error:
@@ -53,6 +54,7 @@ def up(
 def serve(
     context: typer.Context,
     role: Annotated[str, typer.Argument(help="edge, balancer, tokenizer, history, prefix, model; or several.")],
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port (of an edge alone).")] = 1,
     print_settings: Annotated[bool, typer.Option("--print-settings", help="Show the settings and leave.")] = False,
 ) -> None:
     """Run one desk (or several in one process): what compose files and `up` run. Flags are the desk's settings."""
@@ -69,6 +71,12 @@ def serve(
             typer.echo(f"# {name}")
             typer.echo(wire_settings.as_text(found))
         return
+    if workers > 1:
+        if names != ["edge"]:
+            _fail(f"--workers: only edges share a port, not {role}")
+        from headrace import workers as command
+
+        raise typer.Exit(command.main(settings["edge"], context.args, workers))
     roles.serve(names, settings)
 
 

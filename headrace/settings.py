@@ -6,11 +6,15 @@ from wire.settings import Settings, SettingsError
 
 
 class UpSettings(Settings, frozen=True, kw_only=True):
-    """What `up` starts: `replicas` model processes, and the light desks in one process or (`split`) each in its own."""
+    """What `up` starts: `replicas` model processes, and the light desks in one process or (`split`) each in its own.
+
+    Several `edges` are processes of their own that share the port. With a `metrics_port` each process has the next one.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     replicas: int = 1
+    edges: int = 1
     split: bool = False
     ready_timeout_s: float = 180.0
 
@@ -18,5 +22,6 @@ class UpSettings(Settings, frozen=True, kw_only=True):
         super().__post_init__()
         if not 0 < self.port < 65536:
             raise SettingsError(f"port must lie between 1 and 65535, not {self.port}")
-        if self.replicas < 1:
-            raise SettingsError(f"replicas must be at least 1, not {self.replicas}")
+        for name in ("replicas", "edges"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -1,12 +1,13 @@
 """Starts the processes of `headrace up`, restarts what crashes, and stops everything at the end.
 
-Every child gets its own log file. A child that exits is started again after a growing pause; one that fails at its very
-first start fails the whole, since a restart would not mend a wrong setting.
+Every child gets its own log file, or shares ours. A child that exits is started again after a growing pause; one that
+fails at its very first start fails the whole, since a restart would not mend a wrong setting.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -30,17 +31,20 @@ class ChildError(StartError):
 
 @dataclass
 class Child:
-    """One supervised process."""
+    """One supervised process. Children of one `group` are of one kind, and are stopped together."""
 
     name: str
     command: Sequence[str]
-    log: Path
+    log: Path | None
+    group: str
     process: Process | None = None
     restarts: int = 0
     environ: dict[str, str] = field(default_factory=dict)
 
     def last_words(self, lines: int = 12) -> str:
         """Return the end of the log."""
+        if self.log is None:
+            return "its log is above"
         with contextlib.suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
@@ -49,7 +53,7 @@ class Child:
 class Supervisor:
     """Owns the children; use as `async with Supervisor.open(log_dir) as supervisor`."""
 
-    def __init__(self, log_dir: Path, tasks: TaskGroup, grace_s: float) -> None:
+    def __init__(self, log_dir: Path | None, tasks: TaskGroup, grace_s: float) -> None:
         self._log_dir = log_dir
         self._tasks = tasks
         self._grace_s = grace_s
@@ -59,9 +63,13 @@ class Supervisor:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, log_dir: Path, *, grace_s: float) -> AsyncIterator[Supervisor]:
-        """Yield a supervisor; on leaving, every child is drained (SIGTERM, then SIGKILL after `grace_s`)."""
-        await anyio.Path(log_dir).mkdir(parents=True, exist_ok=True)
+    async def open(cls, log_dir: Path | None, *, grace_s: float) -> AsyncIterator[Supervisor]:
+        """Yield a supervisor; on leaving, every child is drained (SIGTERM, then SIGKILL after `grace_s`).
+
+        Without `log_dir` the children write where we write.
+        """
+        if log_dir is not None:
+            await anyio.Path(log_dir).mkdir(parents=True, exist_ok=True)
         async with anyio.create_task_group() as tasks:
             supervisor = cls(log_dir, tasks, grace_s)
             try:
@@ -70,21 +78,29 @@ class Supervisor:
                 with anyio.CancelScope(shield=True):
                     await supervisor._stop()
 
-    async def start(self, name: str, arguments: Sequence[str]) -> Child:
+    async def start(self, name: str, arguments: Sequence[str], *, group: str = "") -> Child:
         """Start `headrace ARGUMENTS` as a child and keep it running."""
-        child = Child(name, [sys.executable, "-m", "headrace", *arguments], self._log_dir / f"{name}.log")
+        log = self._log_dir / f"{name}.log" if self._log_dir is not None else None
+        child = Child(name, [sys.executable, "-m", "headrace", *arguments], log, group or name)
         self.children.append(child)
-        child.log.write_bytes(b"")
+        if log is not None:
+            log.write_bytes(b"")
         await self._spawn(child)
         self._tasks.start_soon(self._keep, child)
         return child
 
     async def _spawn(self, child: Child) -> None:
         environ = {**os.environ, "HEADRACE_SUPERVISOR": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        with child.log.open("ab") as log:
+        with contextlib.ExitStack() as stack:
+            output = stack.enter_context(child.log.open("ab")) if child.log is not None else None
             # An own session: Ctrl-C in the terminal reaches the supervisor alone, which drains the others in order.
             child.process = await anyio.open_process(
-                child.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
+                child.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environ,
+                start_new_session=True,
             )
 
     async def _keep(self, child: Child) -> None:
@@ -95,22 +111,30 @@ class Supervisor:
             code = await child.process.wait()
             if self._stopping.is_set():
                 return
-            if not self.ready:
+            if not self.ready and code != 0:  # 0: somebody told it to stop
                 raise ChildError(f"{child.name} ended with exit code {code}:\n{child.last_words()}")
             pause = FIRST_PAUSE_S if anyio.current_time() - started > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
-            with child.log.open("a") as log:
-                log.write(f"-- {child.name} ended with exit code {code}; starting again in {pause:.2f} s --\n")
+            self._note(child, f"-- {child.name} ended with exit code {code}; starting again in {pause:.2f} s --\n")
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
                 return
             child.restarts += 1
             await self._spawn(child)
 
+    def _note(self, child: Child, text: str) -> None:
+        if child.log is None:
+            sys.stderr.write(text)
+            return
+        with child.log.open("a") as log:
+            log.write(text)
+
     async def _stop(self) -> None:
         """Stop in the order of the stream: edges first, so that open answers finish while their replicas still run."""
         self._stopping.set()
-        for child in reversed(self.children):
-            await self._end(child)
+        for _, group in itertools.groupby(reversed(self.children), key=lambda child: child.group):
+            async with anyio.create_task_group() as tasks:
+                for child in group:
+                    tasks.start_soon(self._end, child)
 
     async def _end(self, child: Child) -> None:
         process = child.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import socket
 import sys
@@ -67,6 +68,7 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
         f"--block-size={settings.block_size}",
         f"--drain-s={settings.drain_s}",
         f"--log-level={settings.log_level}",
+        f"--metrics-host={settings.metrics_host}",
     ]
 
 
@@ -91,16 +93,28 @@ async def run(settings: UpSettings, console: Console) -> None:
 
 
 async def _start_children(supervisor: Supervisor, settings: UpSettings, common: list[str]) -> None:
-    edge = [f"--host={settings.host}", f"--port={settings.port}"]
+    ports = itertools.count(settings.metrics_port) if settings.metrics_port else itertools.repeat(0)
+
+    async def start(name: str, role: str, *flags: str) -> None:
+        own = (f"--process-name={name}", f"--metrics-port={next(ports)}")
+        await supervisor.start(name, ["serve", role, *common, *own, *flags], group=role)
+
     for model in settings.models:
         for number in range(settings.replicas):
             name = f"model-{model}-{number}" if settings.replicas > 1 else f"model-{model}"
-            await supervisor.start(name, ["serve", "model", *common, f"--model={model}", f"--replica-name=r{number}"])
-    if not settings.split:
-        await supervisor.start("desks", ["serve", ",".join(LIGHT_DESKS), *common, *edge])
+            await start(name, "model", f"--model={model}", f"--replica-name=r{number}")
+    edge = (f"--host={settings.host}", f"--port={settings.port}")
+    if settings.edges == 1 and not settings.split:
+        await start("desks", ",".join(LIGHT_DESKS), *edge)
         return
-    for role in LIGHT_DESKS:
-        await supervisor.start(role, ["serve", role, *common, *(edge if role == "edge" else [])])
+    inner = [role for role in LIGHT_DESKS if role != "edge"]
+    for roles in inner if settings.split else [",".join(inner)]:
+        await start(roles if settings.split else "desks", roles)
+    for number in range(settings.edges):
+        if settings.edges > 1:
+            await start(f"edge-{number}", "edge", *edge, "--reuse-port=true")
+        else:
+            await start("edge", "edge", *edge)
 
 
 async def _wait_until_ready(settings: UpSettings) -> None:

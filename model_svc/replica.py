@@ -17,7 +17,7 @@ from model_svc.outbox import Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.usage import note_usage
-from wire import errors, telemetry, topics
+from wire import errors, metrics, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import (
     DeadLetterError,
@@ -70,9 +70,10 @@ class Replica:
     async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
         """Read the jobs placed on this replica in one partition; each is served by a task of its own."""
         reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
-        while True:
-            for delivery in await reader.read(64):
-                tasks.start_soon(self._serve, delivery)
+        with metrics.follows(self._bus, reader.stream, GROUP):
+            while True:
+                for delivery in await reader.read(64):
+                    tasks.start_soon(self._serve, delivery)
 
     async def obey(self) -> None:
         """Follow the control stream until cancelled."""
@@ -134,6 +135,7 @@ class Replica:
         request = OpenRequest(job, wait_ms=max(0.0, (time.time() - delivery.published_at) * 1e3))
         if not self.requests.open(request):
             return  # delivered again after a lost reply: a task of ours is on it
+        began = anyio.current_time()
         attributes: dict[str, telemetry.AttributeValue] = {
             telemetry.OPERATION_NAME: "chat",
             telemetry.REQUEST_MODEL: job.model,
@@ -150,6 +152,9 @@ class Replica:
             else:
                 error = request.error
                 await until_done(lambda: self._bus.fail(delivery, error, desk="model"))
+            outcome = request.error.code if request.error is not None else metrics.FINISHED
+            work_s = anyio.current_time() - began
+            metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
         finally:
             self.requests.close(request, anyio.current_time())
 
@@ -194,6 +199,7 @@ class Replica:
             attempt=job.attempt,
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
             priority=wanted.priority,
+            tenant=wanted.tenant,
             tenant=wanted.tenant,
             closed_at=request.closed_at,
         )

@@ -19,8 +19,8 @@ from anyio.abc import TaskStatus
 from opentelemetry.trace import Span
 from redis.exceptions import RedisError
 
-from wire import telemetry
-from wire.bus import Bus, Consumer, Delivery
+from wire import metrics, telemetry
+from wire.bus import Bus, Consumer, Delivery, HandOff
 from wire.bus.neighbours import Neighbour
 from wire.bus.options import MAX_DELIVERIES
 from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
@@ -29,6 +29,11 @@ from wire.messages import RECORD_FIELDS, Job
 log = logging.getLogger(__name__)
 
 _LEAVE_S = 1.0
+_OUTCOMES = {
+    HandOff.DONE: metrics.HANDED_ON,
+    HandOff.LOST: metrics.LOST,
+    HandOff.CANCELLED: RequestCancelledError.code,
+}
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +115,10 @@ class _Desk:
                     tasks.start_soon(self._work, reader, delivery)
 
                 neighbour = Neighbour(reader, self.fields, lambda: self.num_free > wanted, accept)
-                with self.bus.neighbours.sits(reader.stream, neighbour):
+                with (
+                    self.bus.neighbours.sits(reader.stream, neighbour),
+                    metrics.follows(self.bus, reader.stream, reader.group),
+                ):
                     while True:
                         while self.num_free < 1:
                             await self.freed.wait()
@@ -122,23 +130,29 @@ class _Desk:
                 await reader.leave()
 
     async def _work(self, reader: Consumer, delivery: Delivery) -> None:
+        waited_s = max(0.0, time.time() - delivery.published_at)
+        started = time.perf_counter()
         try:
             async with self.limiter:
-                await self._serve(delivery)
+                outcome = await self._serve(delivery, waited_s * 1e3)
         except Exception as error:
-            await self._give_back(reader, delivery, error)
+            outcome = await self._give_back(reader, delivery, error)
         finally:
             self.num_held -= 1
             self.freed.set()
             self.freed = anyio.Event()
+        model = getattr(delivery.message, "model", "")
+        metrics.note_left(self.name, model, outcome, wait_s=waited_s, work_s=time.perf_counter() - started)
 
-    async def _serve(self, delivery: Delivery) -> None:
+    async def _serve(self, delivery: Delivery, wait_ms: float) -> str:
+        """Return how the delivery left the desk."""
         try:
-            await self._serve_message(delivery)
+            return await self._serve_message(delivery, wait_ms)
         except HeadraceError as error:
             await self.bus.fail(delivery, error, desk=self.name)
+            return error.code
 
-    async def _serve_message(self, delivery: Delivery) -> None:
+    async def _serve_message(self, delivery: Delivery, wait_ms: float) -> str:
         job = delivery.message
         if isinstance(job, Job):
             attributes: dict[str, telemetry.AttributeValue] = {
@@ -147,15 +161,14 @@ class _Desk:
                 telemetry.ATTEMPT: job.attempt,
             }
             with telemetry.span(f"{self.name} {job.model}", job=job, attributes=attributes) as span:
-                await self._serve_job(delivery, job, span)
-        elif self.on_message is not None:
-            await self.on_message(delivery)
-        else:
+                return await self._serve_job(delivery, job, span, wait_ms)
+        if self.on_message is None:
             raise TypeError(f"the {self.name} desk does not take a {type(job).__name__}")
+        await self.on_message(delivery)
+        return metrics.FINISHED
 
-    async def _serve_job(self, delivery: Delivery, job: Job, span: Span) -> None:
+    async def _serve_job(self, delivery: Delivery, job: Job, span: Span, wait_ms: float) -> str:
         started = time.perf_counter()
-        wait_ms = max(0.0, (time.time() - delivery.published_at) * 1e3)
         with anyio.move_on_after(job.deadline - time.time()) as scope:
             record = delivery.record  # what came along is as new as the entry
             if record is None:
@@ -169,22 +182,22 @@ class _Desk:
         span.set_attribute(telemetry.WAIT_MS, wait_ms)
         span.set_attribute(telemetry.WORK_MS, work_ms)
         if step is None:
-            await self.bus.finish(delivery)
-            return
+            return metrics.FINISHED if await self.bus.finish(delivery) else metrics.LOST
         job = step.job or job
         timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
         onward = msgspec.structs.replace(job, timings_ms=timings)
-        await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)
+        return _OUTCOMES[await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)]
 
-    async def _give_back(self, reader: Consumer, delivery: Delivery, error: Exception) -> None:
+    async def _give_back(self, reader: Consumer, delivery: Delivery, error: Exception) -> str:
         log.error("the %s desk failed on %r", self.name, delivery, exc_info=error)
         try:
             if delivery.times_delivered >= MAX_DELIVERIES:
                 await self.bus.dead_letter(
                     delivery, reason=f"the {self.name} desk failed on it: {type(error).__name__}"
                 )
-            else:
-                await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
+                return metrics.DEAD_LETTER
+            await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
         except (HeadraceError, RedisError) as away:
             log.warning("%r could not be given back and will be claimed: %s", delivery, away)
             delivery.close()
+        return metrics.RETRIED

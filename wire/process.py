@@ -14,8 +14,9 @@ from typing import TypeVar
 import anyio
 import uvloop
 
-from wire import telemetry
+from wire import metrics, telemetry
 from wire.errors import StartError, UnavailableError
+from wire.exposition import serve_metrics
 from wire.settings import Settings
 
 S = TypeVar("S", bound=Settings)
@@ -30,12 +31,14 @@ def run(serve: Callable[[S], Awaitable[None]], settings: S, *, name: str) -> Non
 
     What an operator can mend (StartError, a bus that does not answer, a taken address) is one sentence and exit code 1.
     """
+    name = settings.process_name or name
     logging.basicConfig(
         level=settings.log_level.upper(), format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s"
     )
     gc.set_threshold(_GC_EVERY, 20, 20)
     telemetry.setup(f"headrace-{name}")
     try:
+        metrics.note_process(name)
         anyio.run(_run, serve, settings, backend_options={"loop_factory": uvloop.new_event_loop})
     except Exception as error:
         cause = first_leaf(error)
@@ -60,6 +63,8 @@ async def _run(serve: Callable[[S], Awaitable[None]], settings: S) -> None:
             tasks.start_soon(_stop_on_signal, scope)
             if settings.alive_file:
                 tasks.start_soon(_show_life, Path(settings.alive_file))
+            if settings.metrics_port:
+                await tasks.start(serve_metrics, settings.metrics_host, settings.metrics_port)
             await serve(settings)
         tasks.cancel_scope.cancel()
 

@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `models` are the names served, each a directory below `model_dir`. `partitions` and `block_size` are fixed for a
     deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
     `alive_file` is touched every two seconds while the event loop turns: a liveness probe looks at its age.
+    `metrics_port` above 0 serves Prometheus metrics of the process at `metrics_host`; `process_name` is what it is
+    called there and in logs, its role if empty.
     """
 
     redis_url: str = ""
@@ -57,6 +59,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 20.0
     log_level: str = "info"
     alive_file: str = ""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    process_name: str = ""
 
     def __post_init__(self) -> None:
         if self.partitions < 1:
@@ -65,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"block_size must be a power of two, not {self.block_size}")
         if not self.models:
             raise SettingsError("models must name at least one model")
+        if not 0 <= self.metrics_port <= 65_535:
+            raise SettingsError(f"metrics_port must lie in 0..65535, not {self.metrics_port}")
 
     def model_path(self, model: str) -> Path:
         """Return the directory of a served model."""

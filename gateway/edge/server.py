@@ -33,6 +33,14 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
+    def stop_accepting(self, listener: socket.socket) -> None:
+        """Leave new connections to the other edges on this port, and end those that are idle."""
+        for server in self.servers:
+            server.close()
+        listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close at once: what should finish has finished before. A cut answer sees its client leave and cleans up."""
         for server in self.servers:
@@ -76,9 +84,16 @@ def listen(settings: EdgeSettings) -> socket.socket:
 
 
 async def serve_http(
-    app: ASGIApp, settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    app: ASGIApp,
+    settings: EdgeSettings,
+    stop: anyio.Event,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; then open connections are closed."""
+    """Serve until cancelled; then open connections are closed.
+
+    From `stop` on an edge that shares its port takes no new connection: a sibling would serve it, we only refuse.
+    """
     listener = listen(settings)
     config = uvicorn.Config(
         app,
@@ -96,6 +111,9 @@ async def serve_http(
         await server.listening.wait()
         task_status.started()
         try:
+            await stop.wait()
+            if settings.reuse_port:
+                server.stop_accepting(listener)
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):

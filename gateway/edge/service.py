@@ -20,6 +20,7 @@ from gateway.edge.settings import EdgeSettings
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.postprocess.safety.store import Policies
+from wire import metrics
 from wire.bus import Bus
 
 _LAST_S = 2.0
@@ -46,16 +47,21 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
                 tasks.start_soon(edge.background.watch)
                 for name in served.names:
                     tasks.start_soon(edge.watch_replicas, name)
-                async with anyio.create_task_group() as http:
-                    await http.start(serve_http, build_app(edge), settings)
-                    task_status.started()
-                    await stop.wait()
-                    with anyio.move_on_after(settings.drain_s):
-                        await edge.drain()
-                    http.cancel_scope.cancel()
+                with metrics.shows(edge.metrics.registry):
+                    await _serve_until(stop, edge, settings, task_status)
                 with anyio.move_on_after(_LAST_S):  # what was cut off is cancelled and kept
                     await edge.drain()
                 tasks.cancel_scope.cancel()
+
+
+async def _serve_until(stop: anyio.Event, edge: Edge, settings: EdgeSettings, task_status: TaskStatus[None]) -> None:
+    async with anyio.create_task_group() as http:
+        await http.start(serve_http, build_app(edge), settings, stop)
+        task_status.started()
+        await stop.wait()
+        with anyio.move_on_after(settings.drain_s):
+            await edge.drain()
+        http.cancel_scope.cancel()
 
 
 async def _set_when_cancelled(stop: anyio.Event) -> None:

@@ -13,7 +13,7 @@ from model_svc.embedding.embedder import Embedder
 from model_svc.engine.engine import EngineLoad
 from model_svc.heartbeat import Heartbeat
 from model_svc.persist import until_done
-from wire import telemetry, topics
+from wire import metrics, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, OverloadedError, RequestCancelledError
 from wire.messages import Cancel, Embeddings, Job, Prompt, Request, unpack_ids
@@ -50,9 +50,10 @@ class EmbeddingReplica:
     async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
         """Read the jobs placed here in one partition; each is served by a task of its own."""
         reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
-        while True:
-            for delivery in await reader.read(64):
-                tasks.start_soon(self._serve, delivery)
+        with metrics.follows(self._bus, reader.stream, GROUP):
+            while True:
+                for delivery in await reader.read(64):
+                    tasks.start_soon(self._serve, delivery)
 
     async def obey(self) -> None:
         """Follow the control stream until cancelled: cancels are all that means something here."""
@@ -68,6 +69,7 @@ class EmbeddingReplica:
         if self._open.get(job.request_id, (-1, None))[0] >= job.attempt:
             return  # delivered again after a lost reply: a task of ours is on it
         self._enter(job)
+        began, waited_s = anyio.current_time(), max(0.0, time.time() - delivery.published_at)
         try:
             error = await self._answer(job)
             if error is None:
@@ -75,6 +77,9 @@ class EmbeddingReplica:
             else:
                 failure = error
                 await until_done(lambda: self._bus.fail(delivery, failure, desk="model"))
+            outcome = error.code if error is not None else metrics.FINISHED
+            work_s = anyio.current_time() - began
+            metrics.note_left("model", job.model, outcome, wait_s=waited_s, work_s=work_s)
         finally:
             self._leave(job)
 

@@ -12,6 +12,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ring import MODEL, Ring, make_ring, ring, tiny_model
+from wire.metrics import note_process
+from wire.metrics import render as render_process
 
 __all__ = ["make_ring", "ring", "tiny_model"]
 
@@ -37,7 +39,9 @@ async def exported(ring: Ring) -> dict[str, set[str]]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
     assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
     await ring.until_idle()
-    families = list(text_string_to_metric_families((await ring.http.get("/metrics")).text))
+    note_process("ring")  # a ring in a test is no process of its own
+    text = (await ring.http.get("/metrics")).text + (await render_process()).decode()
+    families = list(text_string_to_metric_families(text))
     found: dict[str, set[str]] = {}
     for sample in (sample for family in families for sample in family.samples):
         found.setdefault(sample.name, {"instance"}).update(sample.labels)
@@ -52,7 +56,7 @@ async def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(ring
         wanted = set(NAME.findall(re.sub(r"\{[^}]*\}", "", GROUPED.sub("", expression))))
         assert wanted <= metrics.keys(), f"{sorted(wanted - metrics.keys())} in {expression}"
         for name, selector in SELECTOR.findall(expression):
-            labels = {part.split("=")[0].rstrip("!") for part in re.findall(r"[a-z_]+(?:=~|=|!=|!~)", selector)}
+            labels = {part.split("=")[0].rstrip("!~") for part in re.findall(r"[a-z_]+(?:=~|=|!=|!~)", selector)}
             assert labels <= metrics[name], f"{name} has no label {sorted(labels - metrics[name])}"
         for labels in GROUPED.findall(expression):
             assert {label.strip() for label in labels.split(",")} <= labels_known, expression

@@ -54,8 +54,9 @@ async def test_fifty_streams_with_random_disconnects_leave_nothing_behind(house:
 
 
 def test_ctrl_c_finishes_the_open_answer_and_leaves_no_process(tmp_path: Path, smollm2_path: Path) -> None:
-    with headrace_up(tmp_path, f"--model-dir={smollm2_path.parent}") as house, house.client() as client:
+    with headrace_up(tmp_path, "--edges=2", f"--model-dir={smollm2_path.parent}") as house, house.client() as client:
         family = house.family()
+        assert sum("serve edge" in " ".join(process.cmdline()) for process in family) == 2
         with client.stream("POST", "/v1/chat/completions", json=body("Tell me about mills.", 24)) as reply:
             lines = reply.iter_lines()
             next(lines)

@@ -1,0 +1,122 @@
+"""Prometheus metrics of a process's desks: how long jobs wait and take, how they leave, what waits on the streams.
+
+One registry for the process, whatever desks it runs. Stream lengths are asked of the bus when somebody looks, so a
+process that nobody scrapes pays for the counters alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from redis.exceptions import ResponseError
+
+from wire import topics
+from wire.bus.route import PASSING
+from wire.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from wire.bus import Bus
+
+REGISTRY = CollectorRegistry()
+
+HANDED_ON, FINISHED, LOST, RETRIED, DEAD_LETTER = "handed_on", "finished", "lost", "retried", "dead_letter"
+"""How a job leaves a desk; a job that fails leaves by the code of its error."""
+
+_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+_LABELS = ("desk", "model")
+
+_wait = Histogram("headrace_desk_wait_seconds", "From publish to read.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
+_work = Histogram("headrace_desk_work_seconds", "From read to left.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
+_jobs = Counter("headrace_desk_jobs", "Jobs by how they left the desk.", (*_LABELS, "outcome"), registry=REGISTRY)
+_process = Gauge("headrace_process", "1 for the process that answers, by its name.", ("name",), registry=REGISTRY)
+_length = Gauge("headrace_stream_length", "Entries on a stream, read or not.", ("stream",), registry=REGISTRY)
+_pending = Gauge("headrace_stream_pending", "Entries read and not yet left.", ("stream",), registry=REGISTRY)
+_oldest = Gauge("headrace_stream_oldest_seconds", "Age of the oldest entry.", ("stream",), registry=REGISTRY)
+_dead = Gauge("headrace_dead_letters", "Dead letters kept.", ("partition",), registry=REGISTRY)
+_troubles = Gauge(
+    "headrace_bus_troubles",
+    "Entries lost, malformed or set aside, failures dropped, since the start.",
+    ("kind",),
+    registry=REGISTRY,
+)
+
+
+class _Followed(NamedTuple):
+    bus: Bus
+    stream: str
+    group: str
+
+
+_followed: list[_Followed] = []
+_shown: list[CollectorRegistry] = []
+
+
+def note_left(desk: str, model: str, outcome: str, *, wait_s: float = 0.0, work_s: float = 0.0) -> None:
+    """Count a job that left a desk (or, RETRIED, went back to its stream)."""
+    _jobs.labels(desk, model, outcome).inc()
+    if outcome not in (RETRIED, DEAD_LETTER, LOST):
+        _wait.labels(desk, model).observe(wait_s)
+        _work.labels(desk, model).observe(work_s)
+
+
+def note_process(name: str) -> None:
+    """Say what this process is called."""
+    _process.labels(name).set(1)
+
+
+@contextmanager
+def follows(bus: Bus, stream: str, group: str) -> Iterator[None]:
+    """Show the length of a stream while the block reads it."""
+    entry = _Followed(bus, stream, group)
+    _followed.append(entry)
+    try:
+        yield
+    finally:
+        _followed.remove(entry)
+
+
+@contextmanager
+def shows(registry: CollectorRegistry) -> Iterator[None]:
+    """Show a service's own registry besides, while the block runs."""
+    _shown.append(registry)
+    try:
+        yield
+    finally:
+        _shown.remove(registry)
+
+
+async def render() -> bytes:
+    """Return all metrics of this process; those of streams are absent while the bus is away."""
+    for gauge in (_length, _pending, _oldest, _dead, _troubles):
+        gauge.clear()
+    buses: dict[int, Bus] = {}
+    for bus, stream, group in tuple(_followed):
+        buses[id(bus)] = bus
+        try:
+            await _look(bus, stream, group)
+        except (*PASSING, HeadraceError, ResponseError):
+            continue
+    counts = [bus.counts for bus in buses.values()]
+    for kind in ("lost", "malformed", "dead_letters", "failures_dropped"):
+        _troubles.labels(kind).set(sum(getattr(count, f"num_{kind}") for count in counts))
+    return b"".join(generate_latest(registry) for registry in (REGISTRY, *_shown))
+
+
+async def _look(bus: Bus, stream: str, group: str) -> None:
+    """Asked once each: whoever scrapes comes again, and must not wait for a bus that is away."""
+    length = await bus.route.once(stream, "XLEN", stream)
+    pending = await bus.route.once(stream, "XPENDING", stream, group)
+    oldest = await bus.route.once(stream, "XRANGE", stream, "-", "+", "COUNT", 1)
+    age_s = time.time() - int(oldest[0][0].partition(b"-")[0]) / 1e3 if oldest else 0.0
+    _length.labels(stream).set(length)
+    _pending.labels(stream).set(pending[0])
+    _oldest.labels(stream).set(max(age_s, 0.0))
+    partition = topics.partition_of(stream)
+    if partition is not None:
+        dead = topics.dead_letter(partition)
+        num_dead = await bus.route.once(dead, "XLEN", dead)
+        _dead.labels(str(partition)).set(num_dead)
