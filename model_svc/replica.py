@@ -200,7 +200,6 @@ class Replica:
             checkpoint=checkpoint.token_ids if checkpoint is not None else {},
             priority=wanted.priority,
             tenant=wanted.tenant,
-            tenant=wanted.tenant,
             closed_at=request.closed_at,
         )
         await self._link.send(engine_request)
