@@ -182,6 +182,12 @@ kind = "terms"
 terms = ["Ada"]
 action = "redact"
 directions = ["answer"]
+[[rule]]
+id = "mail"
+kind = "detect"
+detect = ["email", "private_key"]
+action = "redact"
+directions = ["answer"]
 """
 
 
@@ -193,6 +199,9 @@ def test_what_the_content_policy_took_is_shown_plainly(live: StartRing, open_pag
     ring.play(*spoken("Ask Ada about it."))
     chat.ask("Who knows?")
     expect(chat.answer.locator("mark")).to_have_text("redacted")
+    ring.play(*spoken("Ask a@b.org, c@d.org or **A@b.org**, [EMAIL_x] and `[EMAIL_9]`."))
+    chat.ask("Who else?")
+    expect(chat.answer.locator("mark")).to_have_text(["e-mail 1", "e-mail 2", "e-mail 1"])
     ring.play(*spoken("You need plutonium for that."))
     chat.send("What else?")
     expect(chat.notices).to_have_text("The rest was held back by this server’s content policy.")

@@ -76,7 +76,8 @@ function decorate(fragment) {
   return fragment;
 }
 
-const REDACTED = /\[(?:redacted|removed)\]/i;
+// [redacted], or what was there with a number: the same value has the same one (docs/safety.md).
+const REDACTED = /\[(?:redacted|removed|PRIVATE_KEY|(?:EMAIL|PHONE|IBAN|CARD|IP|TOKEN)_\d{1,6})\]/i;
 
 // Places that the server's content policy took out are shown as what they are, not as words of the model.
 function markRedactions(fragment) {
@@ -86,9 +87,14 @@ function markRedactions(fragment) {
     if (!found || text.parentElement?.closest("code")) continue;
     const place = text.splitText(found.index);
     const rest = place.splitText(found[0].length);
-    place.replaceWith(make("mark", { class: "redacted", title: "Removed by this server’s content policy" }, found[0].slice(1, -1)));
+    place.replaceWith(make("mark", { class: "redacted", title: "Removed by this server’s content policy" }, nameOf(found[0])));
     walker.currentNode = rest.previousSibling.firstChild;
   }
+}
+
+function nameOf(placeholder) {
+  const words = placeholder.slice(1, -1).toLowerCase().replaceAll("_", " ");
+  return words.replace("ip ", "IP ").replace("iban", "IBAN").replace("email", "e-mail");
 }
 
 function languageOf(code) {

@@ -40,7 +40,6 @@ export class Turn {
         this.status = "thinking";
         return "reasoning";
       case "response.output_text.delta":
-      case "response.refusal.delta":
         this.answer += event.delta;
         this.status = "answering";
         return "answer";
@@ -93,8 +92,7 @@ export function textsOf(items) {
   for (const item of items) {
     for (const part of item.content ?? []) {
       if (part.type === "reasoning_text") reasoning += part.text;
-      else if (part.type === "output_text") answer += part.text;
-      else if (part.type === "refusal") answer += part.refusal;
+      else if (part.type === "output_text") answer += part.text; // a refusal is no text: the notice says it
     }
     for (const part of item.summary ?? []) reasoning += part.text ?? "";
   }

@@ -26,6 +26,13 @@ action = "block"
 category = "harassment"
 
 [[rule]]
+id = "blorp"
+kind = "terms"
+terms = ["blorp"]
+action = "flag"
+directions = ["tool"]
+
+[[rule]]
 id = "insults"
 kind = "classifier"
 action = "flag"
@@ -71,6 +78,11 @@ async def test_the_direction_chooses_the_rules(guarded: Ring) -> None:
     answer = (await guarded.http.post(PATH, json={**ask, "direction": "answer"})).json()["results"][0]
     assert answer["categories"]["insults"] is True
     assert answer["headrace"]["action"] == "none"
+    results = [
+        (await guarded.http.post(PATH, json={"input": "blorp", "direction": name})).json()["results"][0]
+        for name in ("tool", "answer")
+    ]
+    assert [result["categories"]["blorp"] for result in results] == [True, False]
 
 
 @pytest.mark.parametrize(
