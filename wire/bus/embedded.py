@@ -75,7 +75,7 @@ async def embedded_server(state_dir: str | Path) -> AsyncIterator[str]:
 def running_url(state_dir: str | Path) -> str | None:
     """Return the URL of a server that another process runs on this directory, if one does."""
     path = _socket_path(Path(state_dir).resolve() / "bus")
-    return f"unix://{quote(str(path))}" if _answers(path) else None
+    return f"unix://{quote(str(path))}" if _answers(path, timeout_s=5.0) else None
 
 
 class _Server:
@@ -212,9 +212,9 @@ def _socket_path(home: Path) -> Path:
     raise EmbeddedServerError("no directory short enough for a unix socket; give a shorter --state-dir")
 
 
-def _answers(path: Path) -> bool:
+def _answers(path: Path, timeout_s: float = 0.2) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.2)
+        probe.settimeout(timeout_s)
         try:
             probe.connect(str(path))
             probe.sendall(b"PING\r\n")
