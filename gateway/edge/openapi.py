@@ -18,6 +18,7 @@ from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
+from gateway.edge.schema.moderations import ModerationRequest
 from gateway.edge.schema.responses import ResponsesRequest
 from gateway.edge.schema.sampling import RANGES
 from gateway.edge.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -49,6 +50,7 @@ OPERATIONS: dict[str, Operation] = {
     "list_conversations": Operation(None, answers.Page),
     "list_items": Operation(None, answers.Page),
     "create_embeddings": Operation(EmbeddingRequest),
+    "create_moderation": Operation(ModerationRequest),
     "create_message": Operation(MessagesRequest, answers.AnthropicAnswer, streams=True),
     "count_tokens": Operation(MessagesRequest, answers.CountedTokens),
     "tokenize": Operation(TokenizeRequest, answers.Tokenized),
