@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -22,6 +22,9 @@ def spoken(text: str, *, phase: int = ANSWER, after: anyio.Event | None = None) 
 def thought(text: str) -> list[Piece]:
     """Return text as reasoning tokens of one byte each."""
     return spoken(text, phase=REASONING)
+
+
+Heard = TypeVar("Heard")
 
 
 class LiveRing:
@@ -51,6 +54,16 @@ class LiveRing:
     def cancelled(self, count: int = 1) -> list[Cancel]:
         """Wait for so many Cancels at the replica and return them."""
         return self.portal.call(self.ring.replica.cancelled, count)
+
+    def heard(self, kind: type[Heard], count: int = 1) -> list[Heard]:
+        """Wait for so many control messages of a kind at the replica and return them."""
+        replica = self.ring.replica
+
+        def found() -> list[Heard]:
+            return [message for message in replica.control if isinstance(message, kind)]
+
+        self.portal.call(replica.until, lambda: len(found()) >= count)
+        return found()
 
     def until_idle(self) -> None:
         """Wait until no request is in flight."""

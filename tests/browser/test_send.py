@@ -84,7 +84,7 @@ def test_thinking_is_folded_away_and_counted(ring: LiveRing, chat: ChatPage) -> 
     gate = ring.gate()
     ring.play(*thought("Let me see."), *spoken("Forty-two.", after=gate))
     chat.send("What is it?")
-    block = chat.newest.locator("details.reasoning")
+    block = chat.newest.locator(".reasoning")
     expect(block.locator("summary")).to_have_text("Thinking…")
     expect(block.locator(".reasoning-body")).to_be_hidden()
     block.locator("summary").click()

@@ -27,6 +27,9 @@ export class Api {
 
   response = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}`);
 
+  /** Have the model stop thinking and answer. */
+  endReasoning = (id) => this.#json("POST", `v1/requests/${encodeURIComponent(id)}/control`, { action: "end_reasoning" });
+
   /** Newest items first. */
   items = (id, after) =>
     this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc${after ? `&after=${encodeURIComponent(after)}` : ""}`);

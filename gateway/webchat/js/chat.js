@@ -17,6 +17,7 @@ export class Chat extends EventTarget {
     super();
     Object.assign(this, parts);
     this.thread.addEventListener("again", ({ detail }) => void this.again(detail));
+    this.thread.onEnough = (turn) => this.api.endReasoning(turn.responseId).catch((problem) => this.#notEnough(problem));
     this.thread.addEventListener("earlier", () => void this.#earlier());
     this.thread.addEventListener("bill", ({ detail }) => void this.#bill(detail));
   }
@@ -94,6 +95,12 @@ export class Chat extends EventTarget {
     }
     this.thread.remove(turn);
     await this.send(turn.input);
+  }
+
+  #notEnough(problem) {
+    if (problem.status === 404) return; // it has ended meanwhile
+    this.connection.tell(problem);
+    throw problem;
   }
 
   #runIn(conversation) {

@@ -7,7 +7,19 @@ export class Reasoning {
   #label = make("span", { class: "reasoning-label" }, "Thinking…");
   #body = make("div", { class: "reasoning-body prose" });
   #text = new GrowingText(this.#body);
-  node = make("details", { class: "reasoning", hidden: true }, make("summary", {}, icon("chevron", "icon turn-chevron"), this.#label), this.#body);
+  #enough;
+
+  /** `onEnough` is called when the user has waited long enough for the answer. */
+  constructor(onEnough) {
+    this.#enough = make("button", { type: "button", class: "text-button enough", hidden: true, onclick: () => this.#ask(onEnough) }, "Answer now");
+    const summary = make("summary", {}, icon("chevron", "icon turn-chevron"), this.#label);
+    this.node = make("div", { class: "reasoning", hidden: true }, make("details", {}, summary, this.#body), this.#enough);
+  }
+
+  #ask(onEnough) {
+    this.#enough.disabled = true; // once is enough; a failure lets the user try again
+    onEnough().catch(() => (this.#enough.disabled = false));
+  }
 
   append(text) {
     this.node.hidden = false;
@@ -23,6 +35,7 @@ export class Reasoning {
   /** Thinking is over; `usage` tells how much it was, once it is known. */
   label(running, usage) {
     this.node.classList.toggle("running", running);
+    this.#enough.hidden = !running;
     this.#label.textContent = running ? "Thinking…" : finishedLabel(usage);
   }
 }

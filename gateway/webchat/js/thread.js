@@ -7,6 +7,8 @@ import { TurnView } from "./turn_view.js";
 export class Thread extends EventTarget {
   #views = [];
   #opening = false;
+  /** What to do when the user wants the answer of a turn that still thinks; resolves when the server knows. */
+  onEnough = async () => {};
   #root = byId("thread");
   #earlier = make("button", { type: "button", class: "text-button earlier", hidden: true, onclick: () => this.#emit("earlier") }, "Earlier messages");
   // A bill is fetched when its turn comes into view: a long conversation does not ask for hundreds of them.
@@ -52,7 +54,7 @@ export class Thread extends EventTarget {
 
   /** Append a turn; returns its view. */
   add(turn) {
-    return this.place(new TurnView(turn, () => this.#emit("again", turn)));
+    return this.place(new TurnView(turn, () => this.#emit("again", turn), this.onEnough));
   }
 
   /** Append a view that exists already (a turn that kept running while another conversation was shown). */

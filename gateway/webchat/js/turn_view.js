@@ -10,15 +10,16 @@ import { Reasoning } from "./reasoning.js";
 export class TurnView {
   #prose = make("div", { class: "prose answer-text" });
   #text = new GrowingText(this.#prose);
-  #reasoning = new Reasoning();
+  #reasoning;
   #flow = make("div", { class: "flow", "aria-hidden": "true" }, make("span"));
   #notices = make("div", { class: "notices" });
   #bill = make("div", { class: "bill-place" });
   #actions = make("div", { class: "actions" });
 
-  /** `onAgain` answers this turn once more; only the newest turn offers it. */
-  constructor(turn, onAgain) {
+  /** `onAgain` answers this turn once more; only the newest turn offers it. `onEnough` ends the thinking of one that runs. */
+  constructor(turn, onAgain, onEnough) {
     this.turn = turn;
+    this.#reasoning = new Reasoning(() => onEnough(turn));
     this.again = iconButton("again", "Answer again", () => onAgain(turn), "plain-button again");
     this.again.append(make("span", {}, "Try again")); // in words when something went wrong
     const answer = (this.answer = make(
