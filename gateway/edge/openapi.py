@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
+from gateway.edge.routes.control import ControlRequest
 from gateway.edge.schema import answers
 from gateway.edge.schema.chat import ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
@@ -55,6 +56,8 @@ OPERATIONS: dict[str, Operation] = {
     "count_tokens": Operation(MessagesRequest, answers.CountedTokens),
     "tokenize": Operation(TokenizeRequest, answers.Tokenized),
     "detokenize": Operation(DetokenizeRequest, answers.Detokenized),
+    "create_moderation": Operation(ModerationRequest, answers.Moderation),
+    "control_request": Operation(ControlRequest, answers.Stored),
     "list_models": Operation(None, answers.ModelList),
     "get_model": Operation(None, answers.ModelObject),
     "metrics": Operation(kind="text/plain"),

@@ -1,7 +1,9 @@
-"""/v1/models: what is served here."""
+"""/v1/models: what is served here. Both dialects have this path; Anthropic's clients say so in a header."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -15,18 +17,35 @@ from wire.model_card import ModelCard
 async def list_models(request: Request) -> Response:
     """Return all models, those that chat first: clients without a choice take the first."""
     edge: Edge = request.app.state.edge
-    return json_response(
-        {
-            "object": "list",
-            "data": [_model(card) for card in sorted(edge.served.cards.values(), key=lambda card: card.embeds)],
-        }
-    )
+    shape, is_anthropic = _shape(request)
+    models = [shape(card) for card in sorted(edge.served.cards.values(), key=lambda card: card.embeds)]
+    if is_anthropic:
+        ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
+        return json_response({"data": models, "has_more": False, **ends})
+    return json_response({"object": "list", "data": models})
 
 
 async def get_model(request: Request) -> Response:
     """Return one model. Raises ModelNotFoundError."""
     edge: Edge = request.app.state.edge
-    return json_response(_model(edge.served.card(request.path_params["id"])))
+    return json_response(_shape(request)[0](edge.served.card(request.path_params["id"])))
+
+
+def _shape(request: Request) -> tuple[Callable[[ModelCard], dict[str, Any]], bool]:
+    is_anthropic = "anthropic-version" in request.headers
+    return (_anthropic_model if is_anthropic else _model), is_anthropic
+
+
+def _anthropic_model(card: ModelCard) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": card.name,
+        "display_name": card.name,
+        "created_at": datetime.fromtimestamp(card.created, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": card.max_model_len,
+        "max_tokens": card.max_model_len,
+    }
 
 
 def _model(card: ModelCard) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class ModelObject(msgspec.Struct, kw_only=True):
 
 
 class ModelList(Answer):
-    """The models that are served."""
+    """The models that are served. With the header `anthropic-version` they come in Anthropic's shape."""
 
     object: Literal["list"]
     data: list[ModelObject]
@@ -244,6 +244,14 @@ class AnthropicError(Answer):
 
     type: Literal["error"]
     error: AnthropicErrorFields
+
+
+class Moderation(msgspec.Struct, kw_only=True):
+    """What the safety rules found in each text."""
+
+    id: str
+    model: str
+    results: list[dict[str, Any]]
 
 
 class Stored(msgspec.Struct, kw_only=True):

@@ -24,6 +24,7 @@ from gateway.edge.schema.sampling import (
     token_limit,
     translate_sampling,
 )
+from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
 from wire.messages import ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
@@ -133,6 +134,8 @@ def translate_responses(body: ResponsesRequest, card: ModelCard, *, tenant: str 
         conversation=conversation,
         tenant=tenant,
         cache_salt=check_salt(body.cache_salt),
+        prompt_cache_key=body.prompt_cache_key or "",
+        priority=priority_of(body.service_tier),
         created_at=created_at,
         reply=_echo(body, card.name, conversation, sampling, created_at),
     )

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from gateway.edge.schema.sampling import fail
 
-PRIORITIES = {"auto": 0, "default": 0, "standard_only": 0, "flex": 10, "scale": -10, "priority": -10, "fast": -10}
+PRIORITIES = {
+    "auto": 0,
+    "default": 0,
+    "standard_only": 0,
+    "flex": 10,
+    "scale": -10,
+    "priority": -10,
+    "fast": -10,
+    "ultrafast": -10,
+}
 _MAX_PRIORITY = 1_000
 
 

@@ -12,7 +12,7 @@ from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.tier import PRIORITIES
 from gateway.edge.schema.unknown import REFUSED
-from tests.gateway.edge.asks import ASK, CHAT, refused, still_serves, streamed, whole
+from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, refused, still_serves, streamed, whole
 from tests.ring import Ring
 from tests.scripted_replica import say, tag, think
 
@@ -88,6 +88,13 @@ async def test_a_cache_key_is_an_affinity_that_says_nothing_of_the_key(ring: Rin
     assert found[0] == found[1] != found[2] and found[3] == ""
     assert "team" not in found[0]
     await refused(ring, "prompt_cache_key", prompt_cache_key="k" * 513)
+
+
+async def test_responses_have_tier_and_cache_key_too(ring: Ring) -> None:
+    body = {"model": "tiny", "input": "hi", "service_tier": "flex", "prompt_cache_key": "team-a", "store": False}
+    assert (await ring.http.post(RESPONSES, json=body)).status_code == 200
+    running = ring.replica.requests[-1]
+    assert running.request.priority == PRIORITIES["flex"] and running.job.affinity
 
 
 async def test_usage_may_come_with_every_chunk(ring: Ring) -> None:

@@ -27,15 +27,14 @@ ASKS: dict[str, dict[str, Any]] = {
 BROKEN = (b"", b" ", b'{"a":', b"\xff\xfe{", b"[]", b'"x"', b"null", b"3", b'{"model":"tiny"}', b"[" * 50_000)
 
 
-@pytest.mark.parametrize("path", sorted(path for path, methods in DOCUMENT["paths"].items() if "post" in methods))
-async def test_a_broken_body_is_400_in_the_dialects_shape(ring: Ring, path: str) -> None:
-    if "requestBody" not in DOCUMENT["paths"][path]["post"] or path == "/v1/conversations":
-        return  # an empty body is a new conversation
-    url = path.replace("{id}", "conv_1")
-    for body in BROKEN[:-2] if "{id}" in path else BROKEN:
-        response = await ring.http.post(url, content=body)
-        assert response.status_code == 400, (path, body[:40], response.text)
-        validator(answer_schema(path, "post", 400)).validate(response.json())
+async def test_a_broken_body_is_400_in_the_dialects_shape(ring: Ring) -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        if "requestBody" not in methods.get("post", {}) or path == "/v1/conversations":
+            continue  # an empty body is a new conversation
+        for body in BROKEN:
+            response = await ring.http.post(path.replace("{id}", "conv_1"), content=body)
+            assert response.status_code == 400, (path, body[:40], response.text)
+            validator(answer_schema(path, "post", 400)).validate(response.json())
     await still_serves(ring)
 
 

@@ -236,6 +236,14 @@ async def test_errors_are_the_clients_own_classes(ring: Ring, client: AsyncAnthr
             pass
 
 
+async def test_models_are_listed_for_this_client_too(client: AsyncAnthropic) -> None:
+    assert [model.id async for model in client.models.list()] == ["tiny"]
+    model = await client.models.retrieve("tiny")
+    assert (model.type, model.display_name, model.max_input_tokens) == ("model", "tiny", 2048)
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("claude-9")
+
+
 async def test_every_error_below_this_path_has_anthropics_shape(ring: Ring) -> None:
     answers = [
         (await ring.http.get(PATH), 404, "not_found_error"),

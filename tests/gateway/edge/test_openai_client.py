@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import anyio
 import openai
+import pydantic
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from tests.ring import Ring
 from tests.scripted_replica import Script, say, tag, think
@@ -87,6 +89,41 @@ async def test_conversations(ring: Ring, client: AsyncOpenAI) -> None:
     assert (await client.conversations.delete(conversation.id)).deleted
     with pytest.raises(openai.NotFoundError):
         await client.conversations.retrieve(conversation.id)
+
+
+async def test_chat_by_every_method_of_the_blocking_client(ring: Ring) -> None:
+    ring.replica.play(*say("hello", " world"))
+
+    def ask(client: OpenAI) -> list[str | None]:
+        chat = client.chat.completions
+        whole = chat.create(model="tiny", messages=MESSAGES)
+        pieces = chat.create(model="tiny", messages=MESSAGES, stream=True)
+        with chat.stream(model="tiny", messages=MESSAGES) as stream:
+            final = stream.get_final_completion()
+        raw = chat.with_raw_response.create(model="tiny", messages=MESSAGES)
+        assert raw.headers["server-timing"]
+        with chat.with_streaming_response.create(model="tiny", messages=MESSAGES) as response:
+            later = response.parse()
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        joined = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+        whole_ones = [one.choices[0].message.content for one in (whole, final, raw.parse(), later)]
+        return [joined, *whole_ones]
+
+    with OpenAI(base_url=f"{ring.url}/v1", api_key="none", max_retries=0) as client:
+        assert await anyio.to_thread.run_sync(ask, client) == ["hello world"] * 5
+
+
+async def test_an_answer_is_parsed_into_a_class(ring: Ring, client: AsyncOpenAI) -> None:
+    class Point(pydantic.BaseModel):
+        x: int
+        y: int
+
+    ring.replica.play(*say(*'{"x": 1, "y": 2}'))
+    answer = await client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=Point)
+    assert answer.choices[0].message.parsed == Point(x=1, y=2)
+    async with client.chat.completions.stream(model="tiny", messages=MESSAGES, response_format=Point) as stream:
+        final = await stream.get_final_completion()
+    assert final.choices[0].message.parsed == Point(x=1, y=2)
 
 
 async def test_models(client: AsyncOpenAI) -> None:

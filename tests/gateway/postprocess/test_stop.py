@@ -6,19 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.postprocess.detokenizer import Detokenizer
 from gateway.postprocess.stop import StopMatcher
 
 TEXT = st.text("abc", max_size=30)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=4).map(tuple)
 
 
-def expected(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
+def expected(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
     """Earliest end wins, of several the longest: tried by brute force."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
-            return text[: end - max(map(len, found))], True
-    return text, False
+            return text[: end - max(map(len, found))], max(found, key=len)
+    return text, None
 
 
 @given(TEXT, STOPS, st.lists(st.integers(1, 5), min_size=30, max_size=30))
@@ -32,12 +33,26 @@ def test_any_split_gives_the_text_before_the_stop_string_that_ends_first(
         shown += matcher.feed(text[at : at + size])
         at += size
         assert wanted.startswith(shown), "part of a stop string has leaked"
-        if not matcher.hit and at <= len(text):
+        if matcher.hit is None and at <= len(text):
             held = text[len(shown) : at]
             assert not held or any(stop.startswith(held) for stop in stops), "more is held than could become a stop"
-    shown += matcher.close() if not matcher.hit else ""
-    assert (shown, matcher.hit is not None) == (wanted, hit)
+    shown += matcher.close() if matcher.hit is None else ""
+    assert (shown, matcher.hit) == (wanted, hit)
     assert matcher.num_chars == len(shown)
+
+
+@given(st.integers(1, 1024), st.data())
+def test_a_stop_string_of_any_length_leaks_nothing_however_its_bytes_are_cut(length: int, data: st.DataObject) -> None:
+    stop = data.draw(st.text("aé🍕", min_size=length, max_size=length))
+    before = data.draw(st.text("xé", max_size=8).filter(lambda text: stop not in text + stop[:-1]))
+    raw = (before + stop + "behind").encode()
+    size = data.draw(st.integers(1, 40))
+    detokenizer, matcher = Detokenizer(), StopMatcher((stop,))
+    shown = ""
+    for at in range(0, len(raw), size):
+        shown += matcher.feed(detokenizer.feed(raw[at : at + size]))
+        assert before.startswith(shown), "part of the stop string has leaked"
+    assert (shown, matcher.hit) == (before, stop)
 
 
 def test_held_text_is_let_go_when_it_can_no_longer_match() -> None:
