@@ -68,6 +68,8 @@ class Committer:
         if ended_by == "client":
             seq.closed_at = seq.num_output_tokens
         forced = self._put(seq, seq.reasoning.close_ids)
+        if not forced and seq.num_pending and seq.grammar is not None:
+            seq.void_draws()  # planned while thinking went on, they know nothing of the grammar
         seq.reasoning.force(len(forced), ended_by)
         return seq.num_output_tokens >= seq.stop.max_tokens
 

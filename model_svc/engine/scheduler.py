@@ -281,6 +281,8 @@ class Scheduler:
             landing_id, landing_bias = seq.reasoning.landing(pending)
         masked = sample and seq.grammar is not None and seq.grammar.governs
         barred = seq.bad_words.forbidden(seq.token_ids, seq.num_prompt_tokens) if sample and seq.bad_words else ()
+        if sample and seq.grammar is not None and not masked:
+            barred = (*barred, *seq.stop.own_ids)  # the answer is still to come; without it there would be nothing valid
         scores = seq.prompt_scores
         self._items.append(
             SequenceStep(

@@ -14,11 +14,12 @@ class StopRule:
     counts; the runner masks them out until then, so this is the second lock on the same door.
     """
 
-    __slots__ = ("max_tokens", "min_tokens", "stop_ids")
+    __slots__ = ("max_tokens", "min_tokens", "own_ids", "stop_ids")
 
     def __init__(self, sampling: SamplingParams, prompt: Prompt, eos_ids: Iterable[int], max_tokens: int) -> None:
         own = () if sampling.ignore_eos else (*eos_ids, *prompt.stop_token_ids)
         self.stop_ids = frozenset((*own, *sampling.stop_token_ids))
+        self.own_ids = tuple(sorted(set(own).difference(sampling.stop_token_ids)))
         self.max_tokens = max_tokens
         self.min_tokens = sampling.min_tokens
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -320,3 +321,46 @@ def test_blanks_between_tokens_are_bounded(drive: Drive) -> None:
     driver.run()
     assert driver.reason("r") == "stop"
     assert len(driver.ids("r")) < 250
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_by_chance_cancelled_cut_closed_and_moved_what_ends_is_valid(drive: Drive, seed: int) -> None:
+    """Requests of every kind share a small pool; some are cancelled, told to stop thinking, or begun again."""
+    chance = random.Random(seed)
+    driver = drive(hashed_reply(VOCAB_SIZE), depth=seed % 3, num_blocks=90, max_model_len=300, max_num_seqs=5)
+    plans = [*PLANS, ReasoningPlan(budget=4, close_ids=(END_THINK,)), ReasoningPlan(budget=0)]
+    asked: dict[str, dict[str, Any]] = {}
+    told: set[str] = set()
+    for n in range(14):
+        asked[f"r{n}"] = {
+            "prompt_ids": [1, 2, 3, 4, 5, chance.randrange(3)] * chance.randint(1, 3),
+            "max_tokens": chance.choice([40, 250]),
+            "grammar": chance.choice([OBJECT, YES_NO, OBJECT, None]),
+            "reasoning": chance.choice(plans),
+            "seed": n,
+            "min_tokens": chance.choice([0, 0, 9]),
+            "logprobs": chance.choice([None, None, 1]),
+        }
+        driver.ask(f"r{n}", **asked[f"r{n}"])
+        for _ in range(chance.randrange(12)):
+            if driver.engine.has_work:
+                driver.step()
+        name = f"r{chance.randrange(n + 1)}"
+        match chance.randrange(4):
+            case 0:
+                driver.engine.cancel(name)
+            case 1:
+                driver.engine.end_reasoning(name)
+                told.add(name)
+            case 2 if not driver.reason(name) and name not in told:
+                shown = list(driver.received[name, 0].rewind(chance.randrange(5)))
+                phases = driver.received[name, 0].answer.phases
+                driver.ask(name, **asked[name], attempt=n + 1, checkpoint={0: shown})
+                driver.received[name, 0].answer.phases += phases
+    driver.run()
+    for name, fields in asked.items():
+        assert driver.reason(name) in ("stop", "length", "cancelled")
+        if driver.reason(name) == "stop" and fields["grammar"] is OBJECT:
+            assert set(json.loads(answer_text(driver, name))) == {"name", "n"}
+        elif driver.reason(name) == "stop" and fields["grammar"] is YES_NO:
+            assert answer_text(driver, name) in ("yes", "no")
