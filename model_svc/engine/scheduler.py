@@ -282,7 +282,7 @@ class Scheduler:
         masked = sample and seq.grammar is not None and seq.grammar.governs
         barred = seq.bad_words.forbidden(seq.token_ids, seq.num_prompt_tokens) if sample and seq.bad_words else ()
         if sample and seq.grammar is not None and not masked:
-            barred = (*barred, *seq.stop.own_ids)  # the answer is still to come; without it there would be nothing valid
+            barred = (*barred, *seq.stop.own_ids)  # the answer is still to come
         scores = seq.prompt_scores
         self._items.append(
             SequenceStep(
