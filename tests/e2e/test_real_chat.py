@@ -118,3 +118,21 @@ def test_an_answer_by_choice_is_one_of_them(client: openai.OpenAI) -> None:
         client, "Is water wet?", extra_body={"structured_outputs": {"choice": ["certainly yes", "certainly no"]}}
     )
     assert said in ("certainly yes", "certainly no")
+
+
+def test_a_required_tool_is_called_with_arguments_that_fit(client: openai.OpenAI) -> None:
+    city = {**PERSON, "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the weather in Rome?"}],
+        temperature=0,
+        max_tokens=80,
+        tools=[{"type": "function", "function": {"name": "weather", "parameters": city}}],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    choice = reply.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    call = (choice.message.tool_calls or [])[0]
+    assert call.type == "function" and call.function.name == "weather"
+    assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
