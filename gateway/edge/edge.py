@@ -28,6 +28,7 @@ from gateway.edge.metrics import Metrics
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
 from gateway.edge.safety import Safety
+from gateway.edge.schema.tool_grammar import argument_schemas
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.takeover import follow, holder_of, job_of, take_over
@@ -113,7 +114,11 @@ class Edge:
         if name not in self._trials:
             model = self.model(name)
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
-        await self._trials[name].admit(request.sampling.grammar)
+        trial, grammar = self._trials[name], request.sampling.grammar
+        if grammar is not None and not grammar.field:
+            for schema in argument_schemas(request.tools):
+                await trial.admit(schema)
+        await trial.admit(grammar)
 
     async def embed(self, request: Request, *, parent: SpanContext | None) -> Vectors:
         """Admit an embedding request and return its vectors. Raises the error it ended with."""

@@ -39,6 +39,19 @@ def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: F
     return Grammar(kind="lark", source=source, lenient=not any(strict))
 
 
+def argument_schemas(tools: Sequence[dict[str, Any]]) -> list[Grammar]:
+    """Return the schemas of the arguments, each by itself: a trial of the whole grammar may not come to all of them."""
+    return [
+        Grammar(
+            kind="json_schema",
+            source=_schema(tool["function"]),
+            lenient=not tool["function"].get("strict"),
+            field=f"tools[{at}]",
+        )
+        for at, tool in enumerate(tools)
+    ]
+
+
 def _schema(function: dict[str, Any]) -> str:
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     lenient = {} if function.get("strict") else {"lenient": True}

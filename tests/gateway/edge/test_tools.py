@@ -232,6 +232,22 @@ async def test_wrong_tools_are_refused_by_their_place(ring: Ring) -> None:
     await still_serves(ring)
 
 
+async def test_schemas_of_arguments_that_cannot_work_are_refused_before_anything_runs(ring: Ring) -> None:
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    for schema in ({"type": "nope"}, endless, {"type": "string", "pattern": "(?<=x)*"}, {"$ref": "#/missing"}):
+        bad = {"type": "function", "function": {"name": "bad", "parameters": schema}}
+        error = await refused(ring, "tools[1]", tools=[CLOCK, bad], tool_choice="required")
+        assert error["code"] == "invalid_request"
+    tree = {
+        "type": "object",
+        "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
+        "additionalProperties": False,
+    }
+    good = {"type": "function", "function": {"name": "good", "parameters": tree}}
+    await whole(ring, tools=[good], tool_choice="required")
+    assert not ring.replica.running
+
+
 async def test_a_choice_of_allowed_tools_shows_only_these(ring: Ring) -> None:
     ring.replica.play(*say("hello"))
     allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "clock"}}]}
