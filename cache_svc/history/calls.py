@@ -17,7 +17,7 @@ from cache_svc.history.items import input_items, named, title_of
 from cache_svc.history.reading import Reader, listing
 from cache_svc.history.records import Said
 from cache_svc.history.rewrite import Rewriter
-from cache_svc.history.store import find, missing, now_ms
+from cache_svc.history.store import Store, find, missing, now_ms
 from wire import codec, topics
 from wire.bus.route import Route
 from wire.errors import ConflictError, InvalidRequestError
@@ -29,14 +29,15 @@ _MAX_LIMIT = 100
 
 
 class Calls:
-    """Answers HistoryCalls. `ttl_ms` is how long a conversation lives after the last write."""
+    """Answers HistoryCalls."""
 
-    def __init__(self, route: Route, catalog: Catalog, rewriter: Rewriter, *, ttl_ms: int) -> None:
+    def __init__(self, route: Route, store: Store, catalog: Catalog, rewriter: Rewriter) -> None:
         self._route = route
+        self._store = store
         self._catalog = catalog
         self._rewriter = rewriter
         self._reader = Reader(route)
-        self._ttl_ms = ttl_ms
+        self._ttl_ms = store.ttl_ms
         self._operations: dict[str, Operation] = {
             "create_conversation": self._create_conversation,
             "get_conversation": self._get_conversation,
@@ -44,7 +45,9 @@ class Calls:
             "delete_conversation": self._delete_conversation,
             "list_conversations": self._list_conversations,
             "list_items": self._list_items,
+            "add_items": self._add_items,
             "get_item": self._get_item,
+            "delete_item": self._delete_item,
             "find_items": self._find_items,
             "get_response": self._get_response,
             "delete_response": self._delete_response,
@@ -124,6 +127,19 @@ class Calls:
     async def _get_item(self, call: HistoryCall, partition: int) -> Any:
         await self._get_conversation(call, partition)
         return await self._reader.item(call.tenant, call.args["item_id"], call.args["id"])
+
+    async def _add_items(self, call: HistoryCall, partition: int) -> Any:
+        conversation_id, turn_id = call.args["id"], call.args["turn"]
+        messages = named(msgspec.convert(call.args["items"], tuple[ChatMessage, ...]), turn_id)
+        said = await self._store.add(call.tenant, conversation_id, turn_id, messages)
+        await self._catalog.touch(call.tenant, partition, conversation_id, now_ms())
+        return listing(input_items(said), has_more=False)
+
+    async def _delete_item(self, call: HistoryCall, partition: int) -> Any:
+        await self._get_conversation(call, partition)
+        await self._store.remove(call.tenant, call.args["id"], call.args["item_id"])
+        self._rewriter.ask()
+        return await self._get_conversation(call, partition)
 
     async def _find_items(self, call: HistoryCall, partition: int) -> Any:
         del partition

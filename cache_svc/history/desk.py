@@ -38,7 +38,7 @@ class HistoryDesk:
         self._store = Store(bus.route, ttl_s=ttl_s)
         self._catalog = Catalog(bus.route, ttl_ms=self._store.ttl_ms)
         self.rewriter = Rewriter(bus.route, settings.history_rewrite_s)
-        self._calls = Calls(bus.route, self._catalog, self.rewriter, ttl_ms=self._store.ttl_ms)
+        self._calls = Calls(bus.route, self._store, self._catalog, self.rewriter)
 
     async def handle(self, job: Job, record: dict[str, Any]) -> Step:
         """Recall the conversation that a job continues; mark the turn that it will bring."""

@@ -131,6 +131,6 @@ def _page(items: list[dict[str, Any]], *, limit: int, after: str | None) -> dict
 
 
 def listing(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Return a list object."""
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    """Return a list object; OpenAI's ids of an empty list are texts too."""
+    first, last = (data[0]["id"], data[-1]["id"]) if data else ("", "")
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}

@@ -217,7 +217,8 @@ return found
 
 READ_TURN = _script("""
 -- KEYS head, turns, pending. ARGV tenant, turn, now ms.
--- {missing}, {pending, request, model}, or {ok, said, meta}. Its deadline may just have passed: how it failed is to come.
+-- {missing}, {pending, request, model} (also for a while after its deadline: how it failed is to come), or
+-- {ok, said, meta}.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return {'missing'} end
 local turn = ARGV[2]
 if redis.call('HEXISTS', KEYS[2], 'd:' .. turn) == 1 then return {'missing'} end
@@ -240,6 +241,28 @@ if ARGV[2] ~= '' then
   if not redis.call('LPOS', KEYS[3], turn) then return false end
 end
 return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
+""")
+
+REPLACE_SAID = _script("""
+-- KEYS head, turns, order, at. ARGV tenant, conversation, turn, old said, new said, nothing left ('1'), item, now ms.
+-- 1 done, 0 the conversation is gone, 2 the turn has changed meanwhile. Token ids that hold the item's words go too:
+-- those of this turn and of all that were said after it.
+if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
+if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return 0 end
+local turn = ARGV[3]
+local at = redis.call('LPOS', KEYS[3], turn)
+if not at or redis.call('HGET', KEYS[2], 's:' .. turn) ~= ARGV[4] then return 2 end
+for _, later in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do redis.call('HDEL', KEYS[2], 'i:' .. later) end
+redis.call('HSET', KEYS[2], 's:' .. turn, ARGV[5])
+redis.call('HDEL', KEYS[4], ARGV[7])
+redis.call('HSET', KEYS[1], 'updated', ARGV[8])
+if ARGV[6] == '1' then
+  redis.call('LREM', KEYS[3], 1, turn)
+  redis.call('HSET', KEYS[2], 'd:' .. turn, '1')
+  redis.call('HDEL', KEYS[2], 'm:' .. turn)
+  if turn ~= 'first' then redis.call('HINCRBY', KEYS[1], 'num_turns', -1) end
+end
+return 1
 """)
 
 DELETE_TURN = _script("""

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from cache_svc.history import scripts, token_ids
+from cache_svc.history.editing import without
 from cache_svc.history.items import input_items, items_of, named, output_items, title_of
 from cache_svc.history.keys import Keys, keys_of, root_of
 from cache_svc.history.records import Meta, Said, TokenIds
@@ -31,6 +32,7 @@ _NAMES = {
     "previous_response_id": "Previous response",
     "response_id": "Response",
 }
+_MAX_TRIES = 5
 _ON_THE_LOOP_BYTES = 128 * 1024  # decoding runs at about 200 MB/s; more than this leaves the event loop
 
 
@@ -168,6 +170,36 @@ class Store:
             *item_ids,
         )
         return Stored(outcome)
+
+    async def add(self, tenant: str, conversation_id: str, turn_id: str, messages: tuple[ChatMessage, ...]) -> Said:
+        """Put messages behind a conversation that no request has said, once. Raises NotFoundError."""
+        said = Said(input=messages)
+        outcome = await self._route.run(
+            scripts.STORE,
+            find(conversation_id, "conversation"),
+            *(tenant, conversation_id, "?", turn_id),  # behind whatever is the last then
+            *(0, now_ms(), self.ttl_ms, 1, title_of(messages)),
+            *(codec.encode(said), codec.encode(Meta(model="")), b""),
+            *(item["id"] for item in input_items(said)),
+        )
+        if not outcome:
+            raise missing(conversation_id, "conversation")
+        return said
+
+    async def remove(self, tenant: str, conversation_id: str, item_id: str) -> None:
+        """Take an item out of a conversation. Raises NotFoundError, or ConflictError if others write all the time."""
+        keys = find(conversation_id, "conversation")
+        four = (keys.head, keys.turns, keys.order, keys.at)
+        for _ in range(_MAX_TRIES):
+            found = await self._route.run(scripts.FIND_ITEM, four, tenant, conversation_id, item_id)
+            left = without(codec.decode(found[1], Said), item_id) if found and found[1] else None
+            if left is None:
+                raise missing(item_id, "item_id")
+            empty = int(not left.input and not left.output)
+            arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms())
+            if await self._route.run(scripts.REPLACE_SAID, four, tenant, conversation_id, *arguments) == 1:
+                return
+        raise ConflictError(f"Item {item_id!r} is being changed by others.", param="item_id")
 
     async def _parent(self, turn: Turn, keys: Keys) -> tuple[str, bool]:
         """Return the turn that this one was said after, and whether it is what the prompt saw last."""

@@ -16,7 +16,7 @@ from gateway.edge.routes.control import ControlRequest
 from gateway.edge.schema import answers
 from gateway.edge.schema.chat import ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
-from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
+from gateway.edge.schema.conversations import CreateConversation, CreateItems, UpdateConversation
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
@@ -50,6 +50,9 @@ OPERATIONS: dict[str, Operation] = {
     "delete_conversation": Operation(None, answers.Stored),
     "list_conversations": Operation(None, answers.Page),
     "list_items": Operation(None, answers.Page),
+    "create_items": Operation(CreateItems, answers.Page),
+    "get_item": Operation(),
+    "delete_item": Operation(None, answers.Stored),
     "create_embeddings": Operation(EmbeddingRequest),
     "create_moderation": Operation(ModerationRequest),
     "create_message": Operation(MessagesRequest, answers.AnthropicAnswer, streams=True),

@@ -27,7 +27,9 @@ async def create_conversation(request: Request) -> Response:
     body = await decode_body(raw, CreateConversation) if raw.strip() else CreateConversation()
     root = new_root()
     items = translate_items(body.items or [], "items", root=root)
-    items = (await screen(WireRequest(model="", messages=tuple(items)), edge.safety, "items")).messages
+    items = (
+        await screen(WireRequest(model="", messages=items, tenant=tenant_of(request)), edge.safety, "items")
+    ).messages
     conversation = await edge.history.call(
         partition_of(root, edge.settings.partitions),
         "create_conversation",
@@ -67,11 +69,6 @@ async def delete_conversation(request: Request) -> Response:
     return await _ask(request, "delete_conversation")
 
 
-async def list_items(request: Request) -> Response:
-    """Return the items of a conversation."""
-    return await _ask(request, "list_items", **read_page(request, order="desc"))
-
-
 async def _ask(request: Request, op: str, **args: Any) -> Response:
     edge: Edge = request.app.state.edge
     conversation_id = request.path_params["id"]
@@ -87,6 +84,6 @@ def _merged(pages: list[dict[str, Any]], limit: int) -> dict[str, Any]:
         "object": "list",
         "data": kept,
         "has_more": len(data) > limit or any(page["has_more"] for page in pages),
-        "first_id": kept[0]["id"] if kept else None,
-        "last_id": kept[-1]["id"] if kept else None,
+        "first_id": kept[0]["id"] if kept else "",
+        "last_id": kept[-1]["id"] if kept else "",
     }

@@ -1,4 +1,4 @@
-"""`limit`, `after` and `order` of list requests."""
+"""`limit`, `after`, `order` and `include` in queries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from gateway.edge.schema.responses import check_include
 from gateway.edge.schema.sampling import fail
 
 MAX_LIMIT = 100
@@ -24,3 +25,10 @@ def read_page(request: Request, *, order: str | None = None) -> dict[str, Any]:
         if page["order"] not in ("asc", "desc"):
             raise fail("order", f"must be 'asc' or 'desc', not {page['order'][:40]!r}.")
     return page
+
+
+def read_include(request: Request) -> frozenset[str]:
+    """Return what the query wants included. Raises InvalidRequestError for what nobody could include."""
+    include = [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]
+    check_include(include)
+    return frozenset(include)

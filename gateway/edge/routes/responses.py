@@ -14,11 +14,11 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
-from gateway.edge.routes.paging import read_page
+from gateway.edge.routes.paging import read_include, read_page
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
-from gateway.edge.schema.responses import ResponsesRequest, check_include, translate_responses
+from gateway.edge.schema.responses import ResponsesRequest, translate_responses
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.schema.sampling import fail
 from gateway.edge.screening import screen
@@ -52,7 +52,7 @@ async def create_response(request: Request) -> ASGIApp:
 async def get_response(request: Request) -> Response:
     """Return a stored response, or one that is being made; as the stream of its events if that is asked for."""
     edge: Edge = request.app.state.edge
-    check_include([*request.query_params.getlist("include"), *request.query_params.getlist("include[]")])
+    read_include(request)
     after = _starting_after(request)
     found = await _found(request)
     if after is None:
@@ -91,6 +91,7 @@ async def delete_response(request: Request) -> Response:
 
 async def list_input_items(request: Request) -> Response:
     """Return the items that went into a stored response."""
+    read_include(request)
     return json_response(await _ask(request, "list_input_items", **read_page(request, order="desc")))
 
 

@@ -14,6 +14,12 @@ class CreateConversation(msgspec.Struct, kw_only=True):
     items: list[Item] | None = None
 
 
+class CreateItems(msgspec.Struct, kw_only=True):
+    """Items that are put behind a conversation."""
+
+    items: list[Item]
+
+
 class UpdateConversation(msgspec.Struct, kw_only=True):
     """New metadata of a conversation."""
 
