@@ -20,10 +20,10 @@ from wire.bus.route import Route
 from wire.bus.scripts import Script
 from wire.topics import PREFIX
 
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 200_000  # about 60 MB
 MAX_NOTES = 100_000  # beyond, replicas' notes are dropped: no edge has looked for long
 PATIENCE_S = 60.0  # an edge has so long to write what a replica has noted
-_SEEN_MS = 6 * 3_600_000  # longer than any request lives
+_SEEN_MS = 2 * 3_600_000  # longer than any request lives, one of the background too
 _PAGE = 500
 
 _ENTRIES, _NOTES = f"{PREFIX}:{{ledger}}:entries", f"{PREFIX}:{{ledger}}:notes"
