@@ -59,7 +59,6 @@ OPERATIONS: dict[str, Operation] = {
     "count_tokens": Operation(MessagesRequest, answers.CountedTokens),
     "tokenize": Operation(TokenizeRequest, answers.Tokenized),
     "detokenize": Operation(DetokenizeRequest, answers.Detokenized),
-    "create_moderation": Operation(ModerationRequest, answers.Moderation),
     "control_request": Operation(ControlRequest, answers.Stored),
     "list_models": Operation(None, answers.ModelList),
     "get_model": Operation(None, answers.ModelObject),

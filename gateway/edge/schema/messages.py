@@ -1,7 +1,6 @@
 """POST /v1/messages, inwards: Anthropic's body -> wire.messages.Request.
 
-A user message that holds tool results becomes a tool message for each of them. Without `thinking` there is none, as
-this dialect has it.
+Without `thinking` there is none, as this dialect has it.
 """
 
 from __future__ import annotations
@@ -11,38 +10,18 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.anthropic_content import AnthropicMessage, Block, text_blocks, translate_content
 from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
 from wire.errors import InvalidRequestError
-from wire.messages import ChatMessage, Request, SamplingParams, ToolCall
+from wire.messages import Request, SamplingParams
 from wire.model_card import ModelCard
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 _THINKING = ("enabled", "disabled", "adaptive", "between_tools")
-
-
-class Block(msgspec.Struct, kw_only=True):
-    """One block of a message's content."""
-
-    type: str
-    text: str | None = None
-    thinking: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
-    content: str | list[Block] | None = None
-
-
-class AnthropicMessage(msgspec.Struct, kw_only=True):
-    """One message."""
-
-    role: str
-    content: str | list[Block]
 
 
 class Thinking(msgspec.Struct, kw_only=True):
@@ -102,7 +81,9 @@ def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool
         raise fail("max_tokens", "is missing.")
     _refuse_unsupported(body)
     check_number(body.messages)
-    messages = [found for at, message in enumerate(body.messages) for found in _translate(message, f"messages[{at}]")]
+    messages = [
+        found for at, message in enumerate(body.messages) for found in translate_content(message, f"messages[{at}]")
+    ]
     check_number(messages)
     if messages[-1].role == "assistant":
         raise fail("messages", "the last one must be the user's; an answer that was begun cannot be continued.")
@@ -112,7 +93,7 @@ def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool
     return Request(
         model=card.name,
         messages=tuple(messages),
-        instructions=_text(body.system, "system") if body.system else None,
+        instructions=text_blocks(body.system, "system") if body.system else None,
         tools=tools.tools,
         parallel_tool_calls=tools.parallel,
         sampling=tools.bind(_sampling(body, card)),
@@ -184,68 +165,3 @@ def _choice(choice: ToolChoice) -> Any:
     if choice.type not in words:
         raise fail("tool_choice.type", f"must be one of auto, any, tool, none, not {choice.type[:40]!r}.")
     return words[choice.type]
-
-
-def _translate(message: AnthropicMessage, where: str) -> list[ChatMessage]:
-    """Return the messages that one of Anthropic's holds, in the order of its blocks."""
-    if message.role == "assistant":
-        return [_assistant(message, where)]
-    if message.role != "user":
-        raise fail(f"{where}.role", f"must be user or assistant, not {message.role[:40]!r}.")
-    if isinstance(message.content, str):
-        return [ChatMessage(role="user", content=message.content)]
-    found: list[ChatMessage] = []
-    texts: list[str] = []
-    for at, block in enumerate(message.content):
-        place = f"{where}.content[{at}]"
-        if block.type != "tool_result":
-            texts.append(_text([block], place, at=""))
-            continue
-        if texts:
-            found.append(ChatMessage(role="user", content="\n".join(texts)))
-            texts = []
-        if not block.tool_use_id:
-            raise fail(f"{place}.tool_use_id", "is missing.")
-        result = _text(block.content or "", f"{place}.content")
-        found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
-    if texts:
-        found.append(ChatMessage(role="user", content="\n".join(texts)))
-    return found
-
-
-def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:
-    if isinstance(message.content, str):
-        return ChatMessage(role="assistant", content=message.content)
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
-    for at, block in enumerate(message.content):
-        place = f"{where}.content[{at}]"
-        if block.type == "thinking":
-            thoughts.append(block.thinking or "")
-        elif block.type == "tool_use":
-            if not block.id or not block.name:
-                raise fail(f"{place}.{'name' if block.id else 'id'}", "is missing.")
-            check_depth(block.input, f"{place}.input")
-            arguments = msgspec.json.encode(block.input or {}).decode()
-            calls.append(ToolCall(id=block.id, name=block.name, arguments=arguments))
-        elif block.type != "redacted_thinking":  # what it holds is known to its author only
-            texts.append(_text([block], place, at=""))
-    return ChatMessage(
-        role="assistant", content="\n".join(texts), reasoning="\n".join(thoughts), tool_calls=tuple(calls)
-    )
-
-
-def _text(content: str | list[Block], where: str, *, at: str = "[{}]") -> str:
-    """Join text blocks. Raises InvalidRequestError naming the block that is no text."""
-    if isinstance(content, str):
-        return content
-    texts: list[str] = []
-    for number, block in enumerate(content):
-        place = where + at.format(number)
-        if block.type != "text":
-            raise fail(place, f"a block of type {block.type[:40]!r} is not supported here.")
-        if block.text is None:
-            raise fail(f"{place}.text", "is missing.")
-        texts.append(block.text)
-    return "\n".join(texts)

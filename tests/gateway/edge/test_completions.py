@@ -8,7 +8,6 @@ import anyio
 import httpx
 import msgspec
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 from tests.gateway.edge.asks import lines_until, still_serves
 from tests.gateway.edge.sse import read
@@ -288,29 +287,3 @@ async def test_usage_may_come_with_every_chunk(ring: Ring) -> None:
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts) and counts[-1] == 3
     assert all(chunk["usage"]["prompt_tokens"] == 2 for chunk in chunks)
-
-
-async def test_openais_client_reads_completions(ring: Ring) -> None:
-    ring.replica.play(*say("hello", " world"))
-    async with ring.openai() as client:
-        answer = await client.completions.create(model="tiny", prompt=["ab", "c"], echo=True, logprobs=1)
-        assert [choice.text for choice in answer.choices] == ["abhello world", "chello world"]
-        assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.tokens[:2] == ["a", "b"]
-        stream = await client.completions.create(model="tiny", prompt="ab", stream=True)
-        assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello world"
-        with pytest.raises(BadRequestError) as refused:
-            await client.completions.create(model="tiny", prompt="ab", suffix="end")
-        assert refused.value.param == "suffix"
-
-
-async def test_openais_blocking_client_reads_completions(ring: Ring) -> None:
-    ring.replica.play(*say("hello", " world"))
-
-    def ask(client: OpenAI | AsyncOpenAI) -> list[str]:
-        assert isinstance(client, OpenAI)
-        whole = client.completions.create(model="tiny", prompt=[97, 98])
-        stream = client.completions.create(model="tiny", prompt="ab", stream=True)
-        return [whole.choices[0].text, "".join(chunk.choices[0].text for chunk in stream)]
-
-    with OpenAI(base_url=f"{ring.url}/v1", api_key="none", max_retries=0) as client:
-        assert await anyio.to_thread.run_sync(ask, client) == ["hello world", "hello world"]

@@ -13,6 +13,7 @@ from tests.gateway.edge.sse import Stream, read
 from tests.gateway.edge.test_openapi import DOCUMENT, answer_schema, validator
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Script, say
+from tests.tiny_model import write_tiny_model
 from wire.errors import InternalError
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,31 @@ async def test_a_broken_body_is_400_in_the_dialects_shape(ring: Ring) -> None:
             assert response.status_code == 400, (path, body[:40], response.text)
             validator(answer_schema(path, "post", 400)).validate(response.json())
     await still_serves(ring)
+
+
+ALTERNATING = (
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate.') }}{% endif %}{{ message['content'] }}{% endfor %}"
+)
+
+
+async def test_an_order_that_the_template_refuses_is_400_without_its_source(
+    make_ring: MakeRing, tmp_path: Path
+) -> None:
+    model = write_tiny_model(tmp_path / "tiny")
+    (model / "chat_template.jinja").write_text(ALTERNATING)
+    user, assistant, system = ({"role": role, "content": "x"} for role in ("user", "assistant", "system"))
+    async with make_ring(model_path=model) as ring:
+        for messages in ([system, user], [user, user], [assistant, user]):
+            response = await ring.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages})
+            error = response.json()["error"]
+            assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", "messages")
+            assert "Roles must alternate." in error["message"] and "loop.index0" not in error["message"]
+        for stream in (False, True):
+            body = {**ASKS["/v1/messages"], "messages": [user, user], "stream": stream}
+            response = await ring.http.post("/v1/messages", json=body)
+            assert (response.status_code, response.json()["type"]) == (400, "error")
+        await still_serves(ring)
 
 
 def said(path: str, body: str) -> tuple[str, bool]:

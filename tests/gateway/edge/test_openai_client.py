@@ -155,3 +155,28 @@ async def test_leaving_a_stream_early_cancels(ring: Ring, client: AsyncOpenAI) -
     await stream.close()
     await ring.replica.cancelled()
     await ring.until_idle()
+
+
+async def test_openais_client_reads_completions(ring: Ring) -> None:
+    ring.replica.play(*say("hello", " world"))
+    async with ring.openai() as client:
+        answer = await client.completions.create(model="tiny", prompt=["ab", "c"], echo=True, logprobs=1)
+        assert [choice.text for choice in answer.choices] == ["abhello world", "chello world"]
+        assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.tokens[:2] == ["a", "b"]
+        stream = await client.completions.create(model="tiny", prompt="ab", stream=True)
+        assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello world"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model="tiny", prompt="ab", suffix="end")
+        assert refused.value.param == "suffix"
+
+
+async def test_openais_blocking_client_reads_completions(ring: Ring) -> None:
+    ring.replica.play(*say("hello", " world"))
+
+    def ask(client: OpenAI) -> list[str]:
+        whole = client.completions.create(model="tiny", prompt=[97, 98])
+        stream = client.completions.create(model="tiny", prompt="ab", stream=True)
+        return [whole.choices[0].text, "".join(chunk.choices[0].text for chunk in stream)]
+
+    with OpenAI(base_url=f"{ring.url}/v1", api_key="none", max_retries=0) as client:
+        assert await anyio.to_thread.run_sync(ask, client) == ["hello world", "hello world"]

@@ -1,0 +1,99 @@
+"""Messages in Anthropic's shape: content blocks, inwards.
+
+A user message that holds tool results becomes a tool message for each of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.sampling import fail
+from wire.messages import ChatMessage, ToolCall
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """One block of a message's content."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+
+
+class AnthropicMessage(msgspec.Struct, kw_only=True):
+    """One message."""
+
+    role: str
+    content: str | list[Block]
+
+
+def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage]:
+    """Return the messages that one of Anthropic's holds, in the order of its blocks."""
+    if message.role == "assistant":
+        return [_assistant(message, where)]
+    if message.role != "user":
+        raise fail(f"{where}.role", f"must be user or assistant, not {message.role[:40]!r}.")
+    if isinstance(message.content, str):
+        return [ChatMessage(role="user", content=message.content)]
+    found: list[ChatMessage] = []
+    texts: list[str] = []
+    for at, block in enumerate(message.content):
+        place = f"{where}.content[{at}]"
+        if block.type != "tool_result":
+            texts.append(text_blocks([block], place, at=""))
+            continue
+        if texts:
+            found.append(ChatMessage(role="user", content="\n".join(texts)))
+            texts = []
+        if not block.tool_use_id:
+            raise fail(f"{place}.tool_use_id", "is missing.")
+        result = text_blocks(block.content or "", f"{place}.content")
+        found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
+    if texts:
+        found.append(ChatMessage(role="user", content="\n".join(texts)))
+    return found
+
+
+def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:
+    if isinstance(message.content, str):
+        return ChatMessage(role="assistant", content=message.content)
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for at, block in enumerate(message.content):
+        place = f"{where}.content[{at}]"
+        if block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type == "tool_use":
+            if not block.id or not block.name:
+                raise fail(f"{place}.{'name' if block.id else 'id'}", "is missing.")
+            check_depth(block.input, f"{place}.input")
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            calls.append(ToolCall(id=block.id, name=block.name, arguments=arguments))
+        elif block.type != "redacted_thinking":  # what it holds is known to its author only
+            texts.append(text_blocks([block], place, at=""))
+    return ChatMessage(
+        role="assistant", content="\n".join(texts), reasoning="\n".join(thoughts), tool_calls=tuple(calls)
+    )
+
+
+def text_blocks(content: str | list[Block], where: str, *, at: str = "[{}]") -> str:
+    """Join text blocks. Raises InvalidRequestError naming the block that is no text."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for number, block in enumerate(content):
+        place = where + at.format(number)
+        if block.type != "text":
+            raise fail(place, f"a block of type {block.type[:40]!r} is not supported here.")
+        if block.text is None:
+            raise fail(f"{place}.text", "is missing.")
+        texts.append(block.text)
+    return "\n".join(texts)
