@@ -2,7 +2,8 @@
 
 An explicit budget wins over an effort (see effort.py). A model whose template knows thinking uses its own way. Any
 other thinks only when asked to, by a scaffold: an instruction in the system message, and an assistant turn that is
-opened inside a think block.
+opened inside a think block. Such a model does not know that it must close the block: where it ends its turn in it, it
+is made to go on with the answer.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def plan(
         close_tag=thinking.close_tag.encode(),
         close_ids=tuple(encode(thinking.closing(table.bridge if tokens != 0 else ""))),
         landing=min((tokens or 0) // _LANDING_SHARE, _LANDING_MAX) if lands else 0,
-        landing_ids=tuple(encode(thinking.landing)) if lands else (),
+        landing_ids=tuple(encode(thinking.landing)) if lands or thinking.scaffold else (),
+        closes_at_stop=thinking.scaffold,
     )
 
 

@@ -170,7 +170,8 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     matched on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the
     engine forces when the budget is spent (a bridging sentence and the tag). In the last `landing` tokens of the budget
     the first of `landing_ids`, the tag alone, is made likelier where a sentence has ended; when it is drawn there, the
-    others follow. 0 or no ids: no soft landing.
+    others follow. 0 or no ids: no soft landing. `closes_at_stop`: a model that ends its turn while it thinks has
+    thought enough; `landing_ids` take the place of its end token, and the answer follows.
     """
 
     budget: int | None = None
@@ -180,6 +181,7 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     close_ids: tuple[int, ...] = ()
     landing: int = 0
     landing_ids: tuple[int, ...] = ()
+    closes_at_stop: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

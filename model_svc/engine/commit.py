@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
-from model_svc.engine.reasoning import phase_marks
+from model_svc.engine.reasoning import ReasoningTracker, phase_marks
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence, Status
 from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk, TokenLogprob
@@ -112,16 +112,25 @@ class Committer:
     def _read(self, seq: Sequence, token_id: int) -> str | None:
         """Apply the stop rule and the think budget to the newest token; returns the finish reason, if it is one."""
         stop, tracker = seq.stop, seq.reasoning
+        grammar = seq.grammar
         if token_id in stop.stop_ids and seq.num_output_tokens > stop.min_tokens:
+            if tracker is not None and tracker.stop_closes and token_id in stop.own_ids:
+                reason = self._close_at_stop(seq, tracker)
+                return reason if grammar is None else self._follow(seq, grammar, reason)
             seq.stop_token = True
             if tracker is not None:
                 tracker.stop_token()
             return "stop"
-        grammar = seq.grammar
         if grammar is not None and not grammar.take(token_id):
             return "error"
         reason = self._think(seq, token_id)
         return reason if grammar is None else self._follow(seq, grammar, reason)
+
+    def _close_at_stop(self, seq: Sequence, tracker: ReasoningTracker) -> str | None:
+        """Put the close tag where the model wanted to end, so that an answer follows its thoughts."""
+        seq.take_back()
+        tracker.land(self._put(seq, tracker.stop_closes), "model")
+        return "length" if seq.num_output_tokens >= seq.stop.max_tokens else None
 
     def _think(self, seq: Sequence, token_id: int) -> str | None:
         stop, tracker = seq.stop, seq.reasoning

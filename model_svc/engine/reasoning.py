@@ -117,11 +117,17 @@ class ReasoningTracker:
             return None
         return self._plan.landing_ids[1:]
 
-    def land(self, rest: Sequence[int]) -> None:
+    def land(self, rest: Sequence[int], ended_by: str = "budget") -> None:
         """Read the rest of the close tag, put there by us; it is found by its bytes like any other."""
         for token_id in rest:
             self.feed(token_id)
-        self.ended_by = "budget"
+        self.ended_by = ended_by
+
+    @property
+    def stop_closes(self) -> tuple[int, ...]:
+        """The ids that take the place of the model's end token here; none: the end token ends the answer."""
+        owed = self._plan.closes_at_stop and self.phase == REASONING and self.ended_by is None
+        return self._plan.landing_ids if owed else ()
 
     def _landing_progress(self, num_pending: int) -> float:
         """Return how much of the last stretch the draw after the pending ones has used up: 0 outside, 1 at its end."""

@@ -133,6 +133,13 @@ class Sequence:
         self.token_ids.append(token_id)
         self.num_output_tokens += 1
 
+    def take_back(self) -> None:
+        """Undo the newest `append`; what is put in its place goes by `jump`."""
+        self.token_ids.pop()
+        self.num_output_tokens -= 1
+        if self.logprobs:
+            self.logprobs.pop()
+
     def jump(self, token_ids: tuple[int, ...]) -> None:
         """Add tokens that need no draw: the next step computes them all at once, what is in flight for here is void."""
         self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))  # beyond lie void draws

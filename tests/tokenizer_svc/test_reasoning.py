@@ -73,6 +73,7 @@ def test_the_scaffold_instructs_and_opens_the_think_block(chatml: PromptBuilder,
         close_ids=tuple(chatml._encoder.encode_template_text("\n</think>\n\n")),
         landing=min(budget // 4, 96),
         landing_ids=tuple(chatml._encoder.encode_template_text("</think>\n\n")),
+        closes_at_stop=True,
     )
 
 

@@ -325,3 +325,55 @@ def test_a_chunk_tells_where_the_client_ended_thinking() -> None:
     driver.engine.end_reasoning("r")
     driver.run()
     assert [chunk.closed_at for chunk in driver.chunks if chunk.closed_at >= 0] == [5]
+
+
+SCAFFOLD = ReasoningPlan(starts_open=True, close_ids=CLOSE, landing_ids=LAND, closes_at_stop=True)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+class TestAnEndInsideAThinkBlockOfAScaffold:
+    """A model that was only told to think ends its turn without closing the block: the answer is still owed."""
+
+    def run(self, depth: int, *pieces: int, **ask: object) -> Driver:
+        driver = Driver(scripted_reply(*pieces), depth=depth)
+        driver.ask("r", [1, 2, 3], **{"reasoning": SCAFFOLD, "max_tokens": 40, **ask})  # type: ignore[arg-type]
+        driver.run()
+        return driver
+
+    def test_the_close_tag_takes_the_place_of_the_end(self, depth: int) -> None:
+        driver = self.run(depth, *b"hm.", EOS, *b"........yes", EOS)
+        answer = driver.received["r", 0].answer
+        assert bytes(answer.token_ids[:-1]) == b"hm.</think>\nyes"
+        assert (answer.finish_reason, answer.num_reasoning_tokens, answer.ended_by) == ("stop", 3, "model")
+        assert answer.token_ids[-1] == EOS
+
+    def test_an_answer_that_ends_has_ended(self, depth: int) -> None:
+        driver = self.run(depth, *b"hm</think>yes<think>no", EOS)
+        assert driver.reason("r") == "stop"
+        assert bytes(driver.ids("r")[:-1]) == b"hm</think>yes<think>no"
+
+    def test_a_stop_id_of_the_client_stops(self, depth: int) -> None:
+        driver = self.run(depth, *b"hm", 299, *b"yes", EOS, stop_token_ids=(299,))
+        assert driver.ids("r") == [*b"hm", 299]
+
+    def test_half_a_tag_before_the_end_is_thinking(self, depth: int) -> None:
+        driver = self.run(depth, *b"a</", EOS, *b"........yes", EOS, logprobs=1)
+        answer = driver.received["r", 0].answer
+        assert bytes(answer.token_ids[:-1]) == b"a</</think>\nyes"
+        assert answer.num_reasoning_tokens == 3
+
+    def test_max_tokens_still_counts(self, depth: int) -> None:
+        driver = self.run(depth, *b"hm.", EOS, *b"........yes", EOS, max_tokens=6)
+        assert bytes(driver.ids("r")) == b"hm.</t"
+        assert driver.reason("r") == "length"
+
+    def test_a_move_at_any_point_changes_nothing(self, depth: int) -> None:
+        pieces = (*b"hm.", EOS, *b"........yes", EOS)
+        whole = self.run(depth, *pieces).received["r", 0].answer
+        for kept in range(len(whole.token_ids)):
+            if 3 < kept < 12:
+                continue  # cut within the tag, the rest of it is the model's to say, and this script does not
+            moved = self.run(depth, *pieces, attempt=1, checkpoint={0: whole.token_ids[:kept]}).received["r", 0].answer
+            assert (moved.token_ids, moved.num_reasoning_tokens, moved.ended_by) == (
+                whole.token_ids, whole.num_reasoning_tokens, whole.ended_by,
+            )  # fmt: skip
