@@ -13,7 +13,7 @@ from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.open_requests import OpenRequest, OpenRequests
-from model_svc.outbox import Outbox
+from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.usage import note_usage
@@ -26,7 +26,7 @@ from wire.errors import (
     InternalError,
     RequestCancelledError,
 )
-from wire.messages import Cancel, EndReasoning, Job, ReportBlocks, Resubscribe
+from wire.messages import Cancel, EndReasoning, Failure, Job, ReportBlocks, Resubscribe
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Replica:
                 case EndReasoning():
                     await self._link.send(CloseThinking(request_id=message.request_id))
                 case Resubscribe():
-                    self._resubscribe(message)
+                    await self._resubscribe(message)
                 case ReportBlocks():
                     await self._link.send(ReportNames())
                 case _:
@@ -115,16 +115,33 @@ class Replica:
             request.cancelled = request.cancelled or cancel.choice is None
         await self._link.send(CancelSequences(request_id=cancel.request_id, choice=cancel.choice))
 
-    def _resubscribe(self, message: Resubscribe) -> None:
+    async def _resubscribe(self, message: Resubscribe) -> None:
         request = self.requests.get(message.request_id)
         if request is None:
             log.info("nothing is kept of request %s", message.request_id)
+            await self._tell_unknown(message)
             return
         request.edge = message.edge
         choice = request.logs.get(message.choice)
         if choice is not None:
             choice.rewind(message.from_index)
             self._outbox.put(0, request)
+
+    async def _tell_unknown(self, message: Resubscribe) -> None:
+        """End a request whose tokens nobody has any more: its client would wait for them until its deadline."""
+        if message.attempt < 0:
+            return
+        failure = Failure(
+            request_id=message.request_id,
+            attempt=message.attempt,
+            code=errors.UnavailableError.code,
+            message="The tokens of this request are not kept any more.",
+            desk="model",
+        )
+        try:
+            await self._bus.send(message.edge, failure, maxlen=EDGE_MAXLEN)
+        except HeadraceError as error:  # it asks again
+            log.warning("%s was not told: %r", message.edge, error)
 
     async def _serve(self, delivery: Delivery) -> None:
         """See one job through: to the engine, and at its end off the stream."""

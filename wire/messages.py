@@ -328,12 +328,17 @@ class EndReasoning(Message, frozen=True, kw_only=True):
 
 
 class Resubscribe(Message, frozen=True, kw_only=True):
-    """Edge -> replica: send this request's tokens again from `from_index` on, to `edge` from now on."""
+    """Edge -> replica: send this request's tokens again from `from_index` on, to `edge` from now on.
+
+    A replica that knows nothing of the request says so with a Failure of this `attempt`; -1: it stays silent, for it
+    may be about to get the job.
+    """
 
     request_id: str
     edge: str
     choice: int = 0
     from_index: int = 0
+    attempt: int = -1
 
 
 class Failure(Message, frozen=True, kw_only=True):

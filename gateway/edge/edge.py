@@ -335,7 +335,13 @@ class Edge:
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()
-        message = Resubscribe(request_id=gap.request_id, edge=self.inbox, choice=gap.choice, from_index=gap.from_index)
+        message = Resubscribe(
+            request_id=gap.request_id,
+            edge=self.inbox,
+            choice=gap.choice,
+            from_index=gap.from_index,
+            attempt=gap.attempt,
+        )
         try:
             await self.bus.send(topics.control(gap.replica_id), message, maxlen=CONTROL_MAXLEN)
         except HeadraceError as error:

@@ -1,8 +1,8 @@
 """The in-flight table: what came for each running request and was not yet taken by its HTTP answer.
 
 Text is never dropped: tokens of an old attempt are fenced off, repeats are cut by their index, a gap is asked for.
-A client that falls too far behind loses its own request (an error), never tokens in the middle, and nobody waits for
-it: the reader of the inbox only appends.
+What waits for a client that reads slowly is joined; one that falls too far behind all the same loses its own request
+(an error), never tokens in the middle, and nobody waits for it: the reader of the inbox only appends.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from time import monotonic, time
 import anyio
 import msgspec
 
+from gateway.edge.joining import joined
 from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError, RequestCancelledError
 from wire.messages import Failure, PhaseMark, TokenBatch, TokenChunk
 
 _ASK_AGAIN_S = 0.5
+_JOIN_FROM = 64  # chunks; a client that keeps up has one or two waiting
 _LOOK_S = 0.1  # how late a passed deadline may be noticed
 
 
@@ -29,6 +31,7 @@ class Gap(msgspec.Struct, frozen=True):
     replica_id: str
     choice: int
     from_index: int
+    attempt: int = -1
 
 
 class Bell:
@@ -64,6 +67,7 @@ class Flight:
         self.taken_over = False
         self._max_pending_tokens = max_pending_tokens
         self._pending: list[TokenChunk] = []
+        self._join_at = _JOIN_FROM
         self._next_index: dict[int, int] = {}
         self._finished: set[int] = set()
         self._asked_at: dict[int, float] = {}
@@ -101,6 +105,7 @@ class Flight:
         await self._bell.wait_until(lambda: self.is_ready)
         if self._pending:
             chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
+            self._join_at = _JOIN_FROM
             return chunks
         assert self._failure is not None
         raise self._failure
@@ -145,6 +150,9 @@ class Flight:
         if chunk.finish_reason is not None:
             self._finished.add(chunk.choice)
         self._pending.append(chunk)
+        if len(self._pending) >= self._join_at:
+            self._pending = joined(self._pending)
+            self._join_at = max(_JOIN_FROM, 2 * len(self._pending))  # so that each token is moved a few times at most
         self.num_pending_tokens += len(chunk.token_ids)
         if self.num_pending_tokens > self._max_pending_tokens:
             self._failure = OverloadedError("The client reads too slowly: its answer does not fit the buffer any more.")
@@ -155,7 +163,7 @@ class Flight:
         if now - self._asked_at.get(chunk.choice, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
             return None
         self._asked_at[chunk.choice] = now
-        return Gap(self.request_id, replica_id, chunk.choice, expected)
+        return Gap(self.request_id, replica_id, chunk.choice, expected, chunk.attempt)
 
 
 class InFlight:

@@ -31,7 +31,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_choices: int = 16
     max_prompts: int = 64
     max_body_bytes: int = 8 * 1024 * 1024
-    max_pending_tokens: int = 16_384
+    max_pending_tokens: int = 65_536
     request_timeout_s: float = 600.0
     max_wait_s: float = 0.0
     background_timeout_s: float = 3600.0

@@ -21,6 +21,7 @@ from wire.messages import (
     BlocksStored,
     Cancel,
     EndReasoning,
+    Failure,
     Prompt,
     ReasoningPlan,
     ReportBlocks,
@@ -161,6 +162,17 @@ async def test_thinking_ends_when_the_client_says_so(bus: Bus, bus_url: str, tmp
     last = home.chunks[-1]
     assert last.reasoning_ended_by == "client"
     assert last.num_reasoning_tokens == home.answer("r").index(END_THINK)
+
+
+async def test_whoever_asks_for_tokens_that_nobody_keeps_hears_so(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, ENDLESS)
+    other = topics.edge("other")
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        await home.command(Resubscribe(request_id="gone", edge=other, from_index=2, attempt=1))
+        with anyio.fail_after(10):
+            message = await anext(bus.inbox(other))
+    assert isinstance(message, Failure)
+    assert (message.request_id, message.attempt, message.code) == ("gone", 1, "unavailable")
 
 
 @pytest.mark.parametrize("running", [True, False])

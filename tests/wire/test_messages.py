@@ -116,7 +116,7 @@ EXAMPLES: list[Any] = [
     ),
     Cancel(request_id="r", attempt=1, choice=2),
     EndReasoning(request_id="r"),
-    Resubscribe(request_id="r", edge="hr:edge:e", choice=1, from_index=7),
+    Resubscribe(request_id="r", edge="hr:edge:e", choice=1, from_index=7, attempt=2),
     Failure(request_id="r", attempt=1, code="overloaded", message="full", param="model", desk="edge"),
     TokenBatch(replica_id="m-a-1", step=9, chunks=(CHUNK,)),
     Embeddings(request_id="r", attempt=1, index=2, dimensions=1, vectors=b"\0\0\x80?", num_tokens=3),
@@ -168,8 +168,8 @@ GOLDEN = {
     "Cancel": ("84a474797065a643616e63656caa726571756573745f6964a172a7617474656d707401a663686f69636502"),
     "EndReasoning": ("82a474797065ac456e64526561736f6e696e67aa726571756573745f6964a172"),
     "Resubscribe": (
-        "85a474797065ab5265737562736372696265aa726571756573745f6964a172a465646765a968723a656467653a65a663686f"
-        "69636501aa66726f6d5f696e64657807"
+        "86a474797065ab5265737562736372696265aa726571756573745f6964a172a465646765a968723a656467653a65a663686f"
+        "69636501aa66726f6d5f696e64657807a7617474656d707402"
     ),
     "Failure": (
         "87a474797065a74661696c757265aa726571756573745f6964a172a7617474656d707401a4636f6465aa6f7665726c6f6164"

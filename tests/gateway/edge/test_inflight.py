@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.edge.inflight import Flight, InFlight, without_first
+from gateway.edge.joining import MOST_TOKENS
 from tests.gateway.edge.asks import streamed, whole
 from tests.ring import Ring
 from tests.scripted_replica import say
@@ -104,6 +105,26 @@ async def test_a_full_buffer_ends_the_request_after_what_it_holds() -> None:
     assert await taken(opened) == [0, 1, 2, 3]
     with pytest.raises(OverloadedError):
         await opened.take()
+
+
+async def test_what_waits_for_a_slow_client_is_joined_and_complete() -> None:
+    opened = flight(max_pending_tokens=10_000)
+    for index in range(2_000):
+        opened.offer(chunk(index, index), "replica")
+        opened.offer(chunk(index, -index, choice=1), "replica")
+    assert len(opened.peek()) < 500
+    pieces = await opened.take()
+    assert [token for piece in pieces if piece.choice == 0 for token in piece.token_ids] == list(range(2_000))
+    assert [token for piece in pieces if piece.choice == 1 for token in piece.token_ids] == [-n for n in range(2_000)]
+    assert max(len(piece.token_ids) for piece in pieces) <= MOST_TOKENS
+
+
+async def test_a_gap_is_asked_for_with_the_attempt_it_belongs_to() -> None:
+    opened = flight()
+    opened.offer(chunk(0, 1, attempt=2), "replica")
+    gap = opened.offer(chunk(5, 6, attempt=2), "replica")
+    assert gap is not None
+    assert (gap.from_index, gap.attempt) == (1, 2)
 
 
 async def test_choices_are_counted_apart() -> None:
