@@ -48,7 +48,7 @@ def build_app(edge: Edge) -> ASGIApp:
                 allow_origins=settings.cors_origins,
                 allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=["authorization", "content-type", "x-request-id", "x-api-key"],
-                expose_headers=["x-request-id", "server-timing", "retry-after", *RATE_HEADERS],
+                expose_headers=["x-request-id", "x-headrace-warning", "server-timing", "retry-after", *RATE_HEADERS],
             )
         )
     if edge.accounts.keyring is not None:

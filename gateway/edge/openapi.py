@@ -54,7 +54,7 @@ OPERATIONS: dict[str, Operation] = {
     "get_item": Operation(),
     "delete_item": Operation(None, answers.Stored),
     "create_embeddings": Operation(EmbeddingRequest),
-    "create_moderation": Operation(ModerationRequest),
+    "create_moderation": Operation(ModerationRequest, answers.Moderation),
     "create_message": Operation(MessagesRequest, answers.AnthropicAnswer, streams=True),
     "count_tokens": Operation(MessagesRequest, answers.CountedTokens),
     "tokenize": Operation(TokenizeRequest, answers.Tokenized),

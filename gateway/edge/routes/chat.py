@@ -9,7 +9,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import tenant_of
 from gateway.edge.places import Place, parse_place
 from gateway.edge.resumable import Resumable
-from gateway.edge.schema.body import read_as
+from gateway.edge.schema.body import read_as, warn
 from gateway.edge.schema.chat import ChatRequest, translate_chat
 from gateway.edge.schema.chat_reply import ChatReply
 from gateway.edge.screening import screen
@@ -21,6 +21,8 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     """Answer a chat request, as a stream or whole, or go on with a stream."""
     edge: Edge = request.app.state.edge
     body = await read_as(request, ChatRequest, edge.settings.max_body_bytes)
+    if body.store:
+        warn(request, "store: chat completions are not kept, responses are")
     model = edge.model(body.model)
     wanted = translate_chat(body, model.card, max_choices=edge.settings.max_choices)
     came_from = request.headers.get("last-event-id")

@@ -59,8 +59,14 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     check = anyio.to_thread.run_sync(check_unknown, raw, known) if len(raw) > _BIG else None
     ignored = await check if check is not None else check_unknown(raw, known)
     if ignored:
-        request.scope[WARNINGS] = warning(ignored)
+        warn(request, warning(ignored))
     return body
+
+
+def warn(request: Request, text: str) -> None:
+    """Say something in a header of the answer."""
+    said = request.scope.get(WARNINGS)
+    request.scope[WARNINGS] = f"{said}; {text}" if said else text
 
 
 async def decode_body(raw: bytes, cls: type[T]) -> T:

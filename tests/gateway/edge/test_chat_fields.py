@@ -31,6 +31,15 @@ async def test_harmless_unknown_fields_are_ignored_and_named_in_a_header(ring: R
     assert WARNING not in (await ring.http.post(CHAT, json={**ASK, "user": "me", "metadata": {"a": "b"}})).headers
 
 
+async def test_who_wants_a_chat_completion_stored_is_told_that_it_is_not(ring: Ring) -> None:
+    for store, said in (
+        (True, "ignored fields: x; store: chat completions are not kept, responses are"),
+        (False, None),
+    ):
+        response = await ring.http.post(CHAT, json={**ASK, "store": store, **({"x": 1} if store else {})})
+        assert response.headers.get(WARNING) == said
+
+
 async def test_names_that_cannot_stand_in_a_header_do_not(ring: Ring) -> None:
     odd = {"a\r\nSet-Cookie: x": 1, "é": 1, "": 1, "n" * 500: 1, **{f"f{n}": 1 for n in range(40)}}
     header = (await ring.http.post(CHAT, json={**ASK, **odd})).headers[WARNING]
