@@ -7,7 +7,6 @@ policy's order always goes on; alone it fits the pool (admission saw to that), s
 
 from __future__ import annotations
 
-from array import array
 from bisect import insort
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +18,7 @@ from model_svc.engine.fair_share import FairShare
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.sequence import Sequence, Status
+from model_svc.engine.share import share_of
 
 _KEY = attrgetter("key")
 
@@ -256,59 +256,13 @@ class Scheduler:
 
     def _plan(self, seq: Sequence, num_tokens: int) -> None:
         """Add a sequence's share to the step that is being planned."""
-        start = seq.num_computed_tokens
-        end = start + num_tokens
-        num_known = len(seq.token_ids)
-        pending = seq.num_pending
-        if pending:
-            packed = b""  # the runner feeds back what it drew
-        elif num_tokens == 1:
-            packed = seq.token_ids[start].to_bytes(4, "little")
-        else:
-            packed = array("i", seq.token_ids[start:end]).tobytes()
-        new_blocks: tuple[int, ...] = ()
-        new = None
-        if seq.resync:
-            new, new_blocks = seq.new_in_slot(), tuple(seq.block_table)
-            seq.num_blocks_sent = len(new_blocks)
-            seq.resync = False
-        elif seq.num_blocks_sent < len(seq.block_table):
-            new_blocks = tuple(seq.block_table[seq.num_blocks_sent :])
-            seq.num_blocks_sent = len(seq.block_table)
-        sample = end == num_known + pending
-        landing_id, landing_bias = -1, 0.0
-        if sample and seq.reasoning is not None and seq.reasoning.lands_softly:
-            landing_id, landing_bias = seq.reasoning.landing(pending)
-        masked = sample and seq.grammar is not None and seq.grammar.governs
-        barred = seq.bad_words.forbidden(seq.token_ids, seq.num_prompt_tokens) if sample and seq.bad_words else ()
-        if sample and seq.grammar is not None and not masked:
-            barred = (*barred, *seq.stop.own_ids)  # the answer is still to come
-        scores = seq.prompt_scores
-        self._items.append(
-            SequenceStep(
-                slot=seq.slot,
-                start=start,
-                num_tokens=num_tokens,
-                token_ids=packed,
-                from_device=pending > 0,
-                new_blocks=new_blocks,
-                new=new,
-                sample=sample,
-                output_index=seq.num_output_tokens + pending,
-                allow_bitmask=(seq.grammar.allowed() or b"") if masked and seq.grammar and not pending else b"",
-                landing_id=landing_id,
-                landing_bias=landing_bias,
-                barred_ids=barred,
-                targets=scores.targets(seq.token_ids, start, end) if scores is not None else b"",
-                num_top=scores.num_top if scores is not None else 0,
-                mask_follows=masked and pending > 0,
-            )
-        )
+        share = share_of(seq, num_tokens)
+        self._items.append(share)
         self._planned.append(seq)
-        seq.num_computed_tokens = end
+        seq.num_computed_tokens += num_tokens
         seq.num_inflight += 1
-        if sample:
-            seq.num_pending = pending + 1
+        if share.sample:
+            seq.num_pending += 1
 
     def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep:
         freed = self._freed_slots.difference(item.slot for item in self._items)
