@@ -21,10 +21,10 @@ class Place(dict[str, "Place | None"]):
     """Where some matches may stand; as a dictionary, where each next character leads (None: nowhere).
 
     `ends`: rules of which a match ends here, in the order of the file. `asks`: threads that end here only if the right
-    character follows. `open`: text to come could make or change a match.
+    character follows. `open`: text to come could make or change a match. `decides`: there are `ends` or `asks`.
     """
 
-    __slots__ = ("_automaton", "_threads", "asks", "ends", "open")
+    __slots__ = ("_automaton", "_threads", "asks", "decides", "ends", "open")
 
     def __init__(self, automaton: Automaton, threads: Threads, char: str) -> None:
         super().__init__()
@@ -35,6 +35,7 @@ class Place(dict[str, "Place | None"]):
         self.asks = tuple(
             (finder, thread) for finder, thread, edged in bounded if thread.asks or (thread.accepts and edged)
         )
+        self.decides = bool(self.ends or self.asks)
         self.open = bool(self.asks) or any(thread.goes_on for _, thread in threads)
 
     def __missing__(self, char: str) -> Place | None:

@@ -108,22 +108,19 @@ class Scanner:
 
     def _go(self, walk: _Walk, text: str, *, final: bool) -> bool:
         """Walk on; returns whether more text could make or change the match."""
-        place: Place | None = walk.place
-        index, end = walk.index, len(text)
-        while place is not None:
-            if place.asks:
-                if index == end and not final:
+        place, index, end = walk.place, walk.index, len(text)
+        while True:
+            if place.decides:
+                if index == end and place.open and not final:
                     break
                 self._note(walk, place.ends_before(text[index - 1], text[index] if index < end else ""), text, index)
-            elif place.ends:
-                self._note(walk, place.ends, text, index)
             if index == end:
                 break
-            walk.place, walk.index = place, index
-            place = place[text[index]]
+            following = place[text[index]]
+            if following is None:
+                return False
+            place = following
             index += 1
-        if place is None:
-            return False
         walk.place, walk.index = place, index
         return place.open and not final
 
