@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from wire import codec, topics
-from wire.bus.core import Core, flat, record_of
+from wire.bus.core import Core, decoded, flat, record_of
 from wire.bus.scripts import CANCEL, UPDATE
 from wire.messages import RECORD_FIELDS, Failure, Job, Placement
 
@@ -35,7 +35,7 @@ class Records(Core):
         """Return the named fields of a job's record (all without names), decoded; missing ones are absent."""
         key = topics.job_record(partition, request_id)
         wanted = names or tuple(RECORD_FIELDS)
-        return _decoded(wanted, await self.route.call(key, "HMGET", key, *wanted))
+        return decoded(wanted, await self.route.call(key, "HMGET", key, *wanted))
 
     async def open_record(self, job: Job, *names: str) -> dict[str, Any] | None:
         """Like `record`, or None if nothing is left to do: the job was cancelled, has ended, or its record expired."""
@@ -49,7 +49,7 @@ class Records(Core):
         admitted, cancelled, ended = values[: len(_MARKS)]
         if admitted is None or cancelled is not None or ended is not None:
             return None
-        return _decoded(wanted, values[len(_MARKS) :])
+        return decoded(wanted, values[len(_MARKS) :])
 
     async def fate(self, partition: int, request_id: str) -> Fate:
         """Return how it stands with a job, for whoever was not there when it was told."""
@@ -76,8 +76,3 @@ class Records(Core):
         """
         raw = await self.route.run(CANCEL, (topics.job_record(partition, request_id),))
         return codec.decode(raw, Placement) if raw else None
-
-
-def _decoded(names: tuple[str, ...], values: list[bytes | None]) -> dict[str, Any]:
-    pairs = zip(names, values, strict=True)
-    return {name: codec.decode(raw, RECORD_FIELDS[name]) for name, raw in pairs if raw is not None}
