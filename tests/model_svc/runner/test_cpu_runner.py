@@ -141,3 +141,19 @@ def test_targets_of_a_prompt_are_the_models_own(fast, tokenizer):
         # the driver keeps float32 keys and values, the runner float16 ones
         assert entry.logprob == pytest.approx(float(wanted[position, ids[position + 1]]), abs=0.3)
         assert entry.top_logprobs == pytest.approx(wanted[position].topk(2).values.tolist(), abs=0.3)
+
+
+def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast, tokenizer):
+    """What `deterministic` promises on a CPU, for everybody: other chunks, other company, computed again, the same."""
+    prompt = tokenizer.encode(PROMPTS[1]).ids
+    sampling = SamplingParams(temperature=1.0, seed=3, logprobs=3)
+    alone = RunnerDriver(fast).generate([Tracked(slot=0, ids=list(prompt), sampling=sampling, seed=3)], 16)[0]
+    said = [token.token_id for token in alone]
+    for kept in (1, 7, 15):
+        moved = Tracked(slot=2, ids=prompt + said[:kept], sampling=sampling, seed=3)
+        moved.num_prompt = len(prompt)
+        others = [Tracked(slot=n, ids=tokenizer.encode(PROMPTS[n]).ids) for n in (0, 3)]
+        drawn = RunnerDriver(fast).generate([others[0], moved, others[1]], 16 - kept, chunk=5)[2]
+        assert [(t.token_id, t.logprob, t.top_logprobs) for t in drawn] == [
+            (t.token_id, t.logprob, t.top_logprobs) for t in alone[kept:]
+        ]
