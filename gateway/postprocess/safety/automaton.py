@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from gateway.postprocess.safety.match import Thread, apart, kind
 from gateway.postprocess.safety.rule import Finder
 
-_MAX_STEPS = 200_000  # remembered transitions; past that the memory is emptied and filled again
+_MAX_STEPS = 50_000  # remembered transitions; past that the memory is emptied and filled again
 
 Threads = tuple[tuple[Finder, Thread], ...]
 

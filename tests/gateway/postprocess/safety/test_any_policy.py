@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.postprocess.safety import automaton
 from gateway.postprocess.safety.detectors import DETECTORS
 from gateway.postprocess.safety.filter import SafetyFilter, check
 from gateway.postprocess.safety.policy import Rule, SafetyPolicy
@@ -79,3 +81,15 @@ def test_text_is_held_only_while_some_text_to_come_could_change_it(policy: Safet
     if safety.blocked_by is None and safety.num_chars == len(text):
         assert shown == check(policy, text, "answer")[0]
     assert len(text) - safety.num_chars <= policy.max_held("answer") or safety.blocked_by is not None
+
+
+def test_an_automaton_that_forgets_goes_on_as_if_it_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "mail a@b.org, 4111 1111 1111 1111 and zórg zorg at 10.0.0.1 " * 3
+    rules = [
+        Rule(id="t", kind="terms", action="redact", terms=("zorg", "and z")),
+        Rule(id="d", kind="detect", action="redact", detect=tuple(DETECTORS)),
+    ]
+    expected = check(SafetyPolicy(rules), text, "answer")[0]
+    monkeypatch.setattr(automaton, "_MAX_STEPS", 7)
+    safety = SafetyFilter(SafetyPolicy(rules), "answer")
+    assert "".join(safety.feed(char) for char in text) + safety.feed("", final=True) == expected
