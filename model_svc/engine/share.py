@@ -64,7 +64,8 @@ def _draw_rules(seq: Sequence) -> dict[str, Any]:
     if seq.grammar is None:
         pass
     elif not seq.grammar.governs:
-        barred = (*barred, *seq.stop.own_ids)  # the answer is still to come
+        if seq.reasoning is None or not seq.reasoning.stop_closes:
+            barred = (*barred, *seq.stop.own_ids)  # the answer is still to come
     elif seq.num_pending:
         rules["mask_follows"] = True
     else:

@@ -166,6 +166,22 @@ def test_a_model_may_open_its_thinking_itself_before_the_answer(drive: Drive, sc
     assert driver.received["r", 0].answer.token_ids[: len(script)] == script
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_end_drawn_while_thinking_leads_to_the_answer(drive: Drive, depth: int) -> None:
+    script = [*spell("hm"), EOS, *spell("yes")]
+    for plan, thought in (
+        (ReasoningPlan(starts_open=True, closes_at_stop=True, landing_ids=(END_THINK,)), [*spell("hm"), END_THINK]),
+        (ReasoningPlan(starts_open=True), spell("hm")),  # the model must close its thinking itself
+    ):
+        driver = drive(scripted_reply(*script, END_THINK, *spell("no")), **lengths(depth))
+        driver.ask("r", [1], max_tokens=40, grammar=YES_NO, reasoning=plan)
+        driver.run()
+        assert driver.ids("r")[: len(thought)] == thought
+        assert EOS not in driver.ids("r")
+        assert answer_text(driver) in ("yes", "no")
+        assert driver.reason("r") == "stop"
+
+
 def test_thinking_that_is_not_wanted_cannot_be_opened(drive: Drive) -> None:
     driver = drive(scripted_reply(THINK, *spell("yes")))
     driver.ask("r", [1], grammar=YES_NO, reasoning=ReasoningPlan(budget=0))
