@@ -9,14 +9,20 @@ import torch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.load import make_runner
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked
+from tests.model_svc.tiny import tiny_llama
 from wire.messages import SamplingParams, pack_ids
 
 PROMPT = [5, 9, 14, 3, 60, 22, 41, 7, 66, 1]
 SIZES = {"num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
 
 
-@pytest.fixture(params=["eager", "packed"])
+_CARD = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.fixture(params=["eager", "packed", pytest.param("cuda", marks=_CARD)])
 def driver(request: pytest.FixtureRequest, tiny_model: Decoder) -> RunnerDriver:
+    if request.param == "cuda":
+        return RunnerDriver(make_runner(tiny_llama("cuda"), **SIZES))  # type: ignore[arg-type]
     return RunnerDriver(make_runner(tiny_model, packed=request.param == "packed", **SIZES))  # type: ignore[arg-type]
 
 
