@@ -1,10 +1,12 @@
 """The engine on a CPU beside llama.cpp: the same GGUF file, interleaved rounds, medians and best steps.
 
-    python -m loadtest.cpu MODEL_DIR [--llama-python PATH] [--threads 2] [--rounds 5] [--busy]
+    python -m loadtest.cpu MODEL_DIR [--llama-python PATH] [--threads 2] [--rounds 5] [--busy] [--against Q4_0]
+    python -m loadtest.cpu --random llama-1b Q4_K ...
 
 Two child processes wait for orders and measure in turn, so that a disturbed minute hurts both. `--llama-python` is an
 interpreter whose environment has llama-cpp-python (build it for the machine: CMAKE_ARGS=-DGGML_NATIVE=ON). `--busy`
-keeps one core occupied meanwhile. A step is measured as its caller sees it: plan in, tokens out.
+keeps one core occupied meanwhile. `--against` gives llama.cpp the file requantised to a format that it likes better;
+`--random` makes a model of random weights. A step is measured as its caller sees it: plan in, tokens out.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+from loadtest.cpu_models import random_model, requantized
 
 
 class Test(NamedTuple):
@@ -101,19 +105,25 @@ def table(found: dict[str, dict[str, list[float]]]) -> Table:
 def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("model_dir", type=Path, nargs="?")
+    parser.add_argument("--random", nargs=2, metavar=("SHAPE", "FORMAT"))
+    parser.add_argument("--against", default="", metavar="FORMAT")
     parser.add_argument("--llama-python", default="")
     parser.add_argument("--threads", default="2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--busy", action="store_true")
     options = parser.parse_args()
     console = Console(width=140)
-    arguments = [str(options.model_dir), options.threads]
+    if not (options.model_dir or options.random):
+        parser.error("name a model directory, or --random")
+    model = random_model(*options.random) if options.random else options.model_dir
+    arguments = [str(model), options.threads]
     started = time.perf_counter()
     children = {"headrace": Child(sys.executable, "headrace", arguments)}
     console.print(f"headrace: {children['headrace'].about}, ready after {time.perf_counter() - started:.1f} s")
     if options.llama_python:
-        children["llama.cpp"] = Child(options.llama_python, "llama.cpp", arguments)
+        other = requantized(model, options.against, options.llama_python) if options.against else model
+        children["llama.cpp"] = Child(options.llama_python, "llama.cpp", [str(other), options.threads])
         console.print(f"llama.cpp: {children['llama.cpp'].about}")
     busy = multiprocessing.Process(target=_occupy, daemon=True)
     if options.busy:

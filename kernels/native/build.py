@@ -29,6 +29,7 @@ _X86 = {
     "amx": (*_AVX2, *_AVX512, "-mamx-tile", "-mamx-int8"),
 }
 _ARM = {"generic": (), "neon": ("-march=armv8.2-a+dotprod",)}
+_ZIG = {"-march=armv8.2-a+dotprod": "-mcpu=baseline+dotprod"}  # which it spells in its own way
 # No contraction of products and sums: a row's bits must not depend on how the compiler unrolled the rows beside it.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 
@@ -76,12 +77,17 @@ def build(output: Path = OUTPUT, *, only: tuple[str, ...] = (), flags: tuple[str
     return built
 
 
+def spelled(command: list[str]) -> list[str]:
+    """Return a command with its flags as its compiler knows them."""
+    return [_ZIG.get(word, word) for word in command] if "ziglang" in command else command
+
+
 def _compile(command: list[str], name: str, isa: tuple[str, ...], output: Path, extra: tuple[str, ...]) -> str:
     """Compile one variant beside its place and move it there, so that a running process keeps the file it mapped."""
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     part = output / f".{name}.{os.getpid()}"
     run = subprocess.run(
-        [*command, *_FLAGS, *isa, *extra, *sources, "-o", str(part), "-lm", "-lpthread"],
+        [*spelled([*command, *_FLAGS, *isa]), *extra, *sources, "-o", str(part), "-lm", "-lpthread"],
         capture_output=True,
         text=True,
         check=False,

@@ -130,8 +130,8 @@ INLINE void strips(int format, int rows, const Args *a, int64_t strip_at, int64_
 #else
 #define GROUP ROW_BLOCK + 1 /* never */
 #define amx_strip(format, a, strip_at, from, to) (from)
-#define tiles_ready()
-#define _tile_release()
+#define tiles_ready() ((void)0)
+#define _tile_release() ((void)0)
 #endif
 
 #define FORMAT(name)                                                                                                   \

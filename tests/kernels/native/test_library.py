@@ -42,6 +42,12 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_zig_is_asked_for_arms_dot_product_in_its_own_words():
+    flags = build.variants("aarch64")["neon"]
+    assert build.spelled(["cc", *flags]) == ["cc", "-march=armv8.2-a+dotprod"]
+    assert build.spelled(["python", "-m", "ziglang", "cc", *flags])[-1] == "-mcpu=baseline+dotprod"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
 def test_no_kernel_touches_foreign_memory(tmp_path: Path):

@@ -1,0 +1,122 @@
+"""Models for loadtest.cpu that are not at hand: a file requantised by llama.cpp, and random weights in a known shape.
+
+They are made once and kept under ~/.cache/headrace/loadtest.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+
+CACHE = Path.home() / ".cache" / "headrace" / "loadtest"
+_FTYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7}  # as llama.h numbers them
+_REQUANTIZE = """
+import sys, llama_cpp as api
+params = api.llama_model_quantize_default_params()
+params.ftype, params.allow_requantize = int(sys.argv[3]), True
+sys.exit(api.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), params))
+"""
+
+
+def requantized(model: Path, target: str, llama_python: str) -> Path:
+    """Return a directory with the model's file in another format, made by llama.cpp itself."""
+    folder = CACHE / f"{model.name}-{target}"
+    path = folder / "model.gguf"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        source = next(model.glob("*.gguf"))
+        part = path.with_suffix(".part")
+        command = [llama_python, "-c", _REQUANTIZE, str(source), str(part), str(_FTYPES[target])]
+        subprocess.run(command, check=True, capture_output=True)
+        part.rename(path)
+    return folder
+
+
+class Shape(NamedTuple):
+    """A decoder of the Llama family with a tied head."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab: int
+
+
+SHAPES = {"llama-1b": Shape(2048, 8192, 16, 32, 8, 128256), "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152)}
+
+
+def random_model(name: str, format_name: str) -> Path:
+    """Return a model directory of random weights near those of a trained model in size."""
+    folder, shape = CACHE / f"{name}-random-{format_name}", SHAPES[name]
+    path = folder / "model.gguf"
+    if path.exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(_config(shape)))
+    part = path.with_suffix(".part")
+    writer = gguf.GGUFWriter(part, "llama")
+    _describe(writer, shape)
+    rng = np.random.default_rng(0)
+    kind = gguf.GGMLQuantizationType[format_name]
+    for tensor, size in _tensors(shape).items():
+        if len(size) == 1:
+            writer.add_tensor(tensor, np.ones(size, dtype=np.float32))
+        else:
+            writer.add_tensor(tensor, _blocks(rng, format_name, *size), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    part.rename(path)
+    return folder
+
+
+def _config(shape: Shape) -> dict[str, object]:
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_act": "silu",
+        "eos_token_id": 2, "bos_token_id": 1,
+    }  # fmt: skip
+
+
+def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    writer.add_context_length(8192)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(500000.0)
+    writer.add_rope_dimension_count(shape.hidden // shape.heads)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_tokenizer_model("none")
+
+
+def _tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
+    E, F, kv = shape.hidden, shape.inner, shape.hidden // shape.heads * shape.kv_heads
+    found: dict[str, tuple[int, ...]] = {"token_embd.weight": (shape.vocab, E), "output_norm.weight": (E,)}
+    for layer in range(shape.layers):
+        sizes = {
+            "attn_norm": (E,), "ffn_norm": (E,), "attn_q": (E, E), "attn_k": (kv, E), "attn_v": (kv, E),
+            "attn_output": (E, E), "ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F),
+        }  # fmt: skip
+        found |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
+    return found
+
+
+def _blocks(rng: np.random.Generator, format_name: str, rows: int, width: int) -> np.ndarray:
+    """Return random blocks with scales that give numbers of about 0.02."""
+    values, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[format_name]]
+    blocks = rng.integers(0, 256, (rows * width // values, num_bytes), dtype=np.uint8)
+    scales = {"Q8_0": [2.7e-4], "Q4_0": [4e-3], "Q4_K": [1.4e-4, 1e-3]}[format_name]
+    blocks[:, : 2 * len(scales)] = np.array(scales, dtype=np.float16).view(np.uint8)
+    return blocks.reshape(rows, -1)
