@@ -60,6 +60,6 @@ async def judge_server() -> AsyncIterator[JudgeServer]:
     settings = EdgeSettings(port=free_port())
     judge.url = f"http://127.0.0.1:{settings.port}/judge"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(serve_http, app, settings)
+        await tasks.start(serve_http, app, settings, anyio.Event())
         yield judge
         tasks.cancel_scope.cancel()
