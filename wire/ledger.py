@@ -9,6 +9,7 @@ must keep more reads it (`headrace ledger`) into a place of their own.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -19,6 +20,8 @@ from wire.bus.core import fields_of
 from wire.bus.route import Route
 from wire.bus.scripts import Script
 from wire.topics import PREFIX
+
+log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 200_000  # about 60 MB
 MAX_NOTES = 100_000  # beyond, replicas' notes are dropped: no edge has looked for long
@@ -90,8 +93,13 @@ class Ledger:
         cursor = b"0"
         while True:
             cursor, pairs = await self._route.call(_NOTES, "HSCAN", _NOTES, cursor, "COUNT", _PAGE)
-            for raw in pairs[1::2]:
-                entry = msgspec.json.decode(raw, type=Entry)
+            for request_id, raw in zip(pairs[::2], pairs[1::2], strict=True):
+                try:
+                    entry = msgspec.json.decode(raw, type=Entry)
+                except msgspec.DecodeError:
+                    log.error("request %r: its note makes no sense and is dropped", request_id)
+                    await self._route.call(_NOTES, "HDEL", _NOTES, request_id)
+                    continue
                 if time.time() - entry.at >= patience_s:
                     written += await self.write(entry)
             if int(cursor) == 0:

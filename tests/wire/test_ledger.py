@@ -56,3 +56,6 @@ async def test_a_replicas_note_becomes_an_entry_only_when_no_edge_has_written_on
     assert await ledger.sweep() == 0
     assert not await ledger.write(Entry(request_id="r3", model="m", end="stop"))
     assert await entries(ledger) == [ENTRY, left]
+    await bus.route.call("hr:{ledger}:notes", "HSET", "hr:{ledger}:notes", "r4", "no JSON")
+    assert await ledger.sweep(0) == 0
+    assert await bus.route.call("hr:{ledger}:notes", "HLEN", "hr:{ledger}:notes") == 0
