@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import anyio.to_thread
 from starlette.requests import Request
 
 from gateway.edge.completion import GenerationResponse
@@ -19,17 +22,19 @@ async def create_completion(request: Request) -> GenerationResponse:
     settings = edge.settings
     body = await read_as(request, CompletionRequest, settings.max_body_bytes)
     model = edge.model(body.model)
-    wanted = translate_completions(
-        body,
-        model.card,
-        max_choices=settings.max_choices,
-        max_prompts=min(settings.max_prompts, settings.max_inflight),
+    max_prompts = min(settings.max_prompts, settings.max_inflight)
+    translate = partial(
+        translate_completions, body, model.card, max_choices=settings.max_choices, max_prompts=max_prompts
     )
+    # A list may hold millions of ids, which take longer to look at than others shall wait.
+    is_list = not isinstance(body.prompt, str)
+    wanted = await anyio.to_thread.run_sync(translate) if is_list else translate()
     await edge.try_grammar(wanted[0])  # the same for all
     wanted = [await screen(one, edge.safety, "prompt") for one in wanted]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
-    reply = CompletionsReply(body, wanted, model.vocabulary)
+    answer = partial(CompletionsReply, body, wanted, model.vocabulary)
+    reply = await anyio.to_thread.run_sync(answer) if is_list and body.echo else answer()
     return GenerationResponse(
         lambda: edge.generate_all(wanted, reply, operation="text_completion", stream=stream, parent=parent),
         stream=stream,

@@ -32,9 +32,14 @@ async def tokenize(request: Request) -> Response:
             add_special_tokens=body.add_special_tokens is not False,
             add_generation_prompt=body.add_generation_prompt is not False,
         )
-    texts = await anyio.to_thread.run_sync(token_texts, ids, model.vocabulary) if body.return_token_strs else None
-    shown = {"count": len(ids), "max_model_len": model.card.max_model_len, "tokens": ids, "token_strs": texts}
-    return json_response(shown)
+    return await anyio.to_thread.run_sync(_shown, ids, model, bool(body.return_token_strs))
+
+
+def _shown(ids: list[int], model: ServedModel, with_texts: bool) -> Response:
+    """Encoding so many numbers takes its time, so this runs beside the event loop."""
+    texts = token_texts(ids, model.vocabulary) if with_texts else None
+    limit = model.card.max_model_len
+    return json_response({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
 
 
 async def detokenize(request: Request) -> Response:

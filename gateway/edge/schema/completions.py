@@ -20,6 +20,7 @@ from gateway.edge.schema.sampling import (
     translate_sampling,
 )
 from gateway.edge.schema.tier import priority_of
+from wire.errors import ContextLengthExceededError
 from wire.messages import Request, pack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -86,6 +87,7 @@ def translate_completions(
     )
     sampling = bind_format(sampling, body, body.response_format, "response_format")
     prompts = _prompts(body.prompt, max_prompts)
+    place = "prompt[{}]" if len(prompts) > 1 else "prompt"
     salt, key, now = check_salt(body.cache_salt), check_cache_key(body.prompt_cache_key), time.time()
     priority = priority_of(body.service_tier, body.priority)
     return [
@@ -93,7 +95,7 @@ def translate_completions(
             kind="text" if isinstance(prompt, str) else "ids",
             model=card.name,
             prompt_text=prompt if isinstance(prompt, str) else "",
-            prompt_ids=b"" if isinstance(prompt, str) else _packed(prompt, card),
+            prompt_ids=b"" if isinstance(prompt, str) else _packed(prompt, card, place.format(at)),
             sampling=sampling,
             return_best=n if best_of > n else 0,
             cache_salt=salt,
@@ -101,7 +103,7 @@ def translate_completions(
             priority=priority,
             created_at=now,
         )
-        for prompt in prompts
+        for at, prompt in enumerate(prompts)
     ]
 
 
@@ -142,8 +144,14 @@ def _prompts(value: str | list[str | int | list[int]], max_prompts: int) -> list
     return prompts
 
 
-def _packed(ids: list[int], card: ModelCard) -> bytes:
-    for token_id in ids:
+def _packed(ids: list[int], card: ModelCard, param: str) -> bytes:
+    if len(ids) >= card.max_model_len:
+        raise ContextLengthExceededError(
+            f"{param}: the model's context is {card.max_model_len} tokens and needs one for the answer; "
+            f"the prompt has {len(ids)} tokens.",
+            param=param,
+        )
+    for token_id in (min(ids), max(ids)) if ids else ():
         if not 0 <= token_id < min(card.vocab_size, _INT32):
-            raise fail("prompt", f"{token_id} is no token id; the vocabulary has {card.vocab_size}.")
+            raise fail(param, f"{token_id} is no token id; the vocabulary has {card.vocab_size}.")
     return pack_ids(ids)

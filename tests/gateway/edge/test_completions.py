@@ -172,6 +172,15 @@ async def test_more_prompts_than_slots_are_refused_as_a_whole(make_ring: MakeRin
         assert len(ring.replica.requests) == 1
 
 
+async def test_ids_over_the_context_are_refused_by_their_prompts_place_before_they_are_on_the_ring(ring: Ring) -> None:
+    for prompt, param in (([97] * 1_000_000, "prompt"), ([[97], [97] * 2048], "prompt[1]")):
+        error = (await post(ring, status=400, prompt=prompt))["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        assert error["message"].startswith(f"{param}: "), "the edge itself refuses them"
+    assert ring.replica.requests == []
+    await still_serves(ring)
+
+
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("suffix", {"suffix": "end"}),
     ("prompt", {"prompt": []}),
