@@ -14,7 +14,7 @@ from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say
 from wire.errors import InternalError
-from wire.messages import Request, TokenLogprob, unpack_ids
+from wire.messages import Request, TokenChunk, TokenLogprob, unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -258,6 +258,20 @@ async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring,
         assert found[at]["top_logprobs"] == [None, {"b": -1.0}, {"one ": -0.25}]
         assert found[at]["text_offset"] == [0, 1, 2]
     assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
+
+
+async def test_a_prompt_that_another_attempt_tells_again_is_echoed_once(ring: Ring) -> None:
+    ring.replica.play(*say("one ", "two "))
+    told: list[tuple[TokenLogprob, ...]] = []
+
+    def again(chunk: TokenChunk) -> list[TokenChunk]:
+        told.append(chunk.prompt_logprobs)
+        return [msgspec.structs.replace(chunk, prompt_logprobs=told[0])]
+
+    ring.replica.transform = again
+    got = columns(await streamed(ring, prompt="ab", echo=True, logprobs=1))
+    assert got["tokens"] == ["a", "b", "one ", "two "]
+    assert len(told) > 1
 
 
 async def test_of_more_choices_the_likeliest_are_shown_and_all_are_billed(ring: Ring) -> None:
