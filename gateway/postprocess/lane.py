@@ -58,9 +58,9 @@ class Lane:
         return self._stop.hit if self._stop else None
 
     @property
-    def delay(self) -> Delay | None:
-        """Return how long text was held back for the safety rules, if there are any."""
-        return self._safety.delay if self._safety else None
+    def delays(self) -> list[Delay]:
+        """Return how long text and arguments of calls were held back for the safety rules, if there are any."""
+        return ([self._safety.delay] if self._safety else []) + (self._calls.delays if self._calls else [])
 
     @property
     def hits(self) -> list[Hit]:

@@ -86,7 +86,7 @@ class Pipeline:
     @property
     def delays(self) -> list[Delay]:
         """Return how long each text was held back for the sake of safety rules."""
-        held = [lane.delay for lane in self._lanes() if lane.delay is not None]
+        held = [delay for lane in self._lanes() for delay in lane.delays]
         return held if self._gate is None else [*held, self._gate.delay]
 
     @property

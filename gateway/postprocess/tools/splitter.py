@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.postprocess.delta import CallRef, TextDelta
-from gateway.postprocess.safety.filter import Hit, SafetyFilter
+from gateway.postprocess.safety.filter import SafetyFilter
+from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Hidden, Text
 from gateway.postprocess.tools.parser import ToolParser
@@ -29,6 +30,7 @@ class CallSplitter:
         self._num_chars = 0
         self._num_hidden = 0
         self._hits: list[Hit] = []
+        self.delays: list[Delay] = []
         self._cuts: list[tuple[int, int]] = []  # characters said before a hidden stretch, hidden up to its end
         self.hidden: list[tuple[int, int]] = []
         self.over = False
@@ -82,7 +84,9 @@ class CallSplitter:
         call_id = self._parser.call_id(f"{self._name}:{self._num_calls}")
         self._call = CallRef(self._num_calls, call_id, name)
         self._num_calls += 1
-        self._safety = SafetyFilter(self._policy, "tool") if self._policy else None
+        if self._policy:
+            self._safety = SafetyFilter(self._policy, "tool")
+            self.delays.append(self._safety.delay)
         return TextDelta(kind="tool", text="", call=self._call)
 
     def _argue(self, text: str, *, final: bool = False) -> list[TextDelta]:

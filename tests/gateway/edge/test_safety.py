@@ -145,6 +145,9 @@ async def test_arguments_of_tools_are_covered_also_in_escapes(guarded: Ring) -> 
         response = await guarded.http.post(CHAT, json={**ASK, "tools": [tool], "stream": stream})
         assert "look" in response.text and "content_filter" in response.text
         assert "5678" not in response.text and "rgblat" not in response.text
+        if not stream:
+            held = response.json()["usage"]["headrace"]["safety"]
+            assert (held["held_chars"] >= 7, held["redacted"]) == (True, 1)
     events = await audit(guarded, 4)
     assert {(event.direction, event.action) for event in events} == {("tool", "redact"), ("tool", "block")}
 
