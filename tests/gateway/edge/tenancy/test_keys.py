@@ -147,6 +147,20 @@ async def test_limits_are_told_in_headers_and_refusals_tell_when_to_come_back(
         await ring.until_idle()
 
 
+async def test_limits_on_anthropics_path_are_told_in_anthropics_words(make_ring: MakeRing, key_file: KeyFile) -> None:
+    key_file.write(alice={"requests_per_minute": 1, "tokens_per_minute": 10_000})
+    body = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+    async with make_ring(api_keys=str(key_file.path)) as ring:
+        told = await ring.http.post("/v1/messages", json=body, headers={"x-api-key": "alice"})
+        assert told.status_code == 200
+        assert told.headers["anthropic-ratelimit-requests-remaining"] == "0"
+        assert told.headers["anthropic-ratelimit-tokens-limit"] == "10000"
+        assert told.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+        refused = await ring.http.post("/v1/messages", json=body, headers={"x-api-key": "alice"})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+        assert int(refused.headers["retry-after"]) > 0
+
+
 async def test_so_many_at_a_time(make_ring: MakeRing, key_file: KeyFile) -> None:
     key_file.write(alice={"max_concurrent": 1})
     async with make_ring(api_keys=str(key_file.path)) as ring:
