@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -88,6 +89,74 @@ def test_effort_opens_a_think_block_that_ends_within_its_budget(client: openai.O
     assert 0 < (reply.usage.completion_tokens_details.reasoning_tokens or 0) <= 12
     assert reply.choices[0].message.content
     assert "<think>" not in reply.choices[0].message.content
+
+
+def test_an_end_inside_the_scaffold_is_followed_by_an_answer(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is 3 + 4? Answer with the number."}],
+        reasoning_effort="medium",
+        max_tokens=200,
+        temperature=0,
+    )
+    usage = reply.usage.to_dict() if reply.usage else {}
+    reasoning = usage["headrace"]["reasoning"]  # type: ignore[index]
+    assert 0 < reasoning["used"] <= reasoning["budget"] == 100
+    assert reasoning["ended_by"] in ("model", "budget")
+    assert reply.choices[0].message.content
+
+
+def test_thinking_is_ended_from_outside_while_it_goes_on(house: House, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Write a long story about a river."}],
+        extra_body={"thinking_token_budget": 500, "ignore_eos": True},
+        max_tokens=520,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    asked, usage = False, None
+    for chunk in stream:
+        if not asked and chunk.choices and chunk.choices[0].delta.to_dict().get("reasoning_content"):
+            answer = httpx.post(
+                f"{house.url}/v1/requests/{chunk.id}/control", json={"action": "end_reasoning"}, trust_env=False
+            )
+            assert answer.status_code == 202
+            asked = True
+        usage = chunk.usage or usage
+    assert usage is not None
+    reasoning = usage.to_dict()["headrace"]["reasoning"]  # type: ignore[index]
+    assert reasoning["ended_by"] == "client"
+    assert reasoning["used"] < 500
+
+
+def test_what_may_be_said_is_what_is_said(client: openai.OpenAI) -> None:
+    free = ask(client, "Tell me about the river Seine.")
+    word = next(word for word in free.split() if word.isalpha() and len(word) > 2)
+    barred = ask(client, "Tell me about the river Seine.", extra_body={"bad_words": [word]})
+    assert barred
+    assert word not in barred.split()
+    few = ask(client, "Say anything.", extra_body={"allowed_token_ids": [28, 30, 33]})
+    assert len(few) >= 24
+    assert len(set(few)) <= 3
+
+
+def test_the_prompts_log_probabilities_are_the_same_cached_or_not(client: openai.OpenAI) -> None:
+    def scores() -> list[float | None]:
+        reply = client.completions.create(
+            model=MODEL, prompt="The capital of France is the city of Paris. " * 4, echo=True, logprobs=0, max_tokens=1
+        )
+        logprobs = reply.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.token_logprobs is not None
+        return list(logprobs.token_logprobs)
+
+    first, second = scores(), scores()
+    assert first[0] is None
+    assert len(first) > 40
+    assert all(value is not None and value <= 0 for value in first[1:])
+    assert second == first  # the second time the prefix cache holds the prompt
 
 
 PERSON = {
