@@ -149,9 +149,25 @@ def check_port() -> Finding:
     return Finding("port", f"{settings.host}:{settings.port} is free")
 
 
+def check_safety() -> Finding:
+    """Look at the safety policy, if one is set."""
+    from gateway.edge.settings import EdgeSettings
+    from gateway.postprocess.safety.policy import SafetyPolicyError
+    from gateway.postprocess.safety.store import Policies
+
+    path = wire_settings.load(EdgeSettings).safety_policy
+    if not path:
+        return Finding("safety", "no policy is set; nothing is filtered")
+    try:
+        policies = Policies(Path(path).expanduser())
+    except SafetyPolicyError as error:
+        return Finding("safety", str(error), "correct it; headrace safety test shows what a policy does", fatal=True)
+    return Finding("safety", f"{path}: policies of {', '.join(policies.names) or 'nobody'}")
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python, check_settings, check_device, check_kernels, check_native, check_bus,
-    check_model, check_disk, check_port,
+    check_model, check_safety, check_disk, check_port,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gateway.postprocess.safety.filter import check
 from gateway.postprocess.safety.policy import SafetyPolicy
 from headrace.__main__ import app
+from headrace.doctor import check_safety
 from headrace.safety import main
 
 POLICIES = Path(__file__).resolve().parent.parent.parent / "deploy" / "policies"
@@ -50,6 +51,17 @@ def test_the_command_reads_standard_input_and_names_what_is_wrong(tmp_path: Path
     assert (
         runner.invoke(app, ["safety", "test", str(POLICIES / "default.toml"), "-", "--direction", "up"]).exit_code == 2
     )
+
+
+def test_the_doctor_names_a_faulty_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HEADRACE_SAFETY_POLICY", raising=False)
+    assert check_safety().seen == "no policy is set; nothing is filtered"
+    monkeypatch.setenv("HEADRACE_SAFETY_POLICY", str(POLICIES))
+    assert "default" in check_safety().seen
+    (tmp_path / "bad.toml").write_text("[[rule]]")
+    monkeypatch.setenv("HEADRACE_SAFETY_POLICY", str(tmp_path / "bad.toml"))
+    finding = check_safety()
+    assert finding.fatal and "rule number 1" in finding.seen
 
 
 @pytest.mark.parametrize("policy", sorted(path.name for path in POLICIES.glob("*.toml")))

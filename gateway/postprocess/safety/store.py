@@ -32,6 +32,11 @@ class Policies:
         for name, file in self._files().items():
             self._take(name, file)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return whose policies there are."""
+        return tuple(self._policies)
+
     def of(self, tenant: str) -> SafetyPolicy | None:
         """Return the policy of a tenant, if there is one."""
         return self._policies.get(tenant) or self._policies.get(DEFAULT)
