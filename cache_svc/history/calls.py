@@ -137,7 +137,8 @@ class Calls:
 
     async def _delete_item(self, call: HistoryCall, partition: int) -> Any:
         await self._get_conversation(call, partition)
-        await self._store.remove(call.tenant, call.args["id"], call.args["item_id"])
+        for turn in await self._store.remove(call.tenant, call.args["id"], call.args["item_id"]):
+            await self._forget(partition, turn)
         self._rewriter.ask()
         return await self._get_conversation(call, partition)
 

@@ -245,14 +245,15 @@ return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
 
 REPLACE_SAID = _script("""
 -- KEYS head, turns, order, at. ARGV tenant, conversation, turn, old said, new said, nothing left ('1'), item, now ms.
--- 1 done, 0 the conversation is gone, 2 the turn has changed meanwhile. Token ids that hold the item's words go too:
--- those of this turn and of all that were said after it.
-if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return 0 end
-if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return 0 end
+-- This turn and all that were said after it, or nothing: it has changed meanwhile, or is gone. Token ids of these turns
+-- hold the item's words and go too.
+if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return false end
+if redis.call('HGET', KEYS[1], 'conversation') ~= ARGV[2] then return false end
 local turn = ARGV[3]
 local at = redis.call('LPOS', KEYS[3], turn)
-if not at or redis.call('HGET', KEYS[2], 's:' .. turn) ~= ARGV[4] then return 2 end
-for _, later in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do redis.call('HDEL', KEYS[2], 'i:' .. later) end
+if not at or redis.call('HGET', KEYS[2], 's:' .. turn) ~= ARGV[4] then return false end
+local said = redis.call('LRANGE', KEYS[3], at, -1)
+for _, later in ipairs(said) do redis.call('HDEL', KEYS[2], 'i:' .. later) end
 redis.call('HSET', KEYS[2], 's:' .. turn, ARGV[5])
 redis.call('HDEL', KEYS[4], ARGV[7])
 redis.call('HSET', KEYS[1], 'updated', ARGV[8])
@@ -262,7 +263,7 @@ if ARGV[6] == '1' then
   redis.call('HDEL', KEYS[2], 'm:' .. turn)
   if turn ~= 'first' then redis.call('HINCRBY', KEYS[1], 'num_turns', -1) end
 end
-return 1
+return said
 """)
 
 DELETE_TURN = _script("""

@@ -186,8 +186,11 @@ class Store:
             raise missing(conversation_id, "conversation")
         return said
 
-    async def remove(self, tenant: str, conversation_id: str, item_id: str) -> None:
-        """Take an item out of a conversation. Raises NotFoundError, or ConflictError if others write all the time."""
+    async def remove(self, tenant: str, conversation_id: str, item_id: str) -> list[str]:
+        """Take an item out of a conversation; return its turn and all later ones, whose prompts held it.
+
+        Raises NotFoundError, or ConflictError if others write all the time.
+        """
         keys = find(conversation_id, "conversation")
         four = (keys.head, keys.turns, keys.order, keys.at)
         for _ in range(_MAX_TRIES):
@@ -197,8 +200,9 @@ class Store:
                 raise missing(item_id, "item_id")
             empty = int(not left.input and not left.output)
             arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms())
-            if await self._route.run(scripts.REPLACE_SAID, four, tenant, conversation_id, *arguments) == 1:
-                return
+            turns = await self._route.run(scripts.REPLACE_SAID, four, tenant, conversation_id, *arguments)
+            if turns is not None:
+                return [turn.decode() for turn in turns]
         raise ConflictError(f"Item {item_id!r} is being changed by others.", param="item_id")
 
     async def _parent(self, turn: Turn, keys: Keys) -> tuple[str, bool]:

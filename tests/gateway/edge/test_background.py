@@ -14,6 +14,7 @@ from openai.types.responses import Response
 from gateway.edge.event_log import EventLog
 from tests.gateway.edge.asks import RESPONSES, lines_until
 from tests.gateway.edge.sse import Event, Stream, read
+from tests.gateway.edge.store import keys_with
 from tests.gateway.edge.test_responses_shape import EVENT, built
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say, tag, think
@@ -209,17 +210,7 @@ async def test_deleting_one_that_is_made_stops_it_and_leaves_no_word_of_it(ring:
     await ring.replica.cancelled()
     await ring.until_idle()
     assert (await ring.http.get(f"{RESPONSES}/{response_id}")).status_code == 404
-    assert await words_in_store(ring, b"SECRET") == []
-
-
-async def words_in_store(ring: Ring, word: bytes) -> list[bytes]:
-    """Return the keys under which a word lies."""
-    found = []
-    for key in await ring.bus.route.call("", "KEYS", "*"):
-        name = key.decode()
-        if word in await ring.bus.route.call(name, "DUMP", name):
-            found.append(key)
-    return found
+    assert await keys_with(ring, b"SECRET") == []
 
 
 async def test_the_edge_that_leaves_hands_it_over_in_mid_answer(ring: Ring) -> None:

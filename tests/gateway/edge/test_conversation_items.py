@@ -11,8 +11,10 @@ from openai.types.conversations import ConversationItem, ConversationItemList
 from pydantic import TypeAdapter
 
 from tests.gateway.edge.asks import RESPONSES
+from tests.gateway.edge.store import keys_with
 from tests.ring import Ring
 from tests.scripted_replica import say, tag, think
+from wire.messages import pack_ids, unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -46,9 +48,10 @@ async def say_in(ring: Ring, conversation: str, text: str, **fields: Any) -> dic
 
 
 async def test_items_put_behind_a_conversation_are_in_the_next_prompt(ring: Ring) -> None:
-    ring.replica.play(*say("hello"))
+    ring.replica.play(*say("hello", " world"))
     conversation = await make(ring)
     await say_in(ring, conversation, "first")
+    before = prompt_of(ring)
     items = [
         {"role": "user", "content": "added"},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
@@ -62,9 +65,12 @@ async def test_items_put_behind_a_conversation_are_in_the_next_prompt(ring: Ring
         item["id"] for item in answer.json()["data"]
     ]
     await say_in(ring, conversation, "second")
-    prompt = ring.replica.requests[-1].prompt
-    assert prompt is not None
-    text = ring.replica.vocabulary.decode_bytes(list(memoryview(prompt.token_ids).cast("i")))
+    prompt = prompt_of(ring)
+    answer_ids = [ring.replica.token_id(b"hello"), ring.replica.token_id(b" world"), ring.replica.end_token]
+    assert prompt[: len(before) + 3] == before + answer_ids, "no encoder makes these pieces: they are the stored ids"
+    text = ring.replica.vocabulary.decode_bytes(prompt)
+    await say_in(ring, conversation, "third")
+    assert prompt_of(ring)[: len(prompt) + 3] == prompt + answer_ids
     places = [text.index(word) for word in (b"first", b"hello", b"added", b"result", b"second")]
     assert places == sorted(places)
 
@@ -98,9 +104,7 @@ async def test_a_deleted_item_is_gone_from_the_list_the_prompt_and_the_store(rin
         assert (again.status_code, again.json()["error"]["param"]) == (404, "item_id")
     assert await listed(ring, conversation) == [before[0], *before[3:]]
     await say_in(ring, conversation, "last")
-    prompt = ring.replica.requests[-1].prompt
-    assert prompt is not None
-    text = ring.replica.vocabulary.decode_bytes(list(memoryview(prompt.token_ids).cast("i")))
+    text = ring.replica.vocabulary.decode_bytes(prompt_of(ring))
     assert b"SECRET" not in text and b"more" in text
     for item in await listed(ring, conversation):
         await ring.http.delete(f"{PATH}/{conversation}/items/{item['id']}")
@@ -108,13 +112,26 @@ async def test_a_deleted_item_is_gone_from_the_list_the_prompt_and_the_store(rin
     assert (await ring.http.get(f"{PATH}/{conversation}")).json()["num_turns"] == 0
 
 
-async def keys_with(ring: Ring, *words: bytes) -> list[bytes]:
-    found = []
-    for key in await ring.bus.route.call("", "KEYS", "*"):
-        dump = await ring.bus.route.call("", "DUMP", key.decode())
-        if dump is not None and any(word in key or word in dump for word in words):
-            found.append(key)
-    return found
+async def test_a_deleted_item_leaves_the_stored_ids_of_all_later_turns(ring: Ring) -> None:
+    ring.replica.play(*say("hello"))
+    conversation = await make(ring)
+    for text in ("SECRET", "more"):
+        await say_in(ring, conversation, text)
+    word = pack_ids(ring.replica.token_id(bytes([byte])) for byte in b"SECRET")
+    assert word in pack_ids(prompt_of(ring)) and await keys_with(ring, word) != []
+    item = (await listed(ring, conversation))[0]
+    await ring.http.delete(f"{PATH}/{conversation}/items/{item['id']}")
+    assert await keys_with(ring, word) == []
+    await say_in(ring, conversation, "last")
+    text = ring.replica.vocabulary.decode_bytes(prompt_of(ring))
+    assert b"SECRET" not in text
+    assert text.count(b"hello") == 2
+
+
+def prompt_of(ring: Ring) -> list[int]:
+    prompt = ring.replica.requests[-1].prompt
+    assert prompt is not None
+    return unpack_ids(prompt.token_ids)
 
 
 async def test_a_deleted_conversation_leaves_nothing_in_the_store(ring: Ring) -> None:
@@ -130,7 +147,7 @@ async def test_a_deleted_conversation_leaves_nothing_in_the_store(ring: Ring) ->
     assert await keys_with(ring, b"SECRET") != []
     assert (await ring.http.delete(f"{PATH}/{conversation}")).json()["deleted"] is True
     left = await keys_with(ring, b"SECRET", conversation[5:21].encode())
-    assert [key for key in left if b"ledger" not in key] == [], "the ledger names requests, without a word of them"
+    assert [key for key in left if "ledger" not in key] == [], "the ledger names requests, without a word of them"
     assert (await ring.http.get(f"{RESPONSES}/{stored['id']}")).status_code == 404
 
 
