@@ -11,8 +11,10 @@ from collections import OrderedDict
 
 import anyio
 import anyio.to_thread
+import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from gateway.edge.schema.grammar import check_schema
 from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, check, grammar_tokenizer, start_matcher
 from wire.messages import Grammar
@@ -48,6 +50,8 @@ class GrammarTrial:
             self._passed.popitem(last=False)
 
     def _try(self, grammar: Grammar) -> None:
+        if grammar.kind == "json_schema":
+            check_schema(msgspec.json.decode(grammar.source), grammar.field)
         if self._tokenizer is None:
             self._tokenizer = grammar_tokenizer(
                 self._vocabulary, self._card.eos_token_ids, self._card.vocab_size, single_bytes=True

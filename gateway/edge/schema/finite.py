@@ -13,8 +13,9 @@ _MAX_VISITS = 200_000  # of nodes, some 50 ms; schemas of people need a few thou
 
 
 class _Finiteness:
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any], param: str) -> None:
         self._root = root
+        self._param = param
         self._finite: set[str] = set()
         self._visits = 0
 
@@ -47,7 +48,7 @@ class _Finiteness:
     def _check(self, schema: Any) -> bool:
         self._visits += 1
         if self._visits > _MAX_VISITS:
-            raise InvalidRequestError("the schema's references are too intertwined.")
+            raise InvalidRequestError(f"{self._param}: its references are too intertwined.", param=self._param)
         if not isinstance(schema, dict):
             return schema is not False
         if "$ref" in schema and schema["$ref"] not in self._finite:
@@ -85,12 +86,12 @@ class _Finiteness:
         return all(map(self._check, (*first[:least], *rest)))
 
 
-def has_finite_value(schema: dict[str, Any]) -> bool:
-    """Return whether a schema has a finite value, as far as recursion goes. Raises InvalidRequestError.
+def has_finite_value(schema: dict[str, Any], param: str) -> bool:
+    """Return whether a schema has a finite value, as far as recursion goes. Raises InvalidRequestError naming `param`.
 
     References that lead out of the schema count as finite: the compiler refuses them with a better message.
     """
-    return _Finiteness(schema).known()
+    return _Finiteness(schema, param).known()
 
 
 def _resolve(root: dict[str, Any], pointer: str) -> Any:
