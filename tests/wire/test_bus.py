@@ -194,6 +194,20 @@ async def test_record_fields_are_read_by_name_and_absent_ones_are_left_out(bus: 
     assert await bus.record(0, "unknown") == {}
 
 
+async def test_the_fate_of_a_job_is_told_to_whoever_was_not_there(bus: Bus, make_job: Any) -> None:
+    job = make_job()
+    assert not (await bus.fate(0, "r1")).known
+    await bus.admit(job, REQUEST, to=HISTORY, ttl_s=60)
+    fate = await bus.fate(0, "r1")
+    assert fate.known and not fate.over and not fate.cancelled and fate.placement is None
+    await bus.update_record(0, "r1", {"placement": Placement(replica_id="a", attempt=0)})
+    await bus.cancel(0, "r1")
+    await bus.fail(await take(bus, HISTORY), OverloadedError("full"), desk="history")
+    fate = await bus.fate(0, "r1")
+    assert fate.over and fate.cancelled and fate.failure is not None and fate.placement is not None
+    assert (fate.failure.code, fate.placement.replica_id) == ("overloaded", "a")
+
+
 async def test_a_record_field_takes_only_its_own_type(bus: Bus, make_job: Any) -> None:
     with pytest.raises(TypeError, match="prompt"):
         await bus.admit(make_job(), {"prompt": Recalled()}, to=HISTORY, ttl_s=60)

@@ -22,6 +22,8 @@ def ring(partition: int, name: str) -> list[str]:
         topics.balancer(partition, name),
         topics.replica(partition, name),
         topics.dead_letter(partition),
+        topics.events(partition, name),
+        topics.background(partition),
     ]
 
 
