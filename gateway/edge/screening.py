@@ -98,12 +98,17 @@ def _refused(where: str) -> ContentFilterError:
 
 def _rewritten(request: Request, field: str, clean: Clean) -> Request:
     """Return the request with each of its texts as `clean` gives it."""
+    instructions = clean(request.instructions, "instructions") if request.instructions else request.instructions
+    reply = request.reply
+    if reply.get("instructions"):  # the answer repeats them, and is stored
+        reply = {**reply, "instructions": instructions}
     return msgspec.structs.replace(
         request,
+        reply=reply,
         messages=tuple(
             _rewritten_message(message, f"{field}[{at}]", clean) for at, message in enumerate(request.messages)
         ),
-        instructions=clean(request.instructions, "instructions") if request.instructions else request.instructions,
+        instructions=instructions,
         prompt_text=clean(request.prompt_text, field) if request.prompt_text else "",
     )
 

@@ -184,6 +184,14 @@ async def test_every_text_of_a_prompt_is_screened(guarded: Ring) -> None:
     assert {event.direction for event in await audit(guarded, len(asks))} == {"prompt"}
 
 
+async def test_redacted_instructions_are_repeated_and_stored_redacted(guarded: Ring) -> None:
+    ask = {"model": "tiny", "input": "x", "instructions": "My number is 1234-5678."}
+    first = await guarded.http.post(RESPONSES, json=ask)
+    assert first.json()["instructions"] == "My number is [redacted]."
+    stored = await guarded.http.get(f"{RESPONSES}/{first.json()['id']}")
+    assert stored.json()["instructions"] == "My number is [redacted]."
+
+
 async def test_what_is_held_is_told_and_without_rules_nothing_is_said(guarded: Ring, make_ring: MakeRing) -> None:
     guarded.replica.play(*NUMBER)
     told = (await whole(guarded))["usage"]["headrace"]["safety"]
