@@ -56,11 +56,17 @@ def test_the_rest_joins_what_was_shown(before: list[int], after: list[int], coun
     for delta in first:
         until.add(delta)
     shown, rest = Shown(), []
+    known: set[int] = set()  # calls that the reply has noted: another delta of theirs does not announce them
+    announced = [delta.call.index for delta in first if delta.call is not None]
     for delta in events_of(after):
-        left = cut(delta, shown, until)[1]
+        before_it, left = cut(delta, shown, until)
         shown.add(delta)
+        known |= {before_it.call.index} if before_it is not None and before_it.call is not None else set()
         if left is not None:
             rest.append(left)
+            if left.call is not None and left.call.index not in known:
+                assert left.call.index not in announced, "announced twice"
+                known.add(left.call.index)
     assert shown_by(first + rest) == shown_by(events_of(after)) == shown_by(events_of(before))
 
 
