@@ -20,8 +20,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if not Path("/proc/driver/nvidia").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# The same examples in every run, and no deadline: a busy machine must not fail a test.
-hypothesis.settings.register_profile("headrace", derandomize=True, deadline=None, max_examples=50)
+# The same examples in every run, and no clock over them: a busy machine must not fail a test.
+hypothesis.settings.register_profile(
+    "headrace",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("headrace")
 
 _OWNER = """
