@@ -9,7 +9,7 @@ ARGS ?=
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check mutations fuzz image clean
+.PHONY: help up test check mutations sanitize fuzz image clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -51,6 +51,9 @@ check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 
 fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
 	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_fuzz.py $(ARGS)
+
+sanitize: $(VENV)/.develop-$(TARGET)  ## Native kernels under sanitizers: make sanitize BUILDS="avx2 generic"
+	HEADRACE_SANITIZE="$(BUILDS)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
 
 mutations: $(VENV)/.develop-$(TARGET)  ## Switch each mechanism off and see its test fail
 	@$(BIN)/python -m tests.mutations $(ARGS)
