@@ -20,22 +20,21 @@ from gateway.edge.control import Controls
 from gateway.edge.embedding_client import EmbeddingClient, Vectors
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import CONTROL_MAXLEN, Generation
-from gateway.edge.grammar_trial import GrammarTrial
+from gateway.edge.grammar_trial import GrammarTrials
 from gateway.edge.history_client import HistoryClient
-from gateway.edge.identity import affinity_of, new_request_id, new_root, partition_of, root_of
-from gateway.edge.inflight import Bell, Flight, Gap, InFlight
+from gateway.edge.inflight import Bell, Gap, InFlight
+from gateway.edge.jobs import admit, new_job
 from gateway.edge.metrics import Metrics
+from gateway.edge.pipelines import new_pipeline
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
 from gateway.edge.safety import Safety
-from gateway.edge.schema.tool_grammar import argument_schemas
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.takeover import follow, holder_of, job_of, take_over
+from gateway.edge.takeover import follow, job_of, take_over
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
-from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.store import Policies
 from wire import telemetry, topics
 from wire.bus import Bus
@@ -54,8 +53,6 @@ from wire.messages import (
 )
 
 logger = logging.getLogger(__name__)
-
-_RECORD_SLACK_S = 120.0  # a record outlives its deadline, so that the end of a request can still be accounted for
 
 
 class Edge:
@@ -78,14 +75,14 @@ class Edge:
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
-        self.embeddings = EmbeddingClient(bus, self._job)
+        self.embeddings = EmbeddingClient(bus, lambda request: new_job(request, settings, self.inbox))
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(served.names)
         self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas)
         self.safety = Safety(policies, self) if policies is not None else None
         self.background = Background(self, tasks)
         self.lingering: dict[str, Generation] = {}  # whose clients are gone and may come back
-        self._trials: dict[str, GrammarTrial] = {}
+        self.grammars = GrammarTrials(served)
         self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
         self._ending = 0
@@ -107,18 +104,6 @@ class Edge:
     def model(self, name: str) -> ServedModel:
         """Return a model that generates. Raises ModelNotFoundError."""
         return self.served.model(name)
-
-    async def try_grammar(self, request: Request) -> None:
-        """Raise InvalidRequestError if the grammar of the answer cannot work."""
-        name = request.model
-        if name not in self._trials:
-            model = self.model(name)
-            self._trials[name] = GrammarTrial(model.card, model.vocabulary)
-        trial, grammar = self._trials[name], request.sampling.grammar
-        if grammar is not None and not grammar.field:
-            for schema in argument_schemas(request.tools):
-                await trial.admit(schema)
-        await trial.admit(grammar)
 
     async def embed(self, request: Request, *, parent: SpanContext | None) -> Vectors:
         """Admit an embedding request and return its vectors. Raises the error it ended with."""
@@ -228,19 +213,22 @@ class Edge:
     ) -> AsyncIterator[Generation]:
         request = request if taken else self.accounts.own(request)
         with request_span(request, operation, stream=stream, parent=parent) as span:
-            job = taken or self._job(request)
+            job = taken or new_job(request, self.settings, self.inbox)
             if taken is None:
                 limit_s = self.settings.max_wait_s or job.deadline - time.time()
                 self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
                 await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
-                pipelines = [self._pipeline(request, flight, n) for n in range(request.sampling.n)]
+                pipelines = [
+                    new_pipeline(request, self.served.model(request.model), self.safety, flight, choice)
+                    for choice in range(request.sampling.n)
+                ]
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
                 )
                 try:
                     if taken is None:
-                        await self._admit(job, request)
+                        await admit(self.bus, job, request)
                     else:
                         await take_over(self.bus, job)
                         self._tasks.start_soon(follow, self.bus, self.inflight, flight, job, request.sampling.n)
@@ -253,44 +241,6 @@ class Edge:
                     note_outcome(span, generation)
                     self._ending += 1
                     self._tasks.start_soon(self._end, generation, operation)
-
-    async def _admit(self, job: Job, request: Request) -> None:
-        ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
-        fields = {"request": request, "holder": holder_of(job)}
-        await self.bus.admit(job, fields, to=topics.history(job.partition), ttl_s=ttl_s)
-
-    def _job(self, request: Request) -> Job:
-        traceparent, tracestate = telemetry.inject()
-        reference = request.conversation
-        in_background = bool(request.reply.get("background"))
-        timeout_s = self.settings.background_timeout_s if in_background else self.settings.request_timeout_s
-        root = root_of(reference.conversation_id or reference.response_id) if reference is not None else new_root()
-        return Job(
-            request_id=reference.response_id if reference is not None else new_request_id(),
-            partition=partition_of(root, self.settings.partitions),
-            model=request.model,
-            edge=self.inbox,
-            deadline=time.time() + timeout_s,
-            traceparent=traceparent,
-            tracestate=tracestate,
-            affinity=affinity_of(request),
-        )
-
-    def _pipeline(self, request: Request, flight: Flight, choice: int) -> Pipeline:
-        policy = self.safety.for_request(request) if self.safety is not None else None
-        model = self.served.model(request.model)
-        calls = model.calls(request, policy, f"{flight.request_id}:{choice}")
-        return Pipeline(
-            model.vocabulary,
-            stop=request.sampling.stop,
-            safety=policy,
-            gate=self.safety.gate(policy, flight, choice) if self.safety is not None and policy is not None else None,
-            logprobs=request.sampling.logprobs is not None,
-            calls=calls,
-            tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
-            continues=request.kind != "chat",
-            include_reasoning=request.include_reasoning,
-        )
 
     def spawn(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Start what outlives one HTTP answer."""

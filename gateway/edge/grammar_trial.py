@@ -15,9 +15,11 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from gateway.edge.schema.grammar import check_schema
+from gateway.edge.schema.tool_grammar import argument_schemas
+from gateway.edge.served import Served
 from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, check, grammar_tokenizer, start_matcher
-from wire.messages import Grammar
+from wire.messages import Grammar, Request
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
@@ -57,6 +59,25 @@ class GrammarTrial:
                 self._vocabulary, self._card.eos_token_ids, self._card.vocab_size, single_bytes=True
             )
         walk(start_matcher(grammar, self._tokenizer))
+
+
+class GrammarTrials:
+    """A trial for each model, made when its first grammar comes."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._trials: dict[str, GrammarTrial] = {}
+
+    async def admit(self, request: Request) -> None:
+        """Raise InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work."""
+        name, grammar = request.model, request.sampling.grammar
+        if name not in self._trials:
+            model = self._served.model(name)
+            self._trials[name] = GrammarTrial(model.card, model.vocabulary)
+        if grammar is not None and not grammar.field:
+            for schema in argument_schemas(request.tools):
+                await self._trials[name].admit(schema)
+        await self._trials[name].admit(grammar)
 
 
 def walk(matcher: LLMatcher, num_steps: int = _STEPS) -> None:

@@ -29,7 +29,7 @@ async def create_completion(request: Request) -> GenerationResponse:
     # A list may hold millions of ids, which take longer to look at than others shall wait.
     is_list = not isinstance(body.prompt, str)
     wanted = await anyio.to_thread.run_sync(translate) if is_list else translate()
-    await edge.try_grammar(wanted[0])  # the same for all
+    await edge.grammars.admit(wanted[0])  # the same for all
     wanted = [await screen(one, edge.safety, "prompt") for one in wanted]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

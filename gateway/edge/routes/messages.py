@@ -20,7 +20,7 @@ async def create_message(request: Request) -> GenerationResponse:
     edge: Edge = request.app.state.edge
     body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
     wanted = translate_messages(body, edge.model(body.model).card)
-    await edge.try_grammar(wanted)
+    await edge.grammars.admit(wanted)
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

@@ -34,7 +34,7 @@ async def create_response(request: Request) -> ASGIApp:
     card, tenant = edge.model(body.model).card, tenant_of(request)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     wanted = await screen(translate_responses(body, card, tenant=tenant), edge.safety, "input")
-    await edge.try_grammar(wanted)
+    await edge.grammars.admit(wanted)
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     if body.background:
