@@ -29,7 +29,9 @@ def _fail(message: str, code: int = 2) -> None:
 
 @app.command()
 def up(
-    model: Annotated[str | None, typer.Option(help="Model of the catalogue or model directory; several: a,b.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of the catalogue, or a model directory; several names: a,b.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Model processes to run.")] = None,
@@ -42,6 +44,9 @@ def up(
     from headrace import up as command
     from headrace.settings import UpSettings
 
+    if model and model_dir is None and (Path(model).expanduser() / "config.json").exists():
+        place = Path(model).expanduser().resolve()
+        model, model_dir = place.name, str(place.parent)
     flags = {"host": host, "port": port, "replicas": replicas, "edges": edges, "split": split, "models": model}
     try:
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})

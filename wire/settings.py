@@ -70,6 +70,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"block_size must be a power of two, not {self.block_size}")
         if not self.models:
             raise SettingsError("models must name at least one model")
+        for model in self.models:
+            if "/" in model or model in (".", ".."):
+                raise SettingsError(f"models: {model!r} is a path; a model is named by its directory below model_dir")
         if not 0 <= self.metrics_port <= 65_535:
             raise SettingsError(f"metrics_port must lie in 0..65535, not {self.metrics_port}")
 
