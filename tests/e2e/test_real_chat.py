@@ -110,8 +110,8 @@ def test_thinking_is_ended_from_outside_while_it_goes_on(house: House, client: o
     stream = client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Write a long story about a river."}],
-        extra_body={"thinking_token_budget": 500, "ignore_eos": True},
-        max_tokens=520,
+        extra_body={"thinking_token_budget": 6000, "ignore_eos": True},
+        max_tokens=6020,
         temperature=0,
         stream=True,
         stream_options={"include_usage": True},
@@ -145,7 +145,12 @@ def test_what_may_be_said_is_what_is_said(client: openai.OpenAI) -> None:
 def test_the_prompts_log_probabilities_are_the_same_cached_or_not(client: openai.OpenAI) -> None:
     def scores() -> list[float | None]:
         reply = client.completions.create(
-            model=MODEL, prompt="The capital of France is the city of Paris. " * 4, echo=True, logprobs=0, max_tokens=1
+            model=MODEL,
+            prompt="The capital of France is the city of Paris. " * 4,
+            echo=True,
+            logprobs=0,
+            max_tokens=1,
+            temperature=0,
         )
         logprobs = reply.choices[0].logprobs
         assert logprobs is not None
