@@ -42,7 +42,9 @@ def test_a_value_of_the_wrong_kind_names_its_field() -> None:
         load(DeskSettings, {"HEADRACE_MAX_ITEMS": "many"})
 
 
-@pytest.mark.parametrize(("field", "value"), [("partitions", "0"), ("block_size", "12"), ("models", ""), ("models", "a,b/c")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("partitions", "0"), ("block_size", "12"), ("models", ""), ("models", "a,b/c")]
+)
 def test_a_value_out_of_range_names_its_field(field: str, value: str) -> None:
     with pytest.raises(SettingsError, match=field):
         load(Settings, {}, {field: value})
