@@ -1,7 +1,7 @@
 """Switch each mechanism off, one after another, and see that its test fails: `make mutations`.
 
-`tests/mutations.toml` lists, for each mechanism, a text in a source file, what stands there when the mechanism is off,
-and the tests that must notice. Each mutation runs in a copy of the tree, so that the checkout stays as it is.
+The files beside this one list, area by area, for each mechanism a text in a source file, what stands there when the
+mechanism is off, and the tests that must notice. Each mutation runs in a copy of the tree, so that the checkout stays as it is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 TIMEOUT_S = 600
 LEFT_OUT = shutil.ignore_patterns(".venv", ".git", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 
 
-def load(path: Path = ROOT / "tests" / "mutations.toml") -> list[dict[str, Any]]:
+def load() -> list[dict[str, Any]]:
     """Return the listed mutations."""
-    mutations: list[dict[str, Any]] = tomllib.loads(path.read_text())["mutation"]
-    return mutations
+    return [one for file in sorted(HERE.glob("*.toml")) for one in tomllib.loads(file.read_text())["mutation"]]
 
 
 def apply(mutation: dict[str, Any], root: Path) -> str | None:
@@ -70,7 +70,3 @@ def main(names: list[str]) -> int:
             survivors.append(mutation["name"])
     sys.stdout.write(f"{len(survivors)} unnoticed\n")
     return int(bool(survivors))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
