@@ -1,7 +1,8 @@
 """Switch each mechanism off, one after another, and see that its test fails: `make mutations`.
 
 The files beside this one list, area by area, for each mechanism a text in a source file, what stands there when the
-mechanism is off, and the tests that must notice. Each mutation runs in a copy of the tree, so that the checkout stays as it is.
+mechanism is off, and the tests that must notice. Each mutation runs in a copy of the tree, so that the checkout stays
+as it is.
 """
 
 from __future__ import annotations
