@@ -1,0 +1,92 @@
+"""What crosses a process: every message and every field of the job record, as frozen msgspec Structs.
+
+New fields come last and have a default. The envelope (`Job`) stays small; what grows lives in the job record, one Redis
+hash per request, each field one of the Structs in `request` and `record`.
+"""
+
+from __future__ import annotations
+
+from wire.messages.base import Message, pack_ids, unpack_ids
+from wire.messages.calls import HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
+from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
+from wire.messages.record import (
+    RECORD_FIELDS,
+    Checkpoint,
+    Closed,
+    Holder,
+    Match,
+    Matches,
+    Placement,
+    Prompt,
+    ReasoningPlan,
+    Recalled,
+)
+from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall
+from wire.messages.ring import Cancel, EndReasoning, Failure, Job, Resubscribe, Turn
+from wire.messages.tokens import ANSWER, MARKUP, REASONING, Embeddings, PhaseMark, TokenBatch, TokenChunk, TokenLogprob
+
+AnyMessage = (
+    Job
+    | Turn
+    | Cancel
+    | EndReasoning
+    | Resubscribe
+    | Failure
+    | TokenBatch
+    | Embeddings
+    | ReplicaStatus
+    | BlocksStored
+    | BlocksEvicted
+    | ReportBlocks
+    | HistoryCall
+    | HistoryReply
+    | SafetyEvent
+    | TokenizeCall
+    | TokenizeReply
+)
+
+__all__ = [
+    "ANSWER",
+    "MARKUP",
+    "REASONING",
+    "RECORD_FIELDS",
+    "AnyMessage",
+    "BlocksEvicted",
+    "BlocksStored",
+    "Cancel",
+    "ChatMessage",
+    "Checkpoint",
+    "Closed",
+    "ConversationRef",
+    "Embeddings",
+    "EndReasoning",
+    "Failure",
+    "Grammar",
+    "HistoryCall",
+    "HistoryReply",
+    "Holder",
+    "Job",
+    "Match",
+    "Matches",
+    "Message",
+    "PhaseMark",
+    "Placement",
+    "Prompt",
+    "ReasoningPlan",
+    "Recalled",
+    "ReplicaStatus",
+    "ReportBlocks",
+    "Request",
+    "Resubscribe",
+    "SafetyEvent",
+    "SamplingParams",
+    "TokenBatch",
+    "TokenChunk",
+    "TokenLogprob",
+    "TokenizeCall",
+    "TokenizeReply",
+    "ToolCall",
+    "Turn",
+    "pack_ids",
+    "unpack_ids",
+]

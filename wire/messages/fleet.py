@@ -1,0 +1,54 @@
+"""What replicas say of themselves beside the ring."""
+
+from __future__ import annotations
+
+from wire.messages.base import Message
+
+
+class ReplicaStatus(Message, frozen=True, kw_only=True):
+    """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
+
+    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` and `num_prefilled_tokens` (of
+    prompts) count since the replica's start.
+    """
+
+    replica_id: str
+    model: str
+    state: str
+    sent_at: float
+    block_size: int = 16
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_tokens: int = 0
+    max_model_len: int = 0
+    max_num_seqs: int = 0
+    interval_s: float = 0.5
+    device: str = ""
+    kv_waste: float = 0.0
+    num_preemptions: int = 0
+    num_prefilled_tokens: int = 0
+
+
+class BlocksStored(Message, frozen=True, kw_only=True):
+    """These blocks (16-byte names, concatenated) are in the replica's cache. `reset`: forget all earlier ones first."""
+
+    replica_id: str
+    sequence: int
+    hashes: bytes
+    reset: bool = False
+
+
+class BlocksEvicted(Message, frozen=True, kw_only=True):
+    """These blocks left the replica's cache."""
+
+    replica_id: str
+    sequence: int
+    hashes: bytes
+
+
+class ReportBlocks(Message, frozen=True, kw_only=True):
+    """Prefix desk -> replica: a gap in your events was seen (or I am new); send a full `BlocksStored(reset=True)`."""
+
+    replica_id: str

@@ -1,0 +1,125 @@
+"""The other fields of the job record: what each desk finds out about a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wire.messages.request import ChatMessage, Request
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `recalled` (history desk): the earlier messages, oldest first, and the ids of the newest turn.
+
+    `prompt_ids` are the token ids of prompt and answer of the newest turn, exactly as the engine saw them; `covers` is
+    how many of `messages` they hold. The tokenizer splices them, so that the next prompt is the cached one.
+    """
+
+    messages: tuple[ChatMessage, ...] = ()
+    prompt_ids: bytes = b""
+    covers: int = 0
+    conversation_id: str | None = None
+    version: int = 0
+
+
+class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How this request thinks.
+
+    `budget` None: no limit; 0: no thinking. `starts_open`: the prompt ends inside a think block. Tags are bytes,
+    matched on the bytes of tokens (a tag may be split over tokens or merged with what follows); `close_ids` is what the
+    engine forces when the budget is spent (a bridging sentence and the tag). In the last `landing` tokens of the budget
+    the first of `landing_ids`, the tag alone, is made likelier where a sentence has ended; when it is drawn there, the
+    others follow. 0 or no ids: no soft landing. `closes_at_stop`: a model that ends its turn while it thinks has
+    thought enough; `landing_ids` take the place of its end token, and the answer follows.
+    """
+
+    budget: int | None = None
+    starts_open: bool = False
+    open_tag: bytes = b"<think>"
+    close_tag: bytes = b"</think>"
+    close_ids: tuple[int, ...] = ()
+    landing: int = 0
+    landing_ids: tuple[int, ...] = ()
+    closes_at_stop: bool = False
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `prompt` (tokenizer desk). `token_ids` packed int32; `block_hashes` 16 bytes each, concatenated.
+
+    The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens.
+    """
+
+    token_ids: bytes
+    num_tokens: int
+    block_root: bytes = b""
+    block_hashes: bytes = b""
+    block_size: int = 16
+    max_tokens: int = 16
+    stop_token_ids: tuple[int, ...] = ()
+    reasoning: ReasoningPlan | None = None
+    messages_dropped: int = 0
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many leading tokens of the prompt a replica holds in its KV cache."""
+
+    replica_id: str
+    num_tokens: int
+
+
+class Matches(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `matches` (prefix desk): the longest cached prefix of each replica that has any."""
+
+    replicas: tuple[Match, ...] = ()
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `placement` (balancer)."""
+
+    replica_id: str
+    attempt: int
+    cached_tokens: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `checkpoint` (edge): generated ids per choice that the client has been shown."""
+
+    attempt: int
+    token_ids: dict[int, bytes] = {}
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `closed` (edge): where the client ended the thinking of each choice, in generated tokens.
+
+    Another attempt closes at the same place, so that what it says goes on from what the client has seen.
+    """
+
+    at: dict[int, tuple[int, ...]] = {}
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `holder` (edge): the inbox of the edge that answers the client now, and what else the envelope says.
+
+    `Job.edge` is where the request was admitted. An edge that takes it over writes itself here, for replicas that get
+    the job later.
+    """
+
+    edge: str
+    deadline: float
+    traceparent: str = ""
+    tracestate: str = ""
+
+
+RECORD_FIELDS: dict[str, type[Any]] = {
+    "request": Request,
+    "recalled": Recalled,
+    "prompt": Prompt,
+    "matches": Matches,
+    "placement": Placement,
+    "checkpoint": Checkpoint,
+    "closed": Closed,
+    "holder": Holder,
+}

@@ -1,0 +1,124 @@
+"""The request, as the edge admits it: record field `request`, written once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer must look like; thinking before it is free. Checked by the edge before it is admitted.
+
+    `source` by kind: the schema as JSON text, the pattern, the grammar in llguidance's Lark dialect (which can embed
+    schemas: `%json {...}`), a JSON array of strings, and for `json_object` nothing. `lenient`: keywords of a schema
+    that cannot be enforced are passed over instead of refused. `field` is where in the request it came from; "": tools.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "lark", "choice"]
+    source: str = ""
+    lenient: bool = False
+    field: str = ""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to choose tokens. Validated by the edge; the engine re-checks ranges.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `logprobs` None is off, n gives the chosen token and the
+    n most likely; `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens` None means up to the
+    context's end. `allowed_token_ids` None allows all. `bad_words` are never said (the tokenizer desk makes
+    `Prompt.bad_word_ids` of them).
+    """
+
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+    deterministic: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function call the assistant made; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a conversation. `item_id` is the history desk's name for it, if it has one."""
+
+    role: str
+    content: str = ""
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str = ""
+    item_id: str | None = None
+
+
+class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which stored conversation a request continues, and whether its turn is stored.
+
+    Exactly one of `conversation_id` and `previous_response_id` may be set. `response_id` names the turn to be stored.
+    """
+
+    conversation_id: str | None = None
+    previous_response_id: str | None = None
+    store: bool = False
+    response_id: str = ""
+    truncation: Literal["auto", "disabled"] = "auto"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `request`: what the client wants, in our words. Written once by the edge.
+
+    Exactly one of `messages`, `prompt_text`, `prompt_ids` and `inputs` (texts or ids) is meaningful, by `kind`;
+    `dimensions` is the length of embeddings if they shall be shorter than the model's. `instructions` is a system
+    message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
+    goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
+    shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
+    repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
+    ends with its first whole call. `key_id` names the API key it came with (not the key itself).
+    """
+
+    kind: Literal["chat", "text", "ids", "embedding"] = "chat"
+    model: str
+    messages: tuple[ChatMessage, ...] = ()
+    instructions: str | None = None
+    prompt_text: str = ""
+    prompt_ids: bytes = b""
+    tools: tuple[dict[str, Any], ...] = ()
+    template_kwargs: dict[str, Any] = {}
+    sampling: SamplingParams = SamplingParams()
+    effort: str | None = None
+    budget_tokens: int | None = None
+    conversation: ConversationRef | None = None
+    tenant: str = ""
+    cache_salt: str = ""
+    created_at: float = 0.0
+    priority: int = 0
+    return_best: int = 0
+    include_reasoning: bool = True
+    reply: dict[str, Any] = {}
+    inputs: tuple[str | tuple[int, ...], ...] = ()
+    dimensions: int | None = None
+    parallel_tool_calls: bool = True
+    key_id: str = ""
+    prompt_cache_key: str = ""
