@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from wire.messages.base import Message
 from wire.messages.request import Request
 
