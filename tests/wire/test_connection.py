@@ -36,7 +36,7 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_caller(bus: Bus, ma
     right: list[bool] = []
 
     async def get(number: int, far: Bus) -> None:
-        key, patience = f"k{number}", dice.choice((dice.uniform(0.001, 0.5), 60.0))
+        key, patience = f"k{number}", 60.0 if number % 2 else dice.uniform(0.001, 0.5)
         with anyio.move_on_after(patience):
             right.append(await far.route.call(key, "GET", key) == key.encode())
 
@@ -60,7 +60,7 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_caller(bus: Bus, ma
             [server] = far.route.servers
             assert server.num_free == 4
             assert server.num_idle <= 4
-            assert len(right) >= 100
+            assert len(right) >= 100  # those that had patience
             assert all(right)
             for number in range(20):
                 await get(number, far)
