@@ -12,6 +12,7 @@ from opentelemetry.trace import Span
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.heartbeat import Heartbeat
+from model_svc.lifecycle import take_jobs
 from model_svc.open_requests import OpenRequest, OpenRequests
 from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
@@ -30,7 +31,6 @@ from wire.messages import Cancel, EndReasoning, Failure, Job, ReportBlocks, Resu
 
 log = logging.getLogger(__name__)
 
-GROUP = "replica"
 _FIELDS = ("request", "prompt", "checkpoint", "closed", "holder")
 MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
@@ -69,11 +69,7 @@ class Replica:
 
     async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
         """Read the jobs placed on this replica in one partition; each is served by a task of its own."""
-        reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
-        with metrics.follows(self._bus, reader.stream, GROUP):
-            while True:
-                for delivery in await reader.read(64):
-                    tasks.start_soon(self._serve, delivery)
+        await take_jobs(self._bus, self._replica_id, partition, self._serve, tasks)
 
     async def obey(self) -> None:
         """Follow the control stream until cancelled."""

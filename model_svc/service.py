@@ -14,9 +14,9 @@ import secrets
 import anyio
 from anyio.abc import TaskStatus
 
-from model_svc.drain import drain
 from model_svc.engine_link import TORCH_ENVIRONMENT, EngineDiedError, EngineLink
 from model_svc.heartbeat import Heartbeat
+from model_svc.lifecycle import become_ready, drain
 from model_svc.replica import Replica
 from model_svc.settings import ModelSettings
 from wire.bus import Bus
@@ -86,10 +86,7 @@ async def _run(
         tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
         for partition in range(settings.partitions):
             tasks.start_soon(replica.take_jobs, partition, tasks)
-        if not stop.is_set():
-            heartbeat.become("ready")
-            log.info("replica is ready: %s", heartbeat.info)
-            task_status.started()
+        become_ready(heartbeat, stop, task_status)
 
 
 async def _watch_for_stall(replica: Replica, stall_s: float) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
+from gateway.edge.generation import CONTROL_MAXLEN
+from gateway.edge.jobs import admit
 from wire import topics
 from wire.bus import Bus
 from wire.errors import DeadlineExceededError, HeadraceError
@@ -16,9 +18,7 @@ from wire.messages import Cancel, Embeddings, Failure, Job, Request
 
 logger = logging.getLogger(__name__)
 
-_CONTROL_MAXLEN = 10_000
 _CANCEL_S = 2.0
-_RECORD_SLACK_S = 60.0
 
 
 class Vectors(msgspec.Struct):
@@ -69,9 +69,7 @@ class EmbeddingClient:
         waiting = self._waiting[job.request_id] = _Waiting(len(request.inputs))
         try:
             with anyio.move_on_after(job.deadline - time.time()):
-                ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
-                to = topics.tokenizer(job.partition, job.model)
-                await self._bus.admit(job, {"request": request}, to=to, ttl_s=ttl_s)
+                await admit(self._bus, job, request)
                 await waiting.done.wait()
         finally:
             del self._waiting[job.request_id]
@@ -102,6 +100,6 @@ class EmbeddingClient:
                 placement = await self._bus.cancel(job.partition, job.request_id)
                 if placement is not None:
                     message = Cancel(request_id=job.request_id, attempt=waiting.attempt)
-                    await self._bus.send(topics.control(placement.replica_id), message, maxlen=_CONTROL_MAXLEN)
+                    await self._bus.send(topics.control(placement.replica_id), message, maxlen=CONTROL_MAXLEN)
             except HeadraceError as error:
                 logger.warning("request %s: not cancelled: %s", job.request_id, error.message)

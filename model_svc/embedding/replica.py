@@ -12,6 +12,8 @@ from model_svc.embedding.batcher import Batcher
 from model_svc.embedding.embedder import Embedder
 from model_svc.engine.engine import EngineLoad
 from model_svc.heartbeat import Heartbeat
+from model_svc.lifecycle import take_jobs
+from model_svc.outbox import EDGE_MAXLEN
 from model_svc.persist import until_done
 from wire import metrics, telemetry, topics
 from wire.bus import Bus, Delivery
@@ -20,8 +22,6 @@ from wire.messages import Cancel, Embeddings, Job, Prompt, Request, unpack_ids
 
 log = logging.getLogger(__name__)
 
-GROUP = "replica"
-EDGE_MAXLEN = 10_000  # messages that an edge has not read
 _MESSAGE_BYTES = 1 << 20  # vectors in one message
 _PAUSE_S = 0.1
 
@@ -49,11 +49,7 @@ class EmbeddingReplica:
 
     async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
         """Read the jobs placed here in one partition; each is served by a task of its own."""
-        reader = self._bus.consumer(topics.replica(partition, self._replica_id), group=GROUP, name=self._replica_id)
-        with metrics.follows(self._bus, reader.stream, GROUP):
-            while True:
-                for delivery in await reader.read(64):
-                    tasks.start_soon(self._serve, delivery)
+        await take_jobs(self._bus, self._replica_id, partition, self._serve, tasks)
 
     async def obey(self) -> None:
         """Follow the control stream until cancelled: cancels are all that means something here."""

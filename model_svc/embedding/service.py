@@ -9,11 +9,11 @@ import anyio.to_thread
 import torch
 from anyio.abc import TaskStatus
 
-from model_svc.drain import drain
 from model_svc.embedding.embedder import Embedder
 from model_svc.embedding.replica import EmbeddingReplica
 from model_svc.engine.plan import RunnerInfo
 from model_svc.heartbeat import Heartbeat
+from model_svc.lifecycle import become_ready, drain
 from model_svc.settings import ModelSettings
 from wire.bus import Bus
 from wire.errors import StartError
@@ -50,10 +50,7 @@ async def run(
         tasks.start_soon(replica.obey)
         for partition in range(settings.partitions):
             tasks.start_soon(replica.take_jobs, partition, tasks)
-        if not stop.is_set():
-            heartbeat.become("ready")
-            log.info("replica is ready: %s", heartbeat.info)
-            task_status.started()
+        become_ready(heartbeat, stop, task_status)
 
 
 def _load(settings: ModelSettings) -> Embedder:
