@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
 import socket
 import sys
 import time
@@ -21,7 +20,9 @@ from headrace.settings import UpSettings
 from headrace.supervisor import Supervisor
 from wire.bus.embedded import embedded_server
 from wire.errors import StartError
-from wire.process import first_leaf
+from wire.process import first_leaf, until_signal
+
+INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
 
 
 class UpError(StartError):
@@ -72,8 +73,8 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
     ]
 
 
-async def run(settings: UpSettings, console: Console) -> None:
-    """Start everything, say where it is, and stay until a signal. Raises StartError."""
+async def run(settings: UpSettings, console: Console) -> int:
+    """Start everything, say where it is, and stay until a signal; returns the exit code. Raises StartError."""
     started = time.monotonic()
     check_port(settings.host, settings.port)
     await anyio.to_thread.run_sync(ensure_model, settings, console)
@@ -81,15 +82,17 @@ async def run(settings: UpSettings, console: Console) -> None:
         url = settings.redis_url or await stack.enter_async_context(embedded_server(Path(settings.state_dir)))
         logs = Path(settings.state_dir) / "logs"
         supervisor = await stack.enter_async_context(Supervisor.open(logs, grace_s=settings.drain_s + 5.0))
-        await _start_children(supervisor, settings, common_flags(settings, url))
-        await _wait_until_ready(settings)
-        supervisor.ready = True
-        console.print(
-            f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
-            f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
-        )
-        await _signal()
+        async with until_signal():
+            await _start_children(supervisor, settings, common_flags(settings, url))
+            await _wait_until_ready(settings)
+            supervisor.ready = True
+            console.print(
+                f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
+                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
+            )
+            await anyio.sleep_forever()
         console.print("draining ...")
+    return 0 if supervisor.ready else INTERRUPTED
 
 
 async def _start_children(supervisor: Supervisor, settings: UpSettings, common: list[str]) -> None:
@@ -132,23 +135,16 @@ async def _wait_until_ready(settings: UpSettings) -> None:
     raise UpError(f"Not ready after {settings.ready_timeout_s:.0f} s: {last}")
 
 
-async def _signal() -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            return
-
-
 def main(settings: UpSettings) -> int:
-    """Run `up`; returns the exit code (0 stopped by the user, 1 could not start)."""
+    """Run `up`; returns the exit code (0 stopped by the user, 1 could not start, 130 stopped while starting)."""
     console = Console(stderr=not sys.stdout.isatty())
     try:
-        anyio.run(run, settings, console)
+        return anyio.run(run, settings, console)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except Exception as error:
         cause = first_leaf(error)
         if not isinstance(cause, StartError):
             raise
         console.print(f"[bold red]headrace up:[/] {cause}", highlight=False)
         return 1
-    return 0

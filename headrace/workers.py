@@ -6,7 +6,6 @@ Python serves on one core a process. The kernel spreads new connections over the
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ import anyio
 
 from headrace.supervisor import Supervisor
 from wire.errors import StartError
-from wire.process import first_leaf
+from wire.process import first_leaf, until_signal
 from wire.settings import Settings
 
 _UP_S = 5.0  # an edge that lives so long has started: what ends it later is started again
@@ -23,18 +22,14 @@ _UP_S = 5.0  # an edge that lives so long has started: what ends it later is sta
 async def _run(settings: Settings, arguments: Sequence[str], workers: int) -> None:
     ports = itertools.count(settings.metrics_port) if settings.metrics_port else itertools.repeat(0)
     name = settings.process_name or "edge"
-    async with Supervisor.open(None, grace_s=settings.drain_s + 5.0) as supervisor:
+    async with Supervisor.open(None, grace_s=settings.drain_s + 5.0) as supervisor, until_signal():
         for number in range(workers):
             own = ["--reuse-port=true", f"--process-name={name}-{number}", f"--metrics-port={next(ports)}"]
             # Of a flag given twice the last one counts.
             await supervisor.start(f"{name}-{number}", ["serve", "edge", *arguments, *own], group="edge")
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            with anyio.move_on_after(_UP_S):
-                async for _ in signals:
-                    return
-            supervisor.ready = True
-            async for _ in signals:
-                return
+        await anyio.sleep(_UP_S)
+        supervisor.ready = True
+        await anyio.sleep_forever()
 
 
 def main(settings: Settings, arguments: Sequence[str], workers: int) -> int:

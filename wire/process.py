@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import uvloop
+from anyio.abc import TaskStatus
 
 from wire import metrics, telemetry
 from wire.errors import StartError, UnavailableError
@@ -59,18 +61,33 @@ def first_leaf(error: BaseException) -> BaseException:
 
 async def _run(serve: Callable[[S], Awaitable[None]], settings: S) -> None:
     async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as scope:
-            tasks.start_soon(_stop_on_signal, scope)
-            if settings.alive_file:
-                tasks.start_soon(_show_life, Path(settings.alive_file))
-            if settings.metrics_port:
-                await tasks.start(serve_metrics, settings.metrics_host, settings.metrics_port)
+        if settings.alive_file:
+            tasks.start_soon(_show_life, Path(settings.alive_file))
+        if settings.metrics_port:
+            await tasks.start(serve_metrics, settings.metrics_host, settings.metrics_port)
+        async with until_signal():
             await serve(settings)
         tasks.cancel_scope.cancel()
 
 
-async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+@asynccontextmanager
+async def until_signal() -> AsyncIterator[None]:
+    """Cancel the block at the first SIGTERM or SIGINT; a second one while it ends, ends the process.
+
+    Signals are listened for before the block begins: one that comes right at its start is not lost.
+    """
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            await tasks.start(_cancel_on_signal, scope)
+            yield
+        tasks.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(
+    scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             if scope.cancel_called:
                 os._exit(130)

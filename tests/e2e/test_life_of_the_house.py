@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -12,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.house import House, headrace_up, wait_for
+from tests.e2e.house import House, free_port, headrace_up, wait_for
 
 MODEL = "smollm2-135m-instruct"
 
@@ -66,6 +68,21 @@ def test_ctrl_c_finishes_the_open_answer_and_leaves_no_process(tmp_path: Path, s
         assert house.process.wait(60) == 0
         _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive
+
+
+def test_ctrl_c_while_it_starts_ends_it_and_leaves_no_process(tmp_path: Path, smollm2_path: Path) -> None:
+    arguments = (f"--state-dir={tmp_path}", f"--model-dir={smollm2_path.parent}", f"--port={free_port()}")
+    with subprocess.Popen([sys.executable, "-m", "headrace", "up", *arguments], start_new_session=True) as process:
+        try:
+            top = psutil.Process(process.pid)
+            wait_for((tmp_path / "logs" / f"model-{MODEL}.log").exists, timeout_s=60, what="a child")
+            family = top.children(recursive=True)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
 
 
 def test_killing_the_supervisor_leaves_no_process(tmp_path: Path, smollm2_path: Path) -> None:

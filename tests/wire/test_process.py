@@ -1,4 +1,4 @@
-"""A process shows that its event loop turns, and stops doing so when the loop hangs."""
+"""A process shows that its event loop turns, and stops doing so when the loop hangs; it hears the first signal."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ run(serve, Settings(alive_file=sys.argv[1]), name="probe")
 """
 
 
+_UNTIL_SIGNAL = """
+import anyio
+from wire.process import until_signal
+
+async def main():
+    async with until_signal():
+        print("in", flush=True)
+        await anyio.sleep_forever()
+    print("out", flush=True)
+
+anyio.run(main)
+"""
+
+
 def _age_s(path: Path) -> float:
     return time.time() - path.stat().st_mtime
 
@@ -43,6 +57,23 @@ def test_the_alive_file_stays_young_until_the_loop_hangs(tmp_path: Path) -> None
             assert alive.stat().st_mtime - again < 5.0
         finally:
             process.send_signal(signal.SIGKILL)
+
+
+def test_a_signal_is_heard_from_the_blocks_first_moment_on() -> None:
+    def ignore() -> None:  # as a shell does for what it runs in the background
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with subprocess.Popen(
+        [sys.executable, "-c", _UNTIL_SIGNAL], stdout=subprocess.PIPE, text=True, preexec_fn=ignore
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "in\n"
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60)[0] == "out\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 def _wait_for_touch(path: Path, *, after: float) -> float:
