@@ -9,17 +9,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gateway.edge import jobs
 from gateway.edge.identity import new_request_id, new_root, partition_of
 from gateway.postprocess.pipeline import Pipeline
-from wire import topics
 from wire.errors import HeadraceError, InternalError
-from wire.messages import Cancel, ChatMessage, Job, Request, SamplingParams
+from wire.messages import ChatMessage, Job, Request, SamplingParams
 
 if TYPE_CHECKING:
     from gateway.edge.edge import Edge
 
 _MAX_TOKENS = 8
-_CONTROL_MAXLEN = 10_000
 
 
 class AskModel:
@@ -44,7 +43,7 @@ class AskModel:
         )
         pipeline = Pipeline(vocabulary)
         with edge.inflight.open(job.request_id, deadline=job.deadline) as flight:
-            await edge.bus.admit(job, {"request": request}, to=topics.history(job.partition), ttl_s=timeout_s + 60)
+            await jobs.admit(edge.bus, job, request)
             shown: list[str] = []
             try:
                 while pipeline.finish_reason is None:
@@ -62,10 +61,6 @@ class AskModel:
 
     async def _cancel(self, job: Job, replica_id: str | None) -> None:
         try:
-            placement = await self._edge.bus.cancel(job.partition, job.request_id)
-            at = placement.replica_id if placement is not None else replica_id
-            if at is not None:
-                message = Cancel(request_id=job.request_id, attempt=placement.attempt if placement else 0)
-                await self._edge.bus.send(topics.control(at), message, maxlen=_CONTROL_MAXLEN)
+            await jobs.cancel(self._edge.bus, job.partition, job.request_id, replica_id=replica_id)
         except HeadraceError:
             return  # it ends by itself after a few tokens

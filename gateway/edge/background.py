@@ -16,15 +16,15 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from opentelemetry.trace import SpanContext
 
+from gateway.edge import jobs
 from gateway.edge.event_log import EventLog
-from gateway.edge.generation import CONTROL_MAXLEN, Generation
+from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.leases import Leases
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.streaming import Block
-from wire import topics
 from wire.errors import HeadraceError, NotFoundError, RequestCancelledError
-from wire.messages import Cancel, Request
+from wire.messages import Request
 
 if TYPE_CHECKING:
     from gateway.edge.edge import Edge
@@ -69,10 +69,7 @@ class Background:
 
     async def cancel(self, response_id: str) -> None:
         """Stop a response wherever it is; whoever makes it stores what there is. One that is over stays as it is."""
-        placement = await self._edge.bus.cancel(self._partition(response_id), response_id)
-        if placement is not None:
-            message = Cancel(request_id=response_id, attempt=placement.attempt, reason="cancelled")
-            await self._edge.bus.send(topics.control(placement.replica_id), message, maxlen=CONTROL_MAXLEN)
+        await jobs.cancel(self._edge.bus, self._partition(response_id), response_id, reason="cancelled")
 
     async def events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         """Yield the events with a number above `after` as they are written, to the last one."""

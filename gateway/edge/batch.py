@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from time import time
 
 import anyio
 import msgspec
@@ -69,11 +68,9 @@ class Batch:
     async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
         """Yield what is new of any prompt until all ended. Raises the first error."""
         while opened := [(at, one) for at, one in enumerate(self._generations) if not one.ended]:
-            deadline = min(one.flight.deadline for _, one in opened)
-            with anyio.move_on_after(max(0.0, deadline - time())):
-                await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
+            await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
             new: list[ChoiceUpdate] = []
-            for at, one in [(at, one) for at, one in opened if one.flight.is_ready] or opened[:1]:
+            for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
                 with self._naming(at):
                     new += self._numbered(at, await one.take_updates())
             if new:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from gateway.edge.generation import CONTROL_MAXLEN, Generation
+from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
+from gateway.edge.jobs import CONTROL_MAXLEN
 from wire import topics
 from wire.bus import Bus
 from wire.errors import NotFoundError

@@ -19,11 +19,11 @@ from gateway.edge.batch import Batch
 from gateway.edge.control import Controls
 from gateway.edge.embedding_client import EmbeddingClient, Vectors
 from gateway.edge.errors import from_failure
-from gateway.edge.generation import CONTROL_MAXLEN, Generation
+from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
 from gateway.edge.history_client import HistoryClient
 from gateway.edge.inflight import Bell, Gap, InFlight
-from gateway.edge.jobs import admit, new_job
+from gateway.edge.jobs import CONTROL_MAXLEN, admit, new_job
 from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline
 from gateway.edge.readiness import Replicas

@@ -9,12 +9,10 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from gateway.edge.generation import CONTROL_MAXLEN
-from gateway.edge.jobs import admit
-from wire import topics
+from gateway.edge.jobs import admit, cancel
 from wire.bus import Bus
 from wire.errors import DeadlineExceededError, HeadraceError
-from wire.messages import Cancel, Embeddings, Failure, Job, Request
+from wire.messages import Embeddings, Failure, Job, Request
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +95,6 @@ class EmbeddingClient:
     async def _cancel(self, job: Job, waiting: _Waiting) -> None:
         with anyio.move_on_after(_CANCEL_S, shield=True):
             try:
-                placement = await self._bus.cancel(job.partition, job.request_id)
-                if placement is not None:
-                    message = Cancel(request_id=job.request_id, attempt=waiting.attempt)
-                    await self._bus.send(topics.control(placement.replica_id), message, maxlen=CONTROL_MAXLEN)
+                await cancel(self._bus, job.partition, job.request_id, attempt=waiting.attempt)
             except HeadraceError as error:
                 logger.warning("request %s: not cancelled: %s", job.request_id, error.message)

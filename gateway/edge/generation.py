@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
+from gateway.edge import jobs
 from gateway.edge.bill import Bill
 from gateway.edge.inflight import Flight, only_first, without_first
 from gateway.edge.reply import ChoiceUpdate, Reply
@@ -21,10 +23,9 @@ from gateway.postprocess.safety.hit import Hit
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError, InternalError, RequestCancelledError, UnavailableError
-from wire.messages import Cancel, Job, Prompt, Request, TokenChunk, Turn, pack_ids, unpack_ids
+from wire.messages import Job, Prompt, Request, TokenChunk, Turn, pack_ids, unpack_ids
 
 HISTORY_MAXLEN = 10_000  # when a history desk has so much waiting, the response fails instead of being lost
-CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
 _SLICE = 16  # chunks detokenized before others get their turn; a slow client may have thousands waiting
 _RECORD_S = 2.0
 _SETTLE_S = 10.0
@@ -249,12 +250,9 @@ class Generation:
             await self.settle("" if self.ended else "incomplete")
 
     async def _prompt(self) -> Prompt | None:
-        with anyio.move_on_after(_RECORD_S):
-            try:
-                record: dict[str, Any] = await self._bus.record(self.job.partition, self.job.request_id, "prompt")
-            except HeadraceError:
-                return None  # the bill lacks two numbers; the answer is complete
-            return record.get("prompt")
+        # Without it the bill lacks two numbers; the answer is complete.
+        with anyio.move_on_after(_RECORD_S), suppress(HeadraceError):
+            return (await self._bus.record(self.job.partition, self.job.request_id, "prompt")).get("prompt")
         return None
 
     def _fill_bill(self, prompt: Prompt | None) -> None:
@@ -297,15 +295,7 @@ class Generation:
         )
 
     async def cancel(self, choice: int | None = None) -> None:
-        """Stop a choice, or everything: the replica is told, and the record marked for the desks before it."""
-        replica_id = self.flight.replica_id
-        if replica_id is not None:
-            await self._tell(replica_id, choice)
-        if choice is None:
-            placement = await self._bus.cancel(self.job.partition, self.job.request_id)
-            if placement is not None and placement.replica_id != replica_id:
-                await self._tell(placement.replica_id, None)
-
-    async def _tell(self, replica_id: str, choice: int | None) -> None:
-        message = Cancel(request_id=self.job.request_id, attempt=self.flight.attempt, choice=choice)
-        await self._bus.send(topics.control(replica_id), message, maxlen=CONTROL_MAXLEN)
+        """Stop a choice, or everything."""
+        job, flight = self.job, self.flight
+        at, attempt = flight.replica_id, flight.attempt
+        await jobs.cancel(self._bus, job.partition, job.request_id, attempt=attempt, replica_id=at, choice=choice)

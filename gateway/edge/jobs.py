@@ -1,4 +1,4 @@
-"""From a request to its job on the ring: the envelope, and the record that holds what grows."""
+"""The job of a request on the ring: its envelope, its way in, and how it is cancelled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 
 from gateway.edge.identity import affinity_of, new_request_id, new_root, partition_of, root_of
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.takeover import holder_of
 from wire import telemetry, topics
 from wire.bus import Bus
-from wire.messages import Job, Request
+from wire.messages import Cancel, Holder, Job, Request
 
+CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
 _RECORD_SLACK_S = 120.0  # a record outlives its deadline, so that the end of a request can still be accounted for
 
 
@@ -39,3 +39,35 @@ async def admit(bus: Bus, job: Job, request: Request) -> None:
     first = topics.tokenizer(job.partition, job.model) if embeds else topics.history(job.partition)
     ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
     await bus.admit(job, {"request": request, "holder": holder_of(job)}, to=first, ttl_s=ttl_s)
+
+
+def holder_of(job: Job) -> Holder:
+    """Return what the record says of a job's edge."""
+    return Holder(edge=job.edge, deadline=job.deadline, traceparent=job.traceparent, tracestate=job.tracestate)
+
+
+async def cancel(
+    bus: Bus,
+    partition: int,
+    request_id: str,
+    *,
+    attempt: int | None = None,
+    replica_id: str | None = None,
+    choice: int | None = None,
+    reason: str = "client_gone",
+) -> None:
+    """Stop a choice, or everything: the replica is told, and the record marked for the desks before it.
+
+    `replica_id` is the replica that is known to work on it, `attempt` the newest that was heard of (else the record's).
+    """
+    if replica_id is not None:
+        await _tell(bus, replica_id, Cancel(request_id=request_id, attempt=attempt or 0, choice=choice, reason=reason))
+    if choice is None:
+        placement = await bus.cancel(partition, request_id)
+        if placement is not None and placement.replica_id != replica_id:
+            newest = placement.attempt if attempt is None else attempt
+            await _tell(bus, placement.replica_id, Cancel(request_id=request_id, attempt=newest, reason=reason))
+
+
+async def _tell(bus: Bus, replica_id: str, message: Cancel) -> None:
+    await bus.send(topics.control(replica_id), message, maxlen=CONTROL_MAXLEN)

@@ -12,8 +12,8 @@ import logging
 import anyio
 
 from gateway.edge.errors import from_failure
-from gateway.edge.generation import CONTROL_MAXLEN
 from gateway.edge.inflight import Flight, InFlight
+from gateway.edge.jobs import CONTROL_MAXLEN, holder_of
 from wire import topics
 from wire.bus import Bus
 from wire.bus.records import Fate
@@ -24,11 +24,6 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _PATIENCE = 8  # looks at a job that has ended and whose tokens do not come: its replica has forgotten them
-
-
-def holder_of(job: Job) -> Holder:
-    """Return what the record says of a job's edge."""
-    return Holder(edge=job.edge, deadline=job.deadline, traceparent=job.traceparent, tracestate=job.tracestate)
 
 
 def job_of(partition: int, request_id: str, model: str, holder: Holder, *, edge: str) -> Job:
