@@ -5,6 +5,8 @@ pipeline. So norms, rotation, store, gate and residual addition go into the prod
 for more, where plain ops take 10), and with programmatic dependent launch the next kernel starts while this one runs
 and fetches its first weights before it waits for this one's result. One row reads whole rows of weights
 (`_row_kernel`), 2 to 64 rows use the tensor cores (`_rows_kernel`), both without atomics: each sum has a fixed order.
+
+Long: one op, its meaning and its kernels, which share their loads, stay in one file.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -4,6 +4,8 @@ Query i of a sequence with n queries and context c (new tokens included) stands 
 at or before it. A short query block takes `_decode_kernel`: its queries and the heads that share a KV head form one
 tile, the context is cut into splits, and `_merge_kernel` adds the splits in their order (no atomics: the same input
 gives the same bits). A long one takes `_prefill_kernel`. No dense copy of the cache, and no wait for the device.
+
+Long: the public function, its meaning, the launches and all kernels of one op stay in one file.
 """
 
 # mypy: disable-error-code="no-untyped-def"

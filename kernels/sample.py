@@ -6,6 +6,8 @@ So the draw is the noisiest token above one threshold, and the threshold need no
 superset is either allowed, or everything at or below it is out. One pass over the logits finds the maxima of groups of
 128 tokens, and the noisiest token of all; what is above it lies in the few groups whose maximum is. With top-k or min-p
 the k-th largest group maximum bounds the threshold from below, and the tokens from there on are few: sort those.
+
+Long: one op, its meaning and the kernels of its passes stay in one file.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -4,6 +4,8 @@
 
 Prints what each test took, the floor that the card's own copy bandwidth and matrix rate set, and vLLM's figure from the
 same card where one was measured (vLLM 0.26, offline engine, dummy weights, CUDA graphs; 2026-11-27).
+
+Long: the tests of one table and what each is measured against.
 """
 
 from __future__ import annotations

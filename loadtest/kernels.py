@@ -3,6 +3,8 @@
 Ceilings (copy bandwidth, bf16 product) are measured in the same run. A case is captured in a CUDA graph, over several
 sets of inputs where one would fit the L2 cache, and replayed: no launch gaps, no warm cache. Names of ops as arguments
 choose some; the function of an op's name below describes its cases.
+
+Long: one short function of cases for each op.
 """
 
 import sys

@@ -6,6 +6,8 @@ Parts of a turn in the hash `turns`, by letter: `a:` attempt and parent ("2 resp
 that does not count this turn as a child), `s:` said, `m:` meta, `i:` token ids, `k:` number of children, `d:` deleted.
 A mark in `pending`: number in order of admission, deadline, last turn seen ("?": not looked yet), overdue, parent,
 request, model. All scripts may run twice with the same arguments.
+
+Long: the scripts share these letters and marks, so they stand side by side.
 """
 
 from __future__ import annotations

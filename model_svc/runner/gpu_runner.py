@@ -2,6 +2,8 @@
 
 A step crosses to the device as one buffer; one launch unpacks it, a recorded graph computes it and draws, the tokens
 feed the next step where they are and come back beside it. The host reads them one step behind.
+
+A little long: the stages of a step read best one after another.
 """
 
 from __future__ import annotations
