@@ -1,4 +1,4 @@
-"""The keys in force: the file as it was when it last made sense. A change counts at once, open requests go on."""
+"""The keys in force: the file as it last made sense. A change counts once it is at rest; open requests go on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from gateway.at_rest import AtRest, stamp_of
 from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, hash_of, load
 
 logger = logging.getLogger(__name__)
-
-_Stamp = tuple[int, int, int]
 
 
 class Keyring:
@@ -20,7 +19,8 @@ class Keyring:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = _stamp(path)
+        self._at_rest = AtRest()
+        self._stamp = stamp_of(path)
         self._keys = load(path)
         self._by_id = {key.id: key for key in self._keys.values()}
 
@@ -40,8 +40,8 @@ class Keyring:
 
     def refresh(self) -> None:
         """Read the file again if it has changed; one that makes no sense is logged, and the keys stay as they were."""
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        stamp = stamp_of(self._path)
+        if not self._at_rest("", stamp) or stamp == self._stamp:
             return
         self._stamp = stamp
         try:
@@ -51,12 +51,3 @@ class Keyring:
             return
         self._keys, self._by_id = keys, {key.id: key for key in keys.values()}
         logger.info("%s: %d keys", self._path, len(keys))
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Tell one state of a file from another; a file that was replaced has another inode."""
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -10,13 +10,14 @@ import hashlib
 import logging
 from pathlib import Path
 
+from gateway.at_rest import AtRest, Stamp, stamp_of
 from gateway.postprocess.safety.policy import SafetyPolicy, SafetyPolicyError
 
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
 
-Stamp = tuple[tuple[str, int, int, int], ...]
+Stamps = tuple[tuple[str, Stamp], ...]
 
 
 class Policies:
@@ -25,8 +26,9 @@ class Policies:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._policies: dict[str, SafetyPolicy] = {}
-        self._stamps: dict[str, Stamp] = {}
+        self._stamps: dict[str, Stamps] = {}
         self._key = b""
+        self._at_rest = AtRest()
         self.faults: dict[str, str] = {}
         self.num_reloads = 0
         for name, file in self._files().items():
@@ -51,7 +53,8 @@ class Policies:
         """Read again what changed. May block: not for the event loop."""
         files = self._files()
         for name, file in files.items():
-            if self._stamp(name, file) == self._stamps.get(name):
+            stamp = self._stamp(name, file)
+            if not self._at_rest(name, stamp) or stamp == self._stamps.get(name):
                 continue
             try:
                 self._take(name, file)
@@ -62,6 +65,8 @@ class Policies:
                 self._stamps[name] = self._stamp(name, file)
                 self._fault(name, str(error))
         for name in set(self._policies) - set(files):
+            if not self._at_rest(name, ()):
+                continue
             if self._path.is_dir():
                 del self._policies[name], self._stamps[name]
                 logger.info("safety policy of tenant %r: gone", name)
@@ -86,17 +91,9 @@ class Policies:
         extra = self._stamp(name, file)
         self._stamps[name] = stamp if len(stamp) == len(extra) else extra
 
-    def _stamp(self, name: str, file: Path) -> Stamp:
+    def _stamp(self, name: str, file: Path) -> Stamps:
         named = self._policies[name].files if name in self._policies else ()
-        found = []
-        for path in (file, *named):
-            try:
-                stat = path.stat()
-            except OSError:
-                found.append((str(path), 0, 0, 0))
-            else:
-                found.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return tuple(found)
+        return tuple((str(path), stamp_of(path)) for path in (file, *named))
 
     def _digest(self, text: str) -> str:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).hexdigest()
