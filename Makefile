@@ -9,10 +9,10 @@ ARGS ?=
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check mutations sanitize fuzz image clean
+.PHONY: help up test check mutations sanitize sanitize-gpu fuzz image clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(CONSTRAINTS):
 	@echo "TARGET is cpu or cuda, not $(TARGET)"; exit 1
@@ -54,6 +54,9 @@ fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes 
 
 sanitize: $(VENV)/.develop-$(TARGET)  ## Native kernels under sanitizers: make sanitize BUILDS="avx2 generic"
 	HEADRACE_SANITIZE="$(BUILDS)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
+
+sanitize-gpu: $(VENV)/.develop-$(TARGET)  ## Compiled GPU kernels under compute-sanitizer: make sanitize-gpu TARGET=cuda
+	$(BIN)/python -m tests.kernels.sanitize $(ARGS)
 
 mutations: $(VENV)/.develop-$(TARGET)  ## Switch each mechanism off and see its test fail
 	@$(BIN)/python -m tests.mutations $(ARGS)
