@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from wire import codec, topics
-from wire.bus.connection import Arg
 from wire.bus.consumer import Consumer
 from wire.bus.core import flat, record_of
 from wire.bus.delivery import Delivery, HandOff
+from wire.bus.line import Arg
 from wire.bus.neighbours import NOBODY, neighbours_at
 from wire.bus.options import RING_MAXLEN, BusOptions
 from wire.bus.placement import Placing

@@ -1,7 +1,7 @@
 """Connections to one Redis server: one request, one reply, and a connection that saw anything else is thrown away.
 
-redis-py speaks the protocol; its pool and client are not used, because a hop must cost 0.1 ms and because here it is
-plain to see that a cancelled call can never leave its reply for the next caller.
+redis-py dials; its pool and client are not used, because a hop must cost 0.1 ms and because here it is plain to see
+that a cancelled call can never leave its reply for the next caller.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from wire.bus.line import Arg, Command, Line
 from wire.bus.names import Names
 from wire.bus.options import BusOptions
-
-Arg = bytes | str | int | float
-Command = tuple[Arg, ...]
 
 
 class _TcpLine(Connection):
@@ -62,7 +60,7 @@ class Server:
         self._class = _CLASSES.get(given, given)
         if issubclass(self._class, _TcpLine):
             self._kwargs["names"] = Names()
-        # Timeouts are ours (one scope around request and reply): redis-py would make a task for every write.
+        # Timeouts are ours (one scope around dialling): redis-py would make a task for every write.
         self._kwargs |= {
             "socket_timeout": None,
             "socket_connect_timeout": options.connect_timeout_s,
@@ -70,7 +68,7 @@ class Server:
             "driver_info": None,
         }
         self._options = options
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[Line] = []
         self._slots = anyio.Semaphore(options.max_connections, fast_acquire=True)
 
     @property
@@ -85,8 +83,7 @@ class Server:
 
     async def call(self, *args: Arg) -> Any:
         """Send one command and return its reply; an error reply is raised as redis-py's exception for it."""
-        async with self._slots:
-            return _last(await self._exchange([args]))
+        return _last(await self.call_many((args,)))
 
     async def call_blocking(self, *args: Arg, before: Sequence[Command] = ()) -> Any:
         """Send one command that may wait on the server; takes no slot, so that readers cannot starve callers.
@@ -97,60 +94,59 @@ class Server:
 
     async def call_many(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one write; error replies are returned in their places."""
-        async with self._slots:
+        try:
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._slots.acquire()
+        try:
             return await self._exchange(commands)
+        finally:
+            self._slots.release()
 
     async def ask(self, *args: Arg) -> Any:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
-        async with self._slots:
-            return _last(await self._exchange([("ASKING",), args]))
+        return _last(await self.call_many((("ASKING",), args)))
 
     async def aclose(self) -> None:
         """Close what is idle."""
         while self._idle:
-            await _drop(self._idle.pop())
+            self._idle.pop().close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        line = await self._take()
+        line = self._take() or await self._dial()
         in_step = False
         try:
-            # Bare, because `fail_after` costs 10 us more, a tenth of a hop.
-            with anyio.CancelScope(deadline=anyio.current_time() + self._options.reply_timeout_s):
-                if not line.is_connected:
-                    await line.connect()  # type: ignore[no-untyped-call]
-                one = len(commands) == 1
-                packed = line.pack_command(*commands[0]) if one else line.pack_commands(commands)
-                await line.send_packed_command(packed, check_health=False)
-                replies = [await _reply(line) for _ in commands]
-                in_step = True
-                return replies
-            raise RedisConnectionError(f"no reply within {self._options.reply_timeout_s} s")
-        except OSError as error:
-            raise RedisConnectionError(f"no reply: {error!r}") from error
+            replies = await line.exchange(commands, timeout_s=self._options.reply_timeout_s)
+            in_step = True
+            return replies
         finally:
             # Also on cancellation: whatever is still to come on this line must meet nobody.
-            if in_step and line.is_connected:
+            if in_step and line.is_fit:
                 self._idle.append(line)
             else:
-                await _drop(line)
+                line.close()
 
-    async def _take(self) -> AbstractConnection:
+    def _take(self) -> Line | None:
         while self._idle:
             line = self._idle.pop()
-            try:
-                if not await line.can_read():
-                    return line
-            except (RedisConnectionError, OSError):
-                pass
-            await _drop(line)  # closed by the server, or holds bytes that nobody asked for
-        return self._class(**self._kwargs)
+            if line.is_fit:
+                return line
+            line.close()  # closed by the server, or holds bytes that nobody asked for
+        return None
 
-
-async def _reply(line: AbstractConnection) -> Any:
-    try:
-        return await line.read_response(disconnect_on_error=False)  # `_exchange` drops it
-    except ResponseError as error:
-        return error  # an error reply is a reply: the line stays in step
+    async def _dial(self) -> Line:
+        dialled = self._class(**self._kwargs)
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + self._options.reply_timeout_s):
+                await dialled.connect()  # type: ignore[no-untyped-call]
+                return Line(dialled)
+            raise RedisConnectionError(f"no connection within {self._options.reply_timeout_s} s")
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await dialled.disconnect(nowait=True)
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"no connection: {error!r}") from error
+            raise
 
 
 def _last(replies: list[Any]) -> Any:
@@ -158,8 +154,3 @@ def _last(replies: list[Any]) -> Any:
         if isinstance(reply, ResponseError):
             raise reply
     return replies[-1]
-
-
-async def _drop(line: AbstractConnection) -> None:
-    with anyio.CancelScope(shield=True):
-        await line.disconnect(nowait=True)

@@ -11,8 +11,8 @@ import anyio
 import msgspec
 
 from wire import codec
-from wire.bus.connection import Command
 from wire.bus.core import fields_of
+from wire.bus.line import Command
 from wire.bus.route import PASSING
 from wire.messages import AnyMessage
 

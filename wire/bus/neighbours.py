@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import RunVar
 
-from wire.bus.connection import Arg
 from wire.bus.core import decoded
+from wire.bus.line import Arg
 
 if TYPE_CHECKING:
     from wire.bus.consumer import Consumer

@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncGenerator, Iterable
 
 from wire import codec, topics
-from wire.bus.connection import Arg
 from wire.bus.core import Core
 from wire.bus.inbox import follow
+from wire.bus.line import Arg
 from wire.bus.options import INBOX_TTL_S
 from wire.bus.scripts import SEND
 from wire.errors import OverloadedError

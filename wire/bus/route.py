@@ -29,7 +29,8 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from wire.bus.connection import Arg, Command, Server
+from wire.bus.connection import Server
+from wire.bus.line import Arg, Command
 from wire.bus.options import BusOptions
 from wire.bus.scripts import Script
 from wire.errors import OverloadedError, UnavailableError

@@ -1,0 +1,58 @@
+"""Processor time of processes, as the kernel accounts for it: on a machine that others use too it says more than a clock.
+
+A group is a process and its children. Switches are the voluntary ones: how often a thread went to sleep and was woken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import psutil
+
+
+class Spent(NamedTuple):
+    """What a group of processes has used: seconds of user and of system time, and voluntary context switches."""
+
+    user_s: float = 0.0
+    system_s: float = 0.0
+    switches: int = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """Return user and system time together."""
+        return self.user_s + self.system_s
+
+    def __sub__(self, before: Spent) -> Spent:
+        """Return what was used since `before`."""
+        return Spent(self.user_s - before.user_s, self.system_s - before.system_s, self.switches - before.switches)
+
+
+def spent(processes: Iterable[psutil.Process]) -> Spent:
+    """Return what these processes have used so far, all their threads included; one that has ended counts nothing."""
+    total = Spent()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+            times = process.cpu_times()
+            total = Spent(
+                total.user_s + times.user,
+                total.system_s + times.system,
+                total.switches + _switches(process),
+            )
+    return total
+
+
+def _switches(process: psutil.Process) -> int:
+    # The process's own status file counts its first thread only.
+    count = 0
+    for thread in process.threads():
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/task/{thread.id}/status") as status:
+            count += next(int(line.split()[1]) for line in status if line.startswith("voluntary"))
+    return count
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and all below it."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
