@@ -70,6 +70,19 @@ class Attention:
 
     def __call__(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's keys and values in `kv`."""
+        return self._o(self._attend(x, step, kv))
+
+    @property
+    def adds(self) -> bool:
+        """Whether `add` computes this layer."""
+        return self._o.adds
+
+    def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
+        """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
+        self._o.add(self._attend(x, step, kv), total, multiplier)
+
+    def _attend(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return what the heads saw, [T, H * D]."""
         q, k, v = self._split(self._qkv(x))
         if self._rope is None:
             store_kv(k, v, *kv, step.slot_mapping)
@@ -82,7 +95,7 @@ class Attention:
             scale=self._scale, window=self._config.window, softcap=self._config.softcap,
             max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
-        return self._o(out.view(x.shape[0], -1))
+        return out.view(x.shape[0], -1)
 
     @property
     def serves_few_rows(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kernels import few_rows
+from kernels import dispatch, few_rows
 from model_svc.layers.attention import Attention
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
@@ -59,18 +59,28 @@ class FewRows:
 class PreNorm:
     """x + attn(norm x), then x + mlp(norm x): Llama and most others. `multiplier` scales what is added (Granite).
 
-    Decode steps with few rows take fused kernels where all parts are of the plain kind.
+    Decode steps with few rows take fused kernels where all parts are of the plain kind; with more rows on a GPU, the
+    products o and down end in the addition, so that a norm need not read two tensors and write one more.
     """
 
     def __init__(self, norm: Norm, attention: Attention, mlp_norm: Norm, mlp: Mlp, multiplier: float = 1.0) -> None:
         self._norm, self._attention, self._mlp_norm, self._mlp = norm, attention, mlp_norm, mlp
         self._multiplier = multiplier
         self._fused = FewRows.of(norm, attention, mlp_norm, mlp) if multiplier == 1.0 else None
+        self._adding = mlp if isinstance(mlp, GatedMlp) and mlp.adds and attention.adds else None
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
         """Return what this layer adds, and the sum before it."""
         if self._fused is not None and step.max_query_len == 1 and few_rows.fits(x, x.shape[0]):
             return self._fused(x if residual is None else residual.add_(x), step, kv), None
+        several = (
+            x.shape[0] > 1 and dispatch.form(x) == "triton" and not dispatch.fixed()
+        )  # one has a kernel of its own
+        if self._adding is not None and several:
+            total = x if residual is None else residual.add_(x)
+            self._attention.add(self._norm(total), total, step, kv, self._multiplier)
+            self._adding.add(self._mlp_norm(total), total, self._multiplier)
+            return total, None
         normed, residual = add_norm(self._norm, x, residual)
         normed = self._mlp_norm.add(self._scaled(self._attention(normed, step, kv)), residual)
         return self._scaled(self._mlp(normed)), residual

@@ -33,6 +33,15 @@ class Linear:
             out.copy_(self._op(x))
 
     @property
+    def adds(self) -> bool:
+        """Whether this is a product with dense numbers and nothing else, which can end in an addition."""
+        return isinstance(self._op, DenseLinear) and self._op.bias is None
+
+    def add(self, x: Tensor, total: Tensor, multiplier: float = 1.0) -> None:
+        """Add the product, times `multiplier`, to `total` [T, out] in place: one kernel, which rounds the sum once."""
+        total.addmm_(x, self.plain_weight.t(), alpha=multiplier)
+
+    @property
     def serves_few_rows(self) -> bool:
         """Whether this is a product with dense numbers and nothing else, which `kernels.few_rows` may fuse."""
         return isinstance(self._op, DenseLinear) and self._op.bias is None and few_rows.suits(self._op.weight)

@@ -36,6 +36,15 @@ class GatedMlp:
         return self._down(self._act(self._gate_up(x)))
 
     @property
+    def adds(self) -> bool:
+        """Whether `add` computes this block."""
+        return self._down.adds
+
+    def add(self, x: Tensor, total: Tensor, multiplier: float) -> None:
+        """Add the block's output, times `multiplier`, to `total` [T, E] in place: the last product does."""
+        self._down.add(self._act(self._gate_up(x)), total, multiplier)
+
+    @property
     def serves_few_rows(self) -> bool:
         """Whether `add_few_rows` computes this block."""
         return self._gate_up.serves_few_rows and self._down.serves_few_rows

@@ -1,0 +1,43 @@
+"""Products that end in the residual addition (many rows, kernels on a GPU) against products and additions apart."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from model_svc.models.decoder import Decoder
+from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.tiny import VOCAB, tiny_llama
+
+GRANITE = {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.4, "logits_scaling": 2.0}
+IDS = [(7 * n + n * n) % VOCAB for n in range(23)]
+
+
+def logits(model: Decoder) -> torch.Tensor:
+    """A prompt of 20 tokens, then three more one by one."""
+    driver, seq = ModelDriver(model), Tracked(0, list(IDS))
+    return torch.cat([driver.logits((seq, count))[0].float().cpu() for count in (20, 1, 1, 1)])
+
+
+@pytest.mark.parametrize("changes", [{}, GRANITE], ids=["llama", "granite"])
+@pytest.mark.parametrize(("device", "dtype"), [
+    pytest.param("cpu", torch.float32, id="plain"),
+    pytest.param("cuda", torch.float32, marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu),
+])  # fmt: skip
+def test_additions_in_the_products_change_nothing_but_rounding(monkeypatch, changes, device, dtype) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    apart = logits(tiny_llama(**changes))
+    calls = []
+    add = torch.Tensor.addmm_
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda *args, **more: calls.append(1) or add(*args, **more))
+    model = tiny_llama(device, dtype, **changes)
+    if device == "cpu":  # the layer's choice alone: its kernels stay those of the CPU
+        monkeypatch.setattr("model_svc.layers.blocks.dispatch", SimpleNamespace(form=lambda _: "triton", fixed=bool))
+    together = logits(model)
+    assert calls, "the products did not add"
+    error = (together - apart).norm() / apart.norm()
+    assert error < (1e-5 if dtype == torch.float32 else 3e-2)
