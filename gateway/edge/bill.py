@@ -31,6 +31,7 @@ class Bill(msgspec.Struct, kw_only=True):
     reasoning_ended_by: str | None = None
     held_chars: int | None = None
     held_ms: float = 0.0
+    mean_held_ms: float = 0.0
     num_redacted: int = 0
 
     @classmethod
@@ -40,7 +41,8 @@ class Bill(msgspec.Struct, kw_only=True):
             return bills[0]
         sums = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "tokens_per_second")
         values: dict[str, Any] = {name: sum(getattr(bill, name) for bill in bills) for name in sums}
-        values |= {name: max(getattr(bill, name) for bill in bills) for name in (*_PHASES, "ttft_ms", "held_ms")}
+        longest = (*_PHASES, "ttft_ms", "held_ms", "mean_held_ms")
+        values |= {name: max(getattr(bill, name) for bill in bills) for name in longest}
         values["held_chars"] = max((bill.held_chars for bill in bills if bill.held_chars is not None), default=None)
         values["num_redacted"] = sum(bill.num_redacted for bill in bills)
         return cls(**values)
@@ -59,11 +61,18 @@ class Bill(msgspec.Struct, kw_only=True):
         if delays:
             self.held_chars = max(delay.max_chars for delay in delays)
             self.held_ms = max(delay.max_ms for delay in delays)
+            num_pieces = sum(delay.num_pieces for delay in delays)
+            self.mean_held_ms = sum(delay.sum_ms for delay in delays) / max(1, num_pieces)
             self.num_redacted = sum(hit.action == "redact" for of_choice in hits for hit in of_choice)
 
     def headrace(self) -> dict[str, Any]:
         """Return our usage extension."""
-        held = {"held_chars": self.held_chars, "held_ms": round(self.held_ms, 3), "redacted": self.num_redacted}
+        held = {
+            "held_chars": self.held_chars,
+            "held_ms": round(self.held_ms, 3),
+            "mean_ms": round(self.mean_held_ms, 3),
+            "redacted": self.num_redacted,
+        }
         return {
             **({"safety": held} if self.held_chars is not None else {}),
             **{name: round(getattr(self, name), 3) for name in (*_PHASES, "ttft_ms")},

@@ -65,6 +65,15 @@ class Metrics:
         self._safety = Counter("headrace_safety_hits", "What safety rules did.", ("action",), registry=self.registry)
         for action in ("block", "redact", "flag"):
             self._safety.labels(action)
+        self._held = Histogram(
+            "headrace_safety_held_seconds",
+            "For each answer under safety rules, the longest time that text waited for them.",
+            ("model",),
+            buckets=_PHASE_BUCKETS_S,
+            registry=self.registry,
+        )
+        for model in models:
+            self._held.labels(model)
         self._judges = Counter(
             "headrace_safety_judge_failures",
             "Texts that a safety rule's judge could not judge.",
@@ -113,6 +122,8 @@ class Metrics:
         for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
         self._ended.labels(generation.outcome, model).inc()
+        if bill.held_chars is not None:
+            self._held.labels(model).observe(bill.held_ms / 1e3)
         if bill.reasoning_tokens or bill.reasoning_ended_by:
             effort = generation.request.effort or ("default" if generation.request.budget_tokens is None else "tokens")
             self._thinking.labels(effort, model).inc(bill.reasoning_tokens)

@@ -7,26 +7,33 @@ import re
 
 _DATE = re.compile(r"\d{1,2}([-/. ])\d{1,2}\1\d{4}")
 
-# Lengths of IBANs by country (SWIFT's registry); a country that is not listed needs the check digits only.
-_IBAN_COUNTRIES = {
+# Lengths of IBANs by country (SWIFT's registry, release 99).
+_LENGTHS = {
     15: "no",
     16: "be",
-    18: "dk fi fo gl nl",
+    18: "dk fi fk fo gl nl sd",
     19: "mk si",
-    20: "at ba ee kz lt lu xk",
+    20: "at ba ee kz lt lu mn xk",
     21: "ch hr li lv",
     22: "bg bh cr de gb ge ie me rs va",
-    23: "ae gi il iq",
+    23: "ae gi il iq om so tl",
     24: "ad cz es md pk ro sa se sk tn vg",
-    25: "pt",
+    25: "ly pt st",
     26: "is tr",
-    27: "fr gr it mc sm",
-    28: "al az by cy do gt hu lb pl",
+    27: "bi dj fr gr it mc sm",
+    28: "al az by cy do gt hn hu lb ni pl sv",
     29: "br eg ps qa ua",
-    30: "jo kw mu",
-    31: "mt",
+    30: "jo kw mu ye",
+    31: "mt sc",
+    32: "lc",
+    33: "ru",
 }
-_IBAN_LENGTHS = {country: length for length, countries in _IBAN_COUNTRIES.items() for country in countries.split()}
+_IBAN_LENGTHS = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
+
+# Countries whose banks write such numbers without being in the registry: check digits only.
+_UNLISTED = "ao bf bj cf cg ci cm cv dz ga gq gw ir km ma mg ml mz ne sn td tg".split()
+
+IBAN_COUNTRIES = sorted({*_IBAN_LENGTHS, *_UNLISTED})
 
 
 def is_card(folded: str) -> bool:

@@ -43,6 +43,11 @@ class SafetyFilter:
         """Return every match so far, the noted ones last."""
         return self._acted + self._noted
 
+    @property
+    def num_held(self) -> int:
+        """Return how many characters may still become a match."""
+        return self._enforced.num_held
+
     def feed(self, text: str, *, final: bool = False) -> str:
         """Return the filtered text that no text to come can change."""
         if self.blocked_by is not None:
@@ -62,7 +67,7 @@ class SafetyFilter:
         self.num_chars = self._enforced.num_chars
         if self.blocked_by is not None:
             self.num_chars = self._acted[-1].start
-        self.delay.note(self._enforced.num_chars + self._enforced.num_held, self._enforced.num_held)
+        self.delay.note(self._enforced.num_chars + self.num_held, self.num_held)
         return shown
 
     def _shown(self, part: Part) -> str:

@@ -79,7 +79,7 @@ class Gate:
         self._open: dict[Direction, Window] = {}
         self._num_chars: dict[Direction, int] = {}
         self._num_pushed = self._num_held = 0
-        self.delay = Delay()
+        self.delay = Delay(again=True)
         self.hits: list[Hit] = []
         self.blocked_by: str | None = None
 

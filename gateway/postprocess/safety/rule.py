@@ -35,7 +35,7 @@ _JUDGED = ("threshold", "window_chars", "timeout_s", "on_error")
 _MAY: dict[str, tuple[str, ...]] = {
     "terms": ("terms", "terms_file", "whole_words", "lookalikes", "ignore_accents"),
     "pattern": ("pattern", "whole_words"),
-    "detect": ("detect",),
+    "detect": ("detect", "span"),
     "classifier": ("model", "weights", "question", "flagged_answer", *_JUDGED),
     "callout": ("url", "token_env", *_JUDGED),
 }
@@ -55,6 +55,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     terms_file: str = ""
     pattern: str = ""
     detect: tuple[str, ...] = ()
+    span: Literal["whole", "domain"] = "whole"
     whole_words: bool = False
     lookalikes: bool = True
     ignore_accents: bool = False
@@ -153,17 +154,22 @@ def finders(rule: Rule, order: int, directory: Path | None) -> list[Finder]:
     if rule.kind == "pattern":
         with _field("pattern"):
             return [Finder(order, rule, PatternMatcher(rule.pattern), edge, replacement=replacement)]
+    return _detectors(rule, order)
+
+
+def _detectors(rule: Rule, order: int) -> list[Finder]:
     found: list[Finder] = []
     for name in rule.detect:
         detector = DETECTORS.get(name)
         if detector is None:
             raise ValueError(f"detect: {name!r} is none of {', '.join(DETECTORS)}")
         typed = rule.replacement or (f"[{detector.name}_{{n}}]" if detector.numbered else f"[{detector.name}]")
-        for pattern in detector.patterns:
-            matcher_ = FoldedPatternMatcher(pattern)
-            found.append(
-                Finder(order + len(found), rule, matcher_, detector.edge, detector.check, detector.rest, typed)
-            )
+        part = detector.domain if rule.span == "domain" else ()
+        for pattern in part or detector.patterns:
+            matcher = FoldedPatternMatcher(pattern)
+            found.append(Finder(order + len(found), rule, matcher, detector.edge, detector.check, detector.rest, typed))
+    if rule.span == "domain" and not any(DETECTORS[name].domain for name in rule.detect):
+        raise ValueError("span: none of what this rule detects has a domain; it goes with `email`")
     return found
 
 

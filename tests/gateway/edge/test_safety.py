@@ -196,7 +196,11 @@ async def test_what_is_held_is_told_and_without_rules_nothing_is_said(guarded: R
     guarded.replica.play(*NUMBER)
     told = (await whole(guarded))["usage"]["headrace"]["safety"]
     assert (told["held_chars"], told["redacted"]) == (8, 1)
-    assert told["held_ms"] >= 0
+    assert told["held_ms"] >= told["mean_ms"] > 0
+    guarded.replica.play(*say(*[bytes([byte]) for byte in b"far from any"]))
+    told = (await whole(guarded))["usage"]["headrace"]["safety"]
+    assert told == {"held_chars": 0, "held_ms": 0, "mean_ms": 0, "redacted": 0}
+    assert await guarded.metric("headrace_safety_held_seconds_count") == 2
     async with make_ring() as plain:
         assert "safety" not in (await whole(plain))["usage"]["headrace"]
 
