@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from model_svc.engine.draw_rules import MIN_JUMP
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
 from model_svc.engine.reasoning import ReasoningTracker, phase_marks
@@ -13,7 +14,6 @@ from model_svc.engine.sequence import Sequence, Status
 from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk, TokenLogprob
 
 _CERTAIN = TokenLogprob(0.0)  # of forced tokens
-_MIN_JUMP = 3  # fewer tokens that need no draw are drawn all the same: a step with a jump is dearer than others
 
 
 class Committer:
@@ -26,7 +26,7 @@ class Committer:
     def commit(self, scheduled: ScheduledStep, output: StepOutput) -> list[TokenChunk]:
         """Apply one step's output and return its chunks, in the order of the plan."""
         now = self._clock()
-        self._scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
+        self._observe(scheduled, output)
         chunks: list[TokenChunk] = []
         failed = output.failed_slots
         tokens, at = output.tokens, 0
@@ -46,10 +46,10 @@ class Committer:
             if seq.epoch != epoch:
                 continue  # the draw is void: forced tokens took its place
             if seq.status is Status.RUNNING:
-                self._scheduler.register_blocks(seq, item.start + item.num_tokens)
+                self._scheduler.register_blocks(seq, item.start + item.num_tokens - item.num_drafts)
             if item.sample:
-                seq.num_pending -= 1
-                chunk = self._accept(seq, tokens[begin:at], now)
+                seq.num_pending -= 1 + item.num_drafts
+                chunk = self._accept(seq, tokens[begin:at], item.num_drafts, now)
                 if chunk is not None:
                     chunks.append(chunk)
         assert at == len(tokens), "the runner's output does not follow the plan"
@@ -89,25 +89,44 @@ class Committer:
             seq.logprobs += [_CERTAIN] * len(forced)
         return forced
 
-    def _accept(self, seq: Sequence, drawn: Seq[SampledToken], now: float) -> TokenChunk | None:
+    def _observe(self, scheduled: ScheduledStep, output: StepOutput) -> None:
+        scheduler = self._scheduler
+        scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
+        if scheduler.drafter is not None and not scheduled.num_prefill_tokens:
+            scheduler.drafter.observe(scheduled.plan, output.compute_ms)
+
+    def _accept(self, seq: Sequence, drawn: Seq[SampledToken], num_drafts: int, now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""
         if not seq.prefilled:
             seq.prefilled = True
             seq.first_token_at = now
         assert drawn, "the runner drew nothing for a sampling item"
         reason, epoch = None, seq.epoch
+        if num_drafts:  # behind the last draw lie guesses that did not come true
+            seq.num_computed_tokens = min(seq.num_computed_tokens, seq.num_tokens + len(drawn) - 1)
+            seq.num_drafts = 0
+        num_read = 0
         for token in drawn:
+            num_read += 1
             seq.append(token.token_id)
             if seq.request.sampling.logprobs is not None:
                 seq.logprobs.append(TokenLogprob(token.logprob, token.top_ids, token.top_logprobs))
             reason = self._read(seq, token.token_id)
             if reason is not None or seq.epoch != epoch:
                 break  # what was drawn behind the end, or behind forced tokens, is void
+        if num_drafts:
+            self._note_drafts(seq, num_drafts, min(num_read, len(drawn) - 1))
         if reason is not None:
             return self.finish(seq, reason)
         if seq.reasoning is None or seq.reasoning.num_decided > seq.num_replayed:
             return self._chunk(seq, now)
         return None
+
+    def _note_drafts(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
+        if self._scheduler.drafter is not None:
+            self._scheduler.drafter.note(seq, num_drafts, num_accepted)
+        if seq.status is Status.RUNNING:  # what came true may fill a block, and this may have been the last step
+            self._scheduler.register_blocks(seq, min(seq.num_computed_tokens, seq.num_tokens))
 
     def _read(self, seq: Sequence, token_id: int) -> str | None:
         """Apply the stop rule and the think budget to the newest token; returns the finish reason, if it is one."""
@@ -154,7 +173,7 @@ class Committer:
         if grammar.turns and seq.num_pending:
             seq.void_draws()  # planned while thinking went on, they know nothing of the grammar
         forced = () if seq.request.sampling.logprobs is not None else tuple(grammar.forced())
-        if len(forced) < _MIN_JUMP or not seq.stop.stop_ids.isdisjoint(forced):
+        if len(forced) < MIN_JUMP or not seq.stop.stop_ids.isdisjoint(forced):
             return None
         for token_id in self._put(seq, forced):
             grammar.take(token_id)
@@ -196,6 +215,7 @@ class Committer:
         turned = ended or bool(marks) or phase == MARKUP
         closed_at, seq.closed_at = seq.closed_at, -1
         scores = seq.prompt_scores
+        drafted = seq.drafting.acceptance if ended and seq.drafting is not None else None
         return TokenChunk(
             request_id=seq.request_id,
             attempt=seq.attempt,
@@ -212,6 +232,8 @@ class Committer:
             num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
             reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
             closed_at=closed_at,
+            num_accepted_drafts=drafted.num_accepted if drafted is not None else 0,
+            num_rejected_drafts=drafted.num_rejected if drafted is not None else 0,
             prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
             timings_ms=_timings(seq, now) if first or ended else {},
         )

@@ -13,6 +13,7 @@ import msgspec
 
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
+from model_svc.engine.drafter import Drafter
 from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.plan import Runner
@@ -39,6 +40,9 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_preemptions: int = 0
     waste: float = 0.0
     num_prefilled_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_drafts: int = 0
 
 
 class Engine:
@@ -57,8 +61,11 @@ class Engine:
         inter_token_ms: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
         matchers: Matchers | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
-        self.scheduler = Scheduler(runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms)
+        self.scheduler = Scheduler(
+            runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms, drafter=drafter
+        )
         self._runner = runner
         self._info = runner.info
         self._committer = Committer(self.scheduler, clock)
@@ -150,6 +157,7 @@ class Engine:
         """Return how busy the engine is now."""
         scheduler = self.scheduler
         running = scheduler.prefilling + scheduler.decoding
+        drafter = scheduler.drafter
         held = self._info.num_blocks - scheduler.pool.num_free
         unfilled = sum(len(seq.block_table) * self._info.block_size - seq.num_tokens for seq in running)
         return EngineLoad(
@@ -160,6 +168,9 @@ class Engine:
             num_preemptions=scheduler.num_preemptions,
             waste=max(0, unfilled) / (held * self._info.block_size) if held else 0.0,
             num_prefilled_tokens=scheduler.num_prefilled_tokens,
+            num_draft_tokens=drafter.num_drafted if drafter is not None else 0,
+            num_accepted_tokens=drafter.num_accepted if drafter is not None else 0,
+            num_drafts=drafter.num_draws if drafter is not None else 0,
         )
 
     def check_invariants(self) -> None:
@@ -195,6 +206,8 @@ class Engine:
             pending = self._matchers.start(request.sampling.grammar, self._info.vocab_size)
             seq.grammar = AnswerGrammar(pending, seq.reasoning, self._open_tag(request.prompt.reasoning))
             self._constrained.append(seq)
+        if self.scheduler.drafter is not None:
+            self.scheduler.drafter.admit(seq)
         return seq
 
     def _open_tag(self, plan: ReasoningPlan | None) -> OpenTag | None:

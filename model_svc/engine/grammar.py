@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from copy import copy
 from typing import Protocol
 
 from model_svc.engine.reasoning import ReasoningTracker, TokenBytes
@@ -37,6 +38,10 @@ class Matcher(Protocol):
     @property
     def whole(self) -> bool:
         """Whether the answer satisfies the grammar and nothing can be added."""
+        ...
+
+    def fork(self) -> Matcher:
+        """Return a copy that goes its own way."""
         ...
 
 
@@ -147,6 +152,13 @@ class AnswerGrammar:
         else:
             self.failed = not self._take_tag(token_id)
         return not self.failed
+
+    def fork(self, tracker: ReasoningTracker | None) -> AnswerGrammar:
+        """Return a copy that goes its own way, beside a tracker that does."""
+        other = copy(self)
+        other._tracker = tracker
+        other.matcher = self.matcher.fork() if self.matcher is not None else None
+        return other
 
     def forced(self) -> list[int]:
         """Return tokens that need no draw."""

@@ -47,6 +47,10 @@ class LlguidanceMatcher:
         """Whether the answer satisfies the grammar and nothing can be added."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
+    def fork(self) -> LlguidanceMatcher:
+        """Return a copy at the same place."""
+        return LlguidanceMatcher(self._matcher.deep_copy(), self._tokenizer, self._num_bytes * 8)
+
 
 class LlguidanceMatchers:
     """Compiles in one thread, so that a slow grammar holds up others of its kind and no step."""

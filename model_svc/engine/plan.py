@@ -35,6 +35,15 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     barred_ids: tuple[int, ...] = ()
 
 
+class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What one draw must keep to; the fields are those of SequenceStep."""
+
+    allow_bitmask: bytes = b""
+    landing_id: int = -1
+    landing_bias: float = 0.0
+    barred_ids: tuple[int, ...] = ()
+
+
 class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One sequence's share of a step: compute positions start .. start + num_tokens - 1.
 
@@ -47,6 +56,11 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     in this step. `targets` are the ids (packed int32) that follow the first positions: their log-probabilities are
     wanted, and those of the `num_top` most likely tokens there. `mask_follows`: what may be drawn hangs on the token
     fed back, so `Runner.mask` brings the mask while the step is being computed.
+
+    The last `num_drafts` of `token_ids` are guesses. A token is drawn at each of the last `num_drafts` + 1 positions,
+    as if its forerunners had been drawn one by one, for as long as each draw equals the guess that was computed behind
+    it: up to and with the first that does not. `later_rules` are what the draws after the first must keep to, one for
+    each guess, or empty: nothing. What was computed of guesses that did not come true is written over later.
     """
 
     slot: int
@@ -66,6 +80,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     targets: bytes = b""
     num_top: int = 0
     mask_follows: bool = False
+    num_drafts: int = 0
+    later_rules: tuple[DrawRules, ...] = ()
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -95,7 +111,7 @@ class TargetLogprobs(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a step produced, in the order of the plan's sampling sequences.
+    """What a step produced, in the order of the plan's sampling sequences; several tokens where guesses came true.
 
     `failed_slots`: their logits were not finite. They may be missing from `tokens`. `targets`: of the sequences that
     asked, in the order of the plan.
@@ -109,7 +125,10 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine must know of a runner: the size of the KV pool and the step limits, measured or configured."""
+    """What the engine must know of a runner: the size of the KV pool and the step limits, measured or configured.
+
+    `max_drafts` guesses can be checked in one step, of all sequences together.
+    """
 
     num_blocks: int
     block_size: int
@@ -121,6 +140,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     kv_bytes_per_token: int = 0
     weight_bytes: int = 0
+    max_drafts: int = 0
 
 
 class Runner(Protocol):

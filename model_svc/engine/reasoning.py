@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from model_svc.engine.byte_matcher import ByteMatcher
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan
@@ -72,6 +73,13 @@ class ReasoningTracker:
         self._decided: list[Runs] = []
         self._at_sentence_end = False
         self.behind_tag = b""  # what the token that closed the last block held of the answer
+
+    def fork(self) -> ReasoningTracker:
+        """Return a copy that goes its own way."""
+        other = copy(self)
+        other._matcher = copy(self._matcher)
+        other._changes, other._held, other._decided = self._changes.copy(), self._held.copy(), []
+        return other
 
     @property
     def budget_spent(self) -> bool:

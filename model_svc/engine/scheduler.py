@@ -14,6 +14,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from model_svc.engine.block_pool import BlockPool
+from model_svc.engine.drafter import Drafter
+from model_svc.engine.draw_rules import NO_DRAFTS, Drafts
 from model_svc.engine.fair_share import FairShare
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
@@ -36,8 +38,9 @@ class Scheduler:
     """Keeps the queue and the running sequences, all in the policy's order."""
 
     def __init__(
-        self, info: RunnerInfo, policy: SchedulingPolicy, clock: Callable[[], float], *, inter_token_ms: float = 0.0
-    ) -> None:
+        self, info: RunnerInfo, policy: SchedulingPolicy, clock: Callable[[], float], *, inter_token_ms: float = 0.0,
+        drafter: Drafter | None = None,
+    ) -> None:  # fmt: skip
         self.pool = BlockPool(info.num_blocks, info.block_size)
         self.costs = StepCosts()
         self.waiting: list[Sequence] = []
@@ -45,6 +48,7 @@ class Scheduler:
         self.decoding: list[Sequence] = []
         self.num_preemptions = 0
         self.num_prefilled_tokens = 0
+        self.drafter = drafter
         self._policy = policy
         self._shares = FairShare()
         self._clock = clock
@@ -140,6 +144,9 @@ class Scheduler:
     def _plan_decodes(self, decoding: tuple[Sequence, ...], budget: int) -> int:
         """Give running answers their next token, in order; who needs a block may take it from the last ones."""
         left = budget
+        drafter = self.drafter
+        # Room for guesses: nobody's next token waits for them.
+        spare = min(budget - len(decoding), drafter.max_drafts) if drafter is not None else 0
         block_size = self.pool.block_size
         for seq in decoding:
             if left <= 0:
@@ -150,14 +157,31 @@ class Scheduler:
                 continue  # the samples in flight end it, whatever they are
             if seq.num_pending > seq.max_pending:
                 continue  # the next draw hangs on what they are
+            if seq.num_pending and drafter is not None and drafter.waits(seq, len(decoding)):
+                continue
             end = len(seq.token_ids) + seq.num_pending
             num_tokens = min(end - seq.num_computed_tokens, left)
             has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * block_size
             if not has_room and not self._grow(seq, num_tokens):
                 continue
-            self._plan(seq, num_tokens)
-            left -= num_tokens
+            drafts = self._drafts(seq, min(spare, left - 1), len(decoding)) if num_tokens == 1 else NO_DRAFTS
+            self._plan(seq, num_tokens, drafts)
+            left -= num_tokens + len(drafts.token_ids)
+            spare -= len(drafts.token_ids)
         return budget - left
+
+    def _drafts(self, seq: Sequence, spare: int, num_sequences: int) -> Drafts:
+        """Return guesses to check with a sequence's last token. They take a block only if everybody has one to come."""
+        if self.drafter is None or seq.num_pending or spare <= 0:
+            return NO_DRAFTS
+        pool = self.pool
+        room = len(seq.block_table) * pool.block_size - seq.num_tokens
+        free = pool.num_free - len(self.prefilling) - len(self.decoding)
+        drafts = self.drafter.drafts(seq, min(spare, room + max(0, free) * pool.block_size), num_sequences)
+        num_new = -(-(len(drafts.token_ids) - room) // pool.block_size)
+        if num_new > 0:
+            seq.block_table += pool.allocate(num_new)
+        return drafts
 
     def _plan_prompts(self, budget: int, *, admit: bool) -> int:
         """Go on with running prompts, then start waiting ones, unless blocks are so short that one was preempted."""
@@ -254,15 +278,16 @@ class Scheduler:
         self._freed_slots.add(seq.slot)
         seq.slot = -1
 
-    def _plan(self, seq: Sequence, num_tokens: int) -> None:
+    def _plan(self, seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> None:
         """Add a sequence's share to the step that is being planned."""
-        share = share_of(seq, num_tokens)
+        share = share_of(seq, num_tokens, drafts)
         self._items.append(share)
         self._planned.append(seq)
-        seq.num_computed_tokens += num_tokens
+        seq.num_computed_tokens += share.num_tokens
         seq.num_inflight += 1
         if share.sample:
-            seq.num_pending += 1
+            seq.num_pending += 1 + share.num_drafts
+            seq.num_drafts = share.num_drafts
 
     def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep:
         freed = self._freed_slots.difference(item.slot for item in self._items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from model_svc.engine.bad_words import BadWords
 from model_svc.engine.grammar import AnswerGrammar
@@ -16,6 +17,9 @@ from model_svc.engine.stopping import StopRule
 from wire import block_hash
 from wire.block_hash import DIGEST_BYTES
 from wire.messages import TokenLogprob, unpack_ids
+
+if TYPE_CHECKING:
+    from model_svc.engine.drafter import Drafting
 
 
 class Status(Enum):
@@ -34,11 +38,11 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "epoch",
-        "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "mark",
-        "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_emitted", "num_inflight",
-        "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered", "num_replayed", "prefilled",
-        "prompt_scores", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
+        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "drafting",
+        "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs",
+        "mark", "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_drafts", "num_emitted",
+        "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered", "num_replayed",
+        "prefilled", "prompt_scores", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
         "started_output", "status", "stop", "stop_token", "token_ids",
     )  # fmt: skip
 
@@ -80,6 +84,8 @@ class Sequence:
         self.num_blocks_sent = 0
         self.num_pending = 0
         self.num_inflight = 0
+        self.num_drafts = 0  # in flight; they count as pending draws, too
+        self.drafting: Drafting | None = None
         self.epoch = 0
         self.resync = False
         self.prefilled = False
@@ -115,6 +121,8 @@ class Sequence:
     @property
     def max_pending(self) -> int:
         """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
+        if self.num_drafts:
+            return 0  # nobody knows yet how many draws there will be
         if self.bad_words is not None and self.bad_words.hang_on_output:
             return 0
         if self.grammar is not None and self.grammar.governs:
@@ -123,10 +131,15 @@ class Sequence:
         return 1 if soft else sys.maxsize
 
     @property
+    def closed_before(self) -> tuple[int, ...]:
+        """After how many generated tokens the client ended thinking in an earlier attempt."""
+        return self.request.closed_at.get(self.choice, ())
+
+    @property
     def ends_thinking(self) -> bool:
         """Whether the client ended thinking just here in an earlier attempt."""
-        at = self.request.closed_at.get(self.choice, ())
-        return self.num_output_tokens in at and self.reasoning is not None and self.reasoning.is_open
+        open_block = self.reasoning is not None and self.reasoning.is_open
+        return open_block and self.num_output_tokens in self.closed_before
 
     def append(self, token_id: int) -> None:
         """Add a generated token."""
@@ -145,14 +158,14 @@ class Sequence:
         self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))  # beyond lie void draws
         self.token_ids += token_ids
         self.num_output_tokens += len(token_ids)
-        self.num_pending = 0
+        self.num_pending = self.num_drafts = 0
         self.epoch += 1
         self.resync = self.slot >= 0  # the runner counted the void draw, and has not seen these ids
 
     def void_draws(self) -> None:
         """Give up the draws in flight: the last token is computed again, for a draw under other rules."""
         self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids) - 1)
-        self.num_pending = 0
+        self.num_pending = self.num_drafts = 0
         self.epoch += 1
         self.resync = self.slot >= 0
 

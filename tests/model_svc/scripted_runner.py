@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from model_svc.engine.plan import (
+    DrawRules,
     NewSequence,
     RunnerInfo,
     SampledToken,
@@ -53,6 +54,7 @@ _SIZES = {
     "max_num_batched_tokens": 64,
     "max_model_len": 256,
     "vocab_size": 300,
+    "max_drafts": 64,
 }
 
 
@@ -96,6 +98,7 @@ class ScriptedRunner:
             assert self._slots.pop(slot, None) is not None, "a slot freed twice"
         assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
         assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
+        assert sum(item.num_drafts for item in plan.sequences) <= self._info.max_drafts
         if any(item.mask_follows for item in plan.sequences):
             self._undrawn = plan
         else:
@@ -120,8 +123,8 @@ class ScriptedRunner:
     def _execute(self, plan: StepPlan) -> None:
         drawn = [self._run(item) for item in plan.sequences]
         targets = tuple(self._score(item) for item in plan.sequences if item.targets)
-        tokens = tuple(token for token in drawn if token is not None and token.token_id >= 0)
-        failed = tuple(token.slot for token in drawn if token is not None and token.token_id < 0)
+        failed = tuple(tokens[0].slot for tokens in drawn if any(token.token_id < 0 for token in tokens))
+        tokens = tuple(token for tokens in drawn for token in tokens if token.slot not in failed)
         self._uncollected.append(
             StepOutput(step=plan.step, tokens=tokens, failed_slots=failed, compute_ms=1.0, targets=targets)
         )
@@ -134,20 +137,37 @@ class ScriptedRunner:
     def close(self) -> None:
         self.closed = True
 
-    def _run(self, item: SequenceStep) -> SampledToken | None:
+    def _run(self, item: SequenceStep) -> list[SampledToken]:
         slot = self._set_up(item)
-        end = item.start + item.num_tokens
-        self._take_inputs(slot, item)
+        guesses = self._take_inputs(slot, item)
+        known = item.start + item.num_tokens - len(guesses)
         chain = self._verified_prefix(slot, item.start)
-        for position in range(item.start, end):
-            chain = _extend(chain, slot.tokens[position])
+        for position, token_id in enumerate([*slot.tokens[item.start : known], *guesses], item.start):
+            chain = _extend(chain, token_id)
             self._cells[self._cell(slot, position)] = chain
-        slot.next_position = end
+        slot.next_position = known
         if not item.sample:
-            return None
-        assert end == len(slot.tokens), "a draw that is not after the last token"
-        assert item.output_index == end - len(slot.prompt), "output index does not count the generated tokens"
-        return self._draw(slot, item)
+            assert not guesses, "guesses without a draw"
+            return []
+        assert known == len(slot.tokens), "a draw that is not after the last token"
+        assert item.output_index == known - len(slot.prompt), "output index does not count the generated tokens"
+        return self._check_guesses(slot, item, guesses)
+
+    def _check_guesses(self, slot: _Slot, item: SequenceStep, guesses: list[int]) -> list[SampledToken]:
+        """Draw behind the last token, and behind each guess for as long as they come true."""
+        assert not item.later_rules or len(item.later_rules) == len(guesses), "rules for other guesses"
+        drawn = [self._draw(slot, item)]
+        for n, guess in enumerate(guesses):
+            if drawn[-1].token_id != guess:
+                break
+            slot.tokens.append(guess)
+            slot.next_position += 1
+            rules = item.later_rules[n] if item.later_rules else DrawRules()
+            fields = {name: getattr(rules, name) for name in rules.__struct_fields__}
+            drawn.append(
+                self._draw(slot, msgspec.structs.replace(item, output_index=item.output_index + n + 1, **fields))
+            )
+        return drawn
 
     def _score(self, item: SequenceStep) -> TargetLogprobs:
         """Log-probabilities that tell position and id, for targets that are what follows."""
@@ -170,20 +190,22 @@ class ScriptedRunner:
         assert len(set(slot.table)) == len(slot.table), "a block twice in one table"
         return slot
 
-    def _take_inputs(self, slot: _Slot, item: SequenceStep) -> None:
-        """Bring the input ids into the slot's tokens, checking them against all that is known."""
+    def _take_inputs(self, slot: _Slot, item: SequenceStep) -> list[int]:
+        """Bring the input ids into the slot's tokens, checking them against all that is known; return the guesses."""
         if item.from_device:
             assert item.num_tokens == 1 and not item.token_ids and slot.drawn is not None
             ids = [slot.drawn]
         else:
             ids = unpack_ids(item.token_ids)
-        assert len(ids) == item.num_tokens > 0
-        for position, token_id in enumerate(ids, item.start):
+        assert len(ids) == item.num_tokens > item.num_drafts >= 0
+        num_known = len(ids) - item.num_drafts
+        for position, token_id in enumerate(ids[:num_known], item.start):
             if position < len(slot.tokens):
                 assert slot.tokens[position] == token_id, "a wrong input id"
             else:
                 assert position == len(slot.tokens) and token_id == slot.drawn, "an input that was not drawn"
                 slot.tokens.append(token_id)
+        return ids[num_known:]
 
     def _verified_prefix(self, slot: _Slot, start: int) -> int:
         chain = 0

@@ -48,6 +48,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `prompt` (tokenizer desk). `token_ids` packed int32; `block_hashes` 16 bytes each, concatenated.
 
     The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens.
+    `prediction_ids` packed int32: the client's guess at the answer.
     """
 
     token_ids: bytes
@@ -61,6 +62,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages_dropped: int = 0
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     lengths: tuple[int, ...] = ()
+    prediction_ids: bytes = b""
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

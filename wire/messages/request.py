@@ -27,7 +27,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `logprobs` None is off, n gives the chosen token and the
     n most likely; `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens` None means up to the
     context's end. `allowed_token_ids` None allows all. `bad_words` are never said (the tokenizer desk makes
-    `Prompt.bad_word_ids` of them).
+    `Prompt.bad_word_ids` of them). `num_draft_tokens` is the most tokens that are guessed ahead, None what the replica
+    likes; guesses never change what is drawn.
     """
 
     n: int = 1
@@ -51,6 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     bad_words: tuple[str, ...] = ()
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    num_draft_tokens: int | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +97,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
     repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
-    ends with its first whole call. `key_id` names the API key it came with (not the key itself).
+    ends with its first whole call. `key_id` names the API key it came with (not the key itself). `prediction` is what
+    the client thinks the answer will be like.
     """
 
     kind: Literal["chat", "text", "ids", "embedding"] = "chat"
@@ -122,3 +125,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_tool_calls: bool = True
     key_id: str = ""
     prompt_cache_key: str = ""
+    prediction: str = ""

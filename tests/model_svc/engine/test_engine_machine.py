@@ -11,9 +11,13 @@ from hypothesis import event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from model_svc.engine.admission import max_total_tokens
+from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.policy import POLICIES
 from model_svc.engine.request import EngineRequest
+from model_svc.spec.ngram import NgramProposer
+from model_svc.spec.proposer import Proposer
+from tests.model_svc.engine.guessers import Oracle, Parrot
 from tests.model_svc.engine.oracle import Answer, Received, answer
 from tests.model_svc.scripted_runner import ScriptedRunner, hashed_reply
 from wire.errors import InvalidRequestError
@@ -41,17 +45,28 @@ class EngineMachine(RuleBasedStateMachine):
         max_model_len=st.integers(12, 60),
         depth=st.integers(0, 2),
         policy=st.sampled_from(sorted(POLICIES)),
+        proposer=st.sampled_from(["none", "right", "errs", "errs often", "stops", "tags", "ngram"]),
+        num_draft_tokens=st.integers(1, 9),
+        adaptive=st.booleans(),
     )
     def start(self, num_blocks: int, block_size: int, max_num_seqs: int, token_budget: int, max_model_len: int,
-              depth: int, policy: str) -> None:  # fmt: skip
+              depth: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool) -> None:  # fmt: skip
         self.reply = hashed_reply(len(PIECES))
         self.runner = ScriptedRunner(
             self.reply, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=token_budget, max_model_len=max_model_len, vocab_size=len(PIECES), depth=depth,
         )  # fmt: skip
+        self.known: list[list[int]] = []
+        self.drafter = None
+        if proposer != "none":
+            self.drafter = Drafter(
+                self.proposers()[proposer], max_length=num_draft_tokens, max_drafts=self.runner.info.max_drafts,
+                adaptive=adaptive,
+            )  # fmt: skip
         self.engine = Engine(
-            self.runner, token_bytes=token_bytes, eos_token_ids=(EOS,), policy=policy, inter_token_ms=10.0, clock=float
-        )
+            self.runner, token_bytes=token_bytes, eos_token_ids=(EOS,), policy=policy, inter_token_ms=10.0, clock=float,
+            drafter=self.drafter,
+        )  # fmt: skip
         self.expected: dict[tuple[str, int], Answer] = {}
         self.received: dict[tuple[str, int], Received] = {}
         self.cancelled: set[tuple[str, int]] = set()
@@ -109,6 +124,17 @@ class EngineMachine(RuleBasedStateMachine):
                 vocab_size=len(PIECES),
             )  # fmt: skip
             self.received[key] = Received(token_bytes)
+            self.known.append([*prompt_ids, *self.expected[key].token_ids])
+
+    def proposers(self) -> dict[str, Proposer]:
+        return {
+            "right": Oracle(lambda: self.known, len(PIECES)),
+            "errs": Oracle(lambda: self.known, len(PIECES), errs=4),
+            "errs often": Oracle(lambda: self.known, len(PIECES), errs=2),
+            "stops": Parrot(EOS, 0, 6),
+            "tags": Parrot(3, 10, 8, 4, 5),
+            "ngram": NgramProposer(),
+        }
 
     @rule(steps=st.integers(1, 6))
     def run_steps(self, steps: int) -> None:
@@ -184,6 +210,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.engine.has_work, "no end: a deadlock or a livelock"
         assert all(received.answer.finish_reason for received in self.received.values())
         load = self.engine.load()
+        event(f"drafts accepted: {load.num_accepted_tokens > 0}")
         event(f"preempted: {load.num_preemptions > 0}")
         event(f"hits: {any(received.num_cached_tokens for received in self.received.values())}")
         assert (load.num_running, load.num_waiting) == (0, 0)

@@ -1,0 +1,72 @@
+"""Prompt lookup: what followed the last few tokens when they stood here before will follow them again.
+
+Costs no memory of the device and a microsecond a token of the host. It is right where answers quote, translate code or
+go round in circles, and silent where they say something new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SIZES = (4, 2)  # tokens that must match, longest first
+_AT_ONCE = 2048  # tokens learned in one call: 2 ms, so that a long prompt does not hold up a step
+_END = -1  # follows the prediction: nothing is guessed beyond
+
+
+class NgramGuesser:
+    """The n-grams of one sequence and where each stood last."""
+
+    __slots__ = ("_ids", "_learned", "_places", "_prediction", "_read")
+
+    def __init__(self, prediction: Sequence[int] = ()) -> None:
+        self._prediction = tuple(prediction)
+        self._ids: list[int] = [*prediction, _END] if prediction else []
+        self._read = 0  # tokens of the sequence in `_ids`
+        self._learned = 0
+        self._places: list[dict[tuple[int, ...], int]] = [{} for _ in SIZES]
+
+    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return what followed the newest place that ends like `token_ids`."""
+        starts = self._read == 0
+        self._ids += token_ids[self._read :]
+        self._read = len(token_ids)
+        self._learn()
+        if starts and self._prediction:
+            return list(self._prediction[:limit])
+        for size, places in zip(SIZES, self._places, strict=True):
+            at = places.get(tuple(token_ids[-size:]))
+            if at is not None:
+                return self._copy(at, limit)
+        return []
+
+    def _learn(self) -> None:
+        """Note what each n-gram was followed by; the one at the end is not followed by anything yet."""
+        ids = self._ids
+        end = min(len(ids), self._learned + _AT_ONCE)
+        for size, places in zip(SIZES, self._places, strict=True):
+            for at in range(max(self._learned, size), end):
+                places[tuple(ids[at - size : at])] = at
+        self._learned = end
+
+    def _copy(self, begin: int, limit: int) -> list[int]:
+        """Copy from `begin` on; at the end of what is known the copy goes on with itself, as a circle would."""
+        ids = self._ids
+        copied: list[int] = []
+        known = len(ids)
+        for at in range(begin, begin + limit):
+            token = ids[at] if at < known else copied[at - known]
+            if token == _END:
+                break
+            copied.append(token)
+        return copied
+
+
+class NgramProposer:
+    """Prompt lookup for every sequence."""
+
+    def start(self, prediction: Sequence[int] = ()) -> NgramGuesser:
+        """Return a guesser that knows nothing but the prediction."""
+        return NgramGuesser(prediction)
+
+
+PROPOSERS = {"ngram": NgramProposer}

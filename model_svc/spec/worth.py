@@ -1,0 +1,69 @@
+"""How many guesses are worth their time: what checking one costs, and how often they come true.
+
+A guess is checked in a row of its own. Its price is the time that such a row adds to a step, measured against the time
+that a token takes without it; a guess that comes true less often than that slows its sequence down. Rows are nearly
+free while a step is bound by reading weights, and dear when many sequences share it, so drafts go as load comes.
+"""
+
+from __future__ import annotations
+
+import math
+
+_FIRST_RATE = 0.5
+_HIGHEST_RATE = 0.97
+_RATE_WEIGHT = 0.15
+_TIME_WEIGHT = 0.2
+_FIRST_PRICE = 0.25  # of a row beside one sequence, until one has been seen
+
+
+class Acceptance:
+    """How often the guesses for one sequence come true, a running average."""
+
+    __slots__ = ("num_accepted", "num_rejected", "rate")
+
+    def __init__(self) -> None:
+        self.rate = _FIRST_RATE
+        self.num_accepted = 0
+        self.num_rejected = 0
+
+    def note(self, num_right: int, num_guesses: int) -> None:
+        """Learn from a run of guesses of which the first `num_right` came true; what is behind a miss was not tried."""
+        for n in range(min(num_right + 1, num_guesses)):
+            self.rate += _RATE_WEIGHT * ((n < num_right) - self.rate)
+
+
+class RowPrices:
+    """What a further row costs, from the runner's own times of steps without prompts."""
+
+    def __init__(self) -> None:
+        self._plain_ms: dict[int, float] = {}  # by sequences
+        self._row_ms = 0.0
+
+    def observe(self, compute_ms: float, num_sequences: int, num_drafts: int) -> None:
+        """Note one step."""
+        if compute_ms <= 0:
+            return
+        plain_ms = self._plain_ms.get(num_sequences, 0.0)
+        if num_drafts == 0:
+            self._plain_ms[num_sequences] = _mean(plain_ms, compute_ms)
+        elif plain_ms:
+            self._row_ms = _mean(self._row_ms, max(0.0, compute_ms - plain_ms) / num_drafts)
+
+    def price(self, num_sequences: int) -> float:
+        """Return what a row costs beside so many sequences, in tokens that the step could make instead."""
+        plain_ms = self._plain_ms.get(num_sequences, 0.0)
+        if not plain_ms or not self._row_ms:
+            return _FIRST_PRICE * num_sequences
+        return self._row_ms * num_sequences / plain_ms
+
+
+def draft_length(rate: float, price: float, limit: int) -> int:
+    """Return how many guesses to check: the last of them comes true as often as it costs, or oftener."""
+    rate = min(rate, _HIGHEST_RATE)
+    if price >= rate or limit <= 0:
+        return 0
+    return limit if price <= rate**limit else int(math.log(price) / math.log(rate))
+
+
+def _mean(mean: float, value: float) -> float:
+    return value if mean == 0.0 else mean + _TIME_WEIGHT * (value - mean)
