@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.native import record
+from kernels.native import huge_pages, record
 from kernels.native.library import library
 
 # As numbered in src/ops.h.
@@ -29,7 +29,7 @@ class PackedWeight:
         self.format = FORMATS.index(format_name)
         self.shape = (sum(part.shape[0] for part in parts), num_inputs)
         native = library()
-        self.tiles = torch.zeros(native.tiles_bytes(self.format, *self.shape), dtype=torch.uint8)
+        self.tiles = huge_pages.zeros(native.tiles_bytes(self.format, *self.shape))
         at = 0
         for part in parts:
             rows = part if part.stride(1) == 1 else part.contiguous()
