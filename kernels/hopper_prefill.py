@@ -220,7 +220,8 @@ def _multiply(
         shrink = gl.exp2(top * unit - higher)
         total = total * shrink + gl.exp2(sink - higher)
         o = o * gl.expand_dims(gl.convert_layout(shrink, gl.SliceLayout(1, o_layout)), 1)
-    o = o / gl.expand_dims(gl.convert_layout(total, gl.SliceLayout(1, o_layout)), 1)
+    divisor = gl.where(total == 0.0, 1.0, total)
+    o = o / gl.expand_dims(gl.convert_layout(divisor, gl.SliceLayout(1, o_layout)), 1)
     # Through the place of the queries, so that every thread stores 16 bytes.
     q_tile.store(o.to(dtype))
     _barrier()
@@ -251,7 +252,8 @@ def _hopper_prefill_kernel(
         if WINDOW:
             first = gl.maximum(context - n + i0 - window + 1, 0)
         begin = first // KEYS
-        end = gl.cdiv(context - n + gl.minimum(i0 + QUERIES, n), KEYS)
+        # One tile at least, masked if need be: with fewer keys than queries the first of them see none, and get zeros.
+        end = gl.maximum(gl.cdiv(context - n + gl.minimum(i0 + QUERIES, n), KEYS), begin + 1)
         k_base = k_cache_ptr + kv_head.to(gl.int64) * stride_h
         v_base = v_cache_ptr + kv_head.to(gl.int64) * stride_h
         table = tables_ptr + sequence.to(gl.int64) * table_stride

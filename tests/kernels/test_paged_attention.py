@@ -153,6 +153,23 @@ def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(dev
     assert (out[2] == 7).all()
 
 
+@pytest.mark.parametrize("lens", [(40, 9), (70, 0), (300, 140)])
+def test_queries_without_any_key_give_zeros(device, close, lens):
+    """No plan asks for fewer keys than queries, but nothing may hang on it, nor what stands beside it."""
+    n, context = lens
+    half = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
+    whole = Batch([(context, context), (50, 60)], 4, 2, 64, B=16, dtype=half, device=device)
+    q = torch.randn(n + 50, 4, 64, device=device).to(half)
+    q[n - context : n], q[n:] = whole.q[:context], whole.q[context:]
+    starts = torch.tensor([0, n, n + 50], dtype=torch.int32, device=device)
+    out = torch.full(q.shape, float("nan"), dtype=half, device=device)
+    paged_attention(
+        q, whole.k_cache, whole.v_cache, whole.block_tables, starts, whole.context_lens, scale=0.125, out=out
+    )  # fmt: skip
+    assert not out[: n - context].any()
+    close(out[n - context :], whole.truth(scale=0.125))
+
+
 def test_heads_cut_out_of_a_fused_row_are_read_in_place(device, close):
     batch = Batch([(1, 20), (33, 33)], 4, 2, 64, device=device)
     row = torch.randn(34, 8 * 64, device=device)
