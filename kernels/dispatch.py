@@ -3,6 +3,8 @@
 CUDA tensors take Triton; float32 tensors on a CPU the native kernels where these are built, else the reference.
 HEADRACE_KERNELS=reference|triton|native, read once, overrides that; on a machine without a GPU `triton` means Triton's
 interpreter, which is slow and made for tests. An op without a native form takes its reference.
+
+Inside `fixed_order`, Triton ops whose sums would else depend on the size of the batch take one tiling for all sizes.
 """
 
 import os
@@ -28,6 +30,7 @@ def _from_environment() -> Form | None:
 
 _forced: Form | None = _from_environment()
 _on_cpu: Form = "native"
+_fixed = False
 
 
 def form(tensor: torch.Tensor) -> Form:
@@ -59,3 +62,19 @@ def on_cpu(name: Form) -> Iterator[None]:
         yield
     finally:
         _on_cpu = before
+
+
+def fixed() -> bool:
+    """Whether a row's bits may depend on nothing but the row."""
+    return _fixed
+
+
+@contextmanager
+def fixed_order() -> Iterator[None]:
+    """Let every op inside add in an order that the rest of the batch has no part in."""
+    global _fixed
+    before, _fixed = _fixed, True
+    try:
+        yield
+    finally:
+        _fixed = before

@@ -56,7 +56,7 @@ def suits(weight: Tensor) -> bool:
 def fits(x: Tensor, num_rows: int) -> bool:
     """Tell whether these ops serve `num_rows` rows like `x`: bf16 on a GPU with dependent launches."""
     on_gpu = x.is_cuda and x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device)[0] >= 9
-    return 0 < num_rows <= MAX_ROWS and on_gpu and dispatch.form(x) == "triton"
+    return 0 < num_rows <= MAX_ROWS and on_gpu and dispatch.form(x) == "triton" and not dispatch.fixed()
 
 
 def norm_qkv(

@@ -297,6 +297,9 @@ def _launch(step: _Step, max_query_len: int, max_context_len: int, num_splits: i
     if step.q.dtype == torch.bfloat16 and not step.q.is_cuda:
         raise ValueError("q is bfloat16: Triton's interpreter cannot multiply that; use float32 or float16")
     H, K = step.q.shape[1], step.k_cache.shape[2]
+    if dispatch.fixed():  # one kernel for all, which walks the keys from the first on: a row's bits are its own
+        _launch_prefill(step, 0, max_context_len)
+        return
     decode_limit = max(1, _DECODE_ROWS // (H // K))
     _launch_decode(step, min(decode_limit, max_query_len), max_context_len, num_splits)
     if max_query_len > decode_limit:
@@ -393,7 +396,8 @@ def _hopper_fits(step: _Step) -> bool:
     """Say whether the Hopper form of the prefill can serve the step."""
     q, B = step.q, step.k_cache.shape[1]
     on_hopper = q.is_cuda and torch.cuda.get_device_capability(q.device) == (9, 0)
-    return on_hopper and q.element_size() == 2 and q.shape[2] in (64, 128) and 64 % B == 0
+    suits = q.element_size() == 2 and q.shape[2] in (64, 128) and 64 % B == 0
+    return on_hopper and suits and not dispatch.fixed()  # its tiles of keys depend on the longest context
 
 
 def _arguments(step: _Step) -> tuple[Tensor | float, ...]:

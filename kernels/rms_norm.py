@@ -97,7 +97,8 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
     stride_outer = outer_view.stride(-3) if outer_view.dim() > 2 else inner * stride_inner
     block = next_power_of_2(E)
     # About 4,096 elements a program: 32 in flight per thread at 4 warps; short rows (head norms) share a program.
-    rows_per_program = min(max(4096 // block, 1), next_power_of_2(rows))
+    # Also where there are fewer: the number of rows must not decide in which order a row is summed.
+    rows_per_program = max(4096 // block, 1)
     warps = min(max(block * rows_per_program // 1024, 1), 16)
     _rms_norm_kernel[(cdiv(rows, rows_per_program),)](
         outer_view, residual if residual is not None else outer_view, weight, out, rows, inner,

@@ -157,6 +157,7 @@ class PromptBuilder:
             block_size=self._block_size,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            deterministic=request.sampling.deterministic,
         )
         return Prompt(
             token_ids=pack_ids(ids),

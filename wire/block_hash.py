@@ -14,10 +14,20 @@ DIGEST_BYTES = 16
 
 
 def root(
-    secret: bytes, *, model: str, block_size: int, tenant: str = "", cache_salt: str = "", adapter: str = ""
+    secret: bytes,
+    *,
+    model: str,
+    block_size: int,
+    tenant: str = "",
+    cache_salt: str = "",
+    adapter: str = "",
+    deterministic: bool = False,
 ) -> bytes:
-    """Return the 16-byte start of a chain; `secret` is the deployment's key (up to 64 bytes)."""
-    parts = (model, adapter, tenant, cache_salt, str(block_size))
+    """Return the 16-byte start of a chain; `secret` is the deployment's key (up to 64 bytes).
+
+    States of `deterministic` requests are computed in another order, so they are others even for the same ids.
+    """
+    parts = (model, adapter, tenant, cache_salt, str(block_size), *(("deterministic",) if deterministic else ()))
     data = b"".join(len(raw).to_bytes(4, "little") + raw for raw in (part.encode() for part in parts))
     return hashlib.blake2b(data, key=secret[:64], digest_size=DIGEST_BYTES).digest()
 

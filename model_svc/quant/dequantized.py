@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels import few_rows, gemv
+from kernels import dispatch, few_rows, fixed_linear, gemv
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
 
@@ -30,7 +30,9 @@ class DenseLinear:
 
     def into(self, x: Tensor, out: Tensor) -> None:
         """Multiply into float32 `out`: where the tensor cores sum in float32, nothing is rounded on the way."""
-        if (
+        if dispatch.fixed() and dispatch.form(x) == "triton":
+            fixed_linear.fixed_linear(x, self.weight, self.bias, out)
+        elif (
             self.bias is None
             and x.shape[0] <= _FEW_ROWS
             and few_rows.fits(x, x.shape[0])

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import dispatch
 from kernels.sample import sample
 from kernels.step_inputs import StepInputs, step_inputs
 from kernels.token_feedback import token_feedback
@@ -25,7 +26,7 @@ from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOu
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.device_slots import DeviceSlots
-from model_svc.runner.graphs import Recording, Shapes, record, recorded_shapes, widths
+from model_svc.runner.graphs import LateRecordings, Recording, Shapes, record, recorded_shapes, widths
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack, shape_of
 from model_svc.runner.runner import top_fields
@@ -108,6 +109,7 @@ class GpuRunner:
                 for width in widths(S):  # what is not recorded is compiled now, too, not when a prompt waits
                     self._stage_padding(large := StepShape(T, width, False))
                     self._draw(large, self._forward(large))
+        self._fixed_recordings = LateRecordings(self._recordings, self._forward, self._draw)
 
     @property
     def info(self) -> RunnerInfo:
@@ -177,6 +179,7 @@ class GpuRunner:
         if self._stream is not None:
             self._stream.synchronize()
         self._recordings.clear()
+        self._fixed_recordings.clear()
         del self._model, self._cache, self._slots, self._logits, self._inputs
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -184,13 +187,22 @@ class GpuRunner:
     # --- a step ---
 
     def _compute(self, sequences: tuple[SequenceStep, ...]) -> Computed:
-        """Queue everything between plan and logits."""
+        """Queue everything between plan and logits; in a fixed order if one of the sequences asks for that."""
+        deterministic = self._slots.deterministic
+        if deterministic and any(item.slot in deterministic for item in sequences):
+            with dispatch.fixed_order():
+                return self._computed(sequences, self._fixed_recordings)
+        return self._computed(sequences, self._recordings)
+
+    def _computed(
+        self, sequences: tuple[SequenceStep, ...], recordings: Mapping[StepShape, Recording] | LateRecordings
+    ) -> Computed:
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
         shape = self._shapes.fit(shape_of(sequences))
         self._stage(sequences, shape, blocks)
         scores = asked(sequences)
-        recording = self._recordings.get(shape) if not scores else None  # which keeps the last rows only
+        recording = recordings.get(shape) if not scores else None  # which keeps the last rows only
         if recording is not None:
             recording.forward()
             hidden = recording.hidden

@@ -99,6 +99,36 @@ def record(
     return recordings
 
 
+class LateRecordings:
+    """Records a shape when it comes for the second time: most deployments never ask for these steps."""
+
+    def __init__(self, shapes: Iterable[StepShape], forward: Forward, draw: Draw) -> None:
+        self._shapes = frozenset(shapes)
+        self._forward, self._draw = forward, draw
+        self._met: set[StepShape] = set()
+        self._recordings: dict[StepShape, Recording] = {}
+        self._pool: Any = None
+
+    def get(self, shape: StepShape) -> Recording | None:
+        """Return a recording; None if the step is to run eagerly, which compiles what a recording needs."""
+        if shape not in self._shapes:
+            return None
+        if shape not in self._met:
+            self._met.add(shape)
+            return None
+        if shape not in self._recordings:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            first, hidden = _capture(self._pool, partial(self._forward, shape))
+            second, _ = _capture(self._pool, partial(self._draw, shape, hidden))
+            self._recordings[shape] = Recording(first.replay, second.replay, hidden)
+        return self._recordings[shape]
+
+    def clear(self) -> None:
+        """Free them."""
+        self._recordings.clear()
+        self._met.clear()
+
+
 def _capture(pool: Any, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     """Capture without `torch.cuda.graph`, which collects garbage and empties caches each time: 0.1 s a graph."""
     graph = torch.cuda.CUDAGraph()

@@ -41,7 +41,10 @@ _NO_EXTRAS = Extras(bias={})
 
 
 class Slots:
-    """The state of all slots. `bad` holds slots whose parameters no sampler can work with: only they fail."""
+    """The state of all slots. `bad` holds slots whose parameters no sampler can work with: only they fail.
+
+    `deterministic` holds slots whose sequence wants the same bits in any company.
+    """
 
     def __init__(self, num_slots: int, vocab_size: int, max_blocks: int, device: torch.device) -> None:
         self.num_slots = num_slots
@@ -55,6 +58,7 @@ class Slots:
         self.num_blocks: dict[int, int] = {}
         self.extras: dict[int, Extras] = {}
         self.bad: set[int] = set()
+        self.deterministic: set[int] = set()
         self.sentence_ends: Tensor | None = None  # bool [V], the same for all sequences that land softly
         self._tables: tuple[Tensor, Tensor] | None = None
 
@@ -89,9 +93,12 @@ class Slots:
         self.num_blocks.pop(slot, None)
         self.extras.pop(slot, None)
         self.bad.discard(slot)
+        self.deterministic.discard(slot)
 
     def _set_up(self, slot: int, new: NewSequence) -> None:
         sampling = new.sampling
+        if sampling.deterministic:
+            self.deterministic.add(slot)
         stops = new.stop_token_ids
         ids = (*sampling.logit_bias, *stops, *(sampling.allowed_token_ids or ()), *new.barred_ids)
         if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in ids):

@@ -138,6 +138,22 @@ def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device)
             assert torch.equal(part[0], together[s])
 
 
+@pytest.mark.parametrize("window", [None, 50])
+def test_in_a_fixed_order_a_row_has_the_same_bits_however_its_prompt_is_cut(device, window):
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    whole = Batch([(1, 140), (150, 150), (1, 3)], 4, 2, 64, B=16, dtype=dtype, device=device)
+    with dispatch.fixed_order():
+        together = whole.run(scale=0.2, window=window)
+        for begin, end in ((0, 1), (149, 150), (140, 150), (20, 110)):
+            part = paged_attention(
+                whole.q[1 + begin : 1 + end], whole.k_cache, whole.v_cache, whole.block_tables[1:2],
+                torch.tensor([0, end - begin], dtype=torch.int32, device=device),
+                torch.tensor([end], dtype=torch.int32, device=device), scale=0.2, window=window,
+            )  # fmt: skip
+            if dispatch.form(whole.q) == "triton":
+                assert torch.equal(part, together[1 + begin : 1 + end])
+
+
 def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(device):
     batch = Batch([(1, 9), (1, 4)], 2, 1, 64, device=device)
     batch.context_lens[1] = 0

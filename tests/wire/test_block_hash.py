@@ -49,6 +49,7 @@ def test_a_name_is_keyed_blake2b_of_the_little_endian_ids() -> None:
         {"tenant": "t"},
         {"cache_salt": "t"},
         {"adapter": "t"},
+        {"deterministic": True},
         {"model": "", "adapter": "m"},
         {"tenant": "ab", "cache_salt": "c"},
         {"tenant": "a", "cache_salt": "bc"},
