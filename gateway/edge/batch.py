@@ -68,11 +68,13 @@ class Batch:
     async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
         """Yield what is new of any prompt until all ended. Raises the first error."""
         while opened := [(at, one) for at, one in enumerate(self._generations) if not one.ended]:
-            await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
+            slow = any(one.flight.is_ready for _, one in opened)
+            if not slow:
+                await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
             new: list[ChoiceUpdate] = []
             for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
                 with self._naming(at):
-                    new += self._numbered(at, await one.take_updates())
+                    new += self._numbered(at, await one.take_updates(slow=slow))
             if new:
                 yield new
 

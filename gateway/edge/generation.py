@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from gateway.edge import jobs
 from gateway.edge.bill import Bill
+from gateway.edge.choice import Choice
 from gateway.edge.inflight import Flight, only_first, without_first
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.postprocess.pipeline import Pipeline
@@ -37,17 +38,6 @@ class StopChoice(Protocol):
 
     def __call__(self, generation: Generation, choice: int | None) -> None:
         """Return at once; the message goes out in the background."""
-
-
-class _Choice:
-    """One choice. `clean`: its text is exactly the text of its token ids, so the ids may be kept for the next turn."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-        self.finish_reason: str | None = None
-        self.told: str | None = None  # the replica's finish reason; text may still be held for safety rules
-        self.clean = False
-        self.reasoning_ended_by: str | None = None
 
 
 class Generation:
@@ -73,7 +63,8 @@ class Generation:
         self.first_token_at: float | None = None
         self.started_at = time.perf_counter()
         self._last_token_at = self.started_at
-        self._choices = [_Choice(pipeline) for pipeline in pipelines]
+        self._choices = [Choice(pipeline) for pipeline in pipelines]
+        self._num_running = len(pipelines)
         self._bus = bus
         self._stop_choice = stop_choice
         self._settled = False
@@ -97,7 +88,7 @@ class Generation:
     @property
     def ended(self) -> bool:
         """Tell whether all choices have a finish reason."""
-        return all(choice.finish_reason is not None for choice in self._choices)
+        return not self._num_running
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -141,24 +132,35 @@ class Generation:
     async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
         """Yield what is new until all choices ended. Raises the request's error."""
         while not self.ended:
-            new = await self.take_updates()
+            new = await self.take_updates(slow=self.flight.is_ready)
             if new:
                 yield new
 
-    async def take_updates(self) -> list[ChoiceUpdate]:
-        """Wait for tokens and return what is new, which may be nothing to show. Raises the request's error."""
-        updates: dict[int, ChoiceUpdate] = {}
+    async def take_updates(self, *, slow: bool) -> list[ChoiceUpdate]:
+        """Wait for tokens and return what is new, which may be nothing to show. Raises the request's error.
+
+        `slow`: it came while the client was being written to, and is joined into few large updates. What comes while
+        we wait stays apart, each chunk an update, however many come at once.
+        """
+        joined: dict[int, ChoiceUpdate] = {}
+        updates: list[ChoiceUpdate] = []
         try:
             for at, chunk in enumerate(await self.flight.take()):
                 if at % _SLICE == _SLICE - 1:
                     await anyio.lowlevel.checkpoint()
-                self._feed(chunk, updates)
-                if chunk.prompt_logprobs and chunk.choice in updates:
-                    await self._add_prompt(chunk, updates[chunk.choice])
+                update = joined.get(chunk.choice)
+                if update is None:
+                    update = ChoiceUpdate(chunk.choice, [])
+                    updates.append(update)
+                    if slow:
+                        joined[chunk.choice] = update
+                self._feed(chunk, update)
+                if chunk.prompt_logprobs:
+                    await self._add_prompt(chunk, update)
         except HeadraceError as error:
             self.error = error
             raise
-        return [one for one in updates.values() if one.deltas or one.finish_reason or one.prompt_logprobs]
+        return [one for one in updates if one.deltas or one.finish_reason or one.prompt_logprobs]
 
     async def _add_prompt(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
         """Put the prompt's log probabilities beside its ids, which lie in the record."""
@@ -169,52 +171,42 @@ class Generation:
 
     async def catch_up(self, num_tokens: int) -> list[ChoiceUpdate]:
         """Take in exactly the first tokens of a request with one choice, which were shown by another edge."""
-        updates: dict[int, ChoiceUpdate] = {}
+        update = ChoiceUpdate(0, [])
         while self.num_tokens < num_tokens and not self.ended:
             chunks = await self.flight.take()
             for at, chunk in enumerate(chunks):
                 wanted = num_tokens - self.num_tokens
                 if wanted < len(chunk.token_ids):
-                    self._feed(only_first(chunk, wanted), updates)
+                    self._feed(only_first(chunk, wanted), update)
                     self.flight.put_back([without_first(chunk, wanted), *chunks[at + 1 :]])
                     break
-                self._feed(chunk, updates)
-        return list(updates.values())
+                self._feed(chunk, update)
+        return [update] if update.num_tokens or update.finish_reason else []
 
-    def _feed(self, chunk: TokenChunk, updates: dict[int, ChoiceUpdate]) -> None:
+    def _feed(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
+        """Give a chunk to its choice. Raises the error that it ends with."""
         if not 0 <= chunk.choice < len(self._choices):
             return
         choice = self._choices[chunk.choice]
         if choice.finish_reason is not None:
             return
-        self._note(chunk, choice)
+        self._note(chunk)
         if chunk.finish_reason in _ENDINGS:
             raise _ENDINGS[chunk.finish_reason](f"The replica reports: {chunk.finish_reason}.")
-        update = updates.setdefault(chunk.choice, ChoiceUpdate(chunk.choice, []))
-        update.deltas += choice.pipeline.feed(chunk)
-        ended_early = choice.told is None and choice.pipeline.finish_reason is not None
-        if not ended_early:
-            choice.told = choice.told or chunk.finish_reason
-            update.deltas += choice.pipeline.close(choice.told) if choice.told is not None else []
-        choice.finish_reason = choice.pipeline.finish_reason
-        if ended_early:
-            self._stop_choice(self, None if self.ended else chunk.choice)
-        elif choice.finish_reason is not None and choice.pipeline.stop_string is None:
-            rewritten = any(hit.action != "flag" for hit in choice.pipeline.hits)
-            choice.clean = choice.finish_reason in (choice.told, "tool_calls") and not rewritten
-        update.finish_reason = choice.finish_reason
-        update.num_tokens = choice.pipeline.num_tokens
+        choice.feed(chunk, update)
         update.num_prompt_tokens = self.bill.prompt_tokens
         update.num_cached_tokens = self.bill.cached_tokens
-        update.stop = choice.pipeline.stop_string
+        if choice.finish_reason is not None:
+            self._num_running -= 1
+        if choice.stopped:
+            self._stop_choice(self, chunk.choice if self._num_running else None)
 
-    def _note(self, chunk: TokenChunk, choice: _Choice) -> None:
+    def _note(self, chunk: TokenChunk) -> None:
         if chunk.token_ids:
             self._last_token_at = time.perf_counter()
             if self.first_token_at is None:
                 self.first_token_at = self._last_token_at
                 self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
-        choice.reasoning_ended_by = chunk.reasoning_ended_by or choice.reasoning_ended_by
         if chunk.num_prompt_tokens:
             self.bill.prompt_tokens = max(self.bill.prompt_tokens, chunk.num_prompt_tokens)
             self.bill.cached_tokens = max(self.bill.cached_tokens, chunk.num_cached_tokens)
