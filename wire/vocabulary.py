@@ -2,7 +2,8 @@
 
 Three desks need them: the edge to make text of ids, the engine to find the end of thinking and grammars by bytes, the
 tokenizer to check its own splices. Known are byte-level BPE (GPT-2's byte alphabet) and SentencePiece style
-vocabularies (`▁` for the space, `<0xNN>` for single bytes).
+vocabularies (`▁` for the space, `<0xNN>` for single bytes); of BERT's WordPiece only what ids mean, not how the text was
+spaced.
 """
 
 from __future__ import annotations
@@ -69,8 +70,12 @@ class Vocabulary:
         byte_level = "ByteLevel" in decoders
         size = 1 + max([*texts.values(), *(item["id"] for item in added.values())], default=-1)
         tokens = [b""] * size
+        prefix = model.get("continuing_subword_prefix", "##") if model.get("type") == "WordPiece" else None
         for text, token_id in texts.items():
-            tokens[token_id] = _byte_level(text) if byte_level else _sentencepiece(text)
+            if prefix is not None:
+                tokens[token_id] = (text.removeprefix(prefix) if text.startswith(prefix) else f" {text}").encode()
+            else:
+                tokens[token_id] = _byte_level(text) if byte_level else _sentencepiece(text)
         special: dict[str, int] = {}
         for text, item in added.items():
             if item.get("special"):

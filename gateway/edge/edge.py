@@ -277,7 +277,7 @@ class Edge:
             if not generation.handed_over:
                 self.metrics.note_end(generation, operation)
         if self.safety is not None and not generation.handed_over:
-            await self.safety.note(generation)
+            self.safety.note(generation)
 
     def _tell_if_idle(self) -> None:
         if not self.num_open:

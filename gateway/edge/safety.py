@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,6 +19,7 @@ from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import Direction, SafetyPolicy
 from gateway.postprocess.safety.store import Policies
 from gateway.postprocess.safety.windows import windows
+from wire.errors import InvalidRequestError
 from wire.messages import Request, unpack_ids
 
 if TYPE_CHECKING:
@@ -43,9 +45,10 @@ class Safety:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read policies again when their files change, until cancelled."""
+        """Read policies again when their files change, and write the audit log, until cancelled."""
         self._policies.name_matches_with(await self._edge.bus.secret("safety"))
-        async with self._callout:
+        async with self._callout, anyio.create_task_group() as tasks:
+            await tasks.start(self.audit.run)
             task_status.started()
             while True:
                 await anyio.sleep(self._edge.settings.safety_reload_s)
@@ -99,11 +102,11 @@ class Safety:
             shown.append(window.replacement(of_window[0].rule) if action == "redact" else window.text)
         return "".join(shown), hits
 
-    async def note(self, generation: Generation) -> None:
-        """Write into the audit log what the rules did to an answer."""
+    def note(self, generation: Generation) -> None:
+        """Let the audit log say what the rules did to an answer."""
         for choice, hits in enumerate(generation.hits):
             if hits:
-                await self.audit.note(
+                self.audit.note(
                     hits,
                     request_id=generation.job.request_id,
                     tenant=generation.request.tenant,
@@ -111,7 +114,13 @@ class Safety:
                     choice=choice,
                 )
 
-    def text_of(self, request: Request) -> str:
-        """Return the text that a prompt of token ids stands for."""
-        vocabulary = self._edge.model(request.model).vocabulary
-        return vocabulary.decode_bytes(unpack_ids(request.prompt_ids)).decode("utf-8", "replace")
+    def texts_of_ids(self, request: Request) -> list[str]:
+        """Return the texts that a request's token ids stand for. Raises InvalidRequestError if they cannot be read."""
+        given: list[Sequence[int]] = [unpack_ids(request.prompt_ids)] if request.prompt_ids else []
+        given += [one for one in request.inputs if not isinstance(one, str)]
+        if not given:
+            return []
+        vocabulary = self._edge.served.vocabulary(request.model)
+        if vocabulary is None:
+            raise InvalidRequestError("Safety rules cannot read this model's token ids; send texts.", param="input")
+        return [vocabulary.decode_bytes(ids).decode("utf-8", "replace") for ids in given]

@@ -1,126 +1,168 @@
 """Safety rules on what the client sends, before it is admitted: a blocked prompt is refused with 400 `content_filter`.
 
-Screened is all text that reaches the model: messages, what earlier tool calls were given, instructions, the prompts of
-raw completions. Token ids are screened as the text they stand for; since ids cannot be redacted, a match blocks them.
+Screened is all text that reaches a model or is kept (see prompt_texts.py). Token ids are screened as the text they
+stand for. What cannot be rewritten (ids, names of functions, schemas, grammars) is refused where a rule would redact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import anyio.to_thread
-import msgspec
 
+from gateway.edge.prompt_texts import Hand, metadata, num_ids, rewritten
 from gateway.edge.safety import Safety
 from gateway.postprocess.safety.filter import check
 from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from wire.errors import ContentFilterError
-from wire.messages import ChatMessage, Request
+from wire.messages import Request
 
 _BIG = 2_000  # characters that may take a millisecond
 
-Clean = Callable[[str, str], str]  # (text, where it stands in the request) -> the text that may go on
+T = TypeVar("T")
+Rewrite = Callable[[T, Hand], T]
 
 
-async def screen(request: Request, safety: Safety | None, field: str) -> Request:
-    """Return the request with redactions made. Raises ContentFilterError naming the message that is blocked."""
+async def screen(request: Request, safety: Safety | None, field: str, *, system: str = "instructions") -> Request:
+    """Return the request with redactions made. Raises ContentFilterError naming the field that is blocked.
+
+    `field` is the name that the prompt has in the body, `system` that of the instructions.
+    """
+
+    def rewrite(one: Request, hand: Hand) -> Request:
+        return rewritten(one, hand, field=field, system=system)
+
+    return await _screened(request, request, safety, rewrite, field)
+
+
+async def screen_metadata(given: dict[str, str], request: Request, safety: Safety | None) -> dict[str, str]:
+    """Return metadata with redactions made; `request` says whose it is."""
+    return await _screened(given, request, safety, metadata, "metadata")
+
+
+async def _screened(subject: T, request: Request, safety: Safety | None, rewrite: Rewrite[T], field: str) -> T:
     policy = safety.for_request(request) if safety is not None else None
     if safety is None or policy is None or not policy.has_rules("prompt"):
-        return request
-    screening = _Screening(request, policy, safety, field)
+        return subject
+    finding, count = _Finding(policy), _Counting(num_ids(request))
+    rewrite(subject, count)
+
+    def find() -> tuple[T, list[str]]:
+        ids = safety.texts_of_ids(request)
+        for text in ids:
+            finding.fixed(text, field)
+        return rewrite(subject, finding), ids
+
     try:
-        if screening.num_chars < _BIG:
-            screened = screening.find()
-        else:
-            screened = await anyio.to_thread.run_sync(screening.find)
-        return await screening.judge(screened) if policy.judged("prompt") else screened
-    finally:
-        await safety.audit.note(screening.hits, tenant=request.tenant, model=request.model)
+        found, ids = find() if count.num_chars < _BIG else await anyio.to_thread.run_sync(find)
+        if policy.judged("prompt"):
+            found = await _judged(found, ids, policy, safety, rewrite, field, finding.hits)
+    except BaseException:
+        safety.audit.note(finding.hits, tenant=request.tenant, model=request.model)
+        raise
+    await safety.audit.note_first(policy, finding.hits, tenant=request.tenant, model=request.model)
+    return found
 
 
-class _Screening:
-    """One request before the rules for prompts."""
+async def _judged(
+    subject: T, ids: list[str], policy: SafetyPolicy, safety: Safety, rewrite: Rewrite[T], field: str, hits: list[Hit]
+) -> T:
+    """Put what the matching rules left before the rules that judge."""
+    collecting = _Collecting()
+    rewrite(subject, collecting)
+    judged: dict[str, str] = {}
+    for text, where, fixed in [*((text, field, True) for text in ids), *collecting.texts]:
+        if text in judged:
+            continue
+        judged[text], found = await safety.judge_whole(policy, "prompt", text)
+        hits += found
+        if any(hit.action == "block" or (hit.action == "redact" and fixed) for hit in found):
+            raise _refused(where)
+    return rewrite(subject, _Replacing(judged))
 
-    def __init__(self, request: Request, policy: SafetyPolicy, safety: Safety, field: str) -> None:
-        self._request = request
+
+class _Finding:
+    """Applies the rules that match; what stands twice in the same place (a reply repeats it) is noted once."""
+
+    def __init__(self, policy: SafetyPolicy) -> None:
         self._policy = policy
-        self._safety = safety
-        self._field = field
+        self._cleaned: dict[tuple[str, str], str] = {}
+        self._passed: set[str] = set()  # schemas say the same few words over and over
         self.hits: list[Hit] = []
-        self.num_chars = sum(len(message.content) for message in request.messages)
-        self.num_chars += len(request.instructions or "") + len(request.prompt_text) + len(request.prompt_ids)
 
-    def find(self) -> Request:
-        """Apply the rules that match."""
-        request = self._request
-        if request.prompt_ids:
-            text = self._safety.text_of(request)
-            _, hits, _ = check(self._policy, text, "prompt")
-            self.hits += hits
-            if any(hit.action != "flag" for hit in hits):
-                raise _refused(self._field)
-        return _rewritten(request, self._field, self._clean)
-
-    def _clean(self, text: str, where: str) -> str:
+    def text(self, text: str, where: str) -> str:
+        known = self._cleaned.get((text, where))
+        if known is not None:
+            return known
         cleaned, hits, blocked_by = check(self._policy, text, "prompt")
         self.hits += hits
         if blocked_by is not None:
             raise _refused(where)
+        self._cleaned[text, where] = cleaned
         return cleaned
 
-    async def judge(self, request: Request) -> Request:
-        """Put what the matching rules left before the rules that judge."""
-        if request.prompt_ids:
-            await self._judge(self._safety.text_of(request), self._field, redacts=False)
-        texts: dict[tuple[str, str], str] = {}
+    label = text
 
-        def collect(text: str, where: str) -> str:
-            texts[text, where] = text
+    def fixed(self, text: str, where: str) -> str:
+        if text in self._passed:
             return text
-
-        _rewritten(request, self._field, collect)
-        for text, where in texts:
-            texts[text, where] = await self._judge(text, where)
-        return _rewritten(request, self._field, lambda text, where: texts[text, where])
-
-    async def _judge(self, text: str, where: str, *, redacts: bool = True) -> str:
-        judged, hits = await self._safety.judge_whole(self._policy, "prompt", text)
+        _, hits, _ = check(self._policy, text, "prompt")
         self.hits += hits
-        if any(hit.action == "block" or (hit.action == "redact" and not redacts) for hit in hits):
+        if any(hit.action != "flag" for hit in hits):
             raise _refused(where)
-        return judged
+        self._passed.add(text)
+        return text
+
+
+class _Counting:
+    """Finds out how much there is to do."""
+
+    def __init__(self, num_chars: int) -> None:
+        self.num_chars = num_chars
+
+    def text(self, text: str, where: str) -> str:
+        del where
+        self.num_chars += len(text)
+        return text
+
+    label = fixed = text
+
+
+class _Collecting:
+    """Gathers what the rules that judge shall see: texts, not names."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str, bool]] = []
+
+    def text(self, text: str, where: str) -> str:
+        self.texts.append((text, where, False))
+        return text
+
+    def label(self, text: str, where: str) -> str:
+        del where
+        return text
+
+    fixed = label
+
+
+class _Replacing:
+    """Puts in what was judged."""
+
+    def __init__(self, judged: dict[str, str]) -> None:
+        self._judged = judged
+
+    def text(self, text: str, where: str) -> str:
+        del where
+        return self._judged[text]
+
+    def label(self, text: str, where: str) -> str:
+        del where
+        return text
+
+    fixed = label
 
 
 def _refused(where: str) -> ContentFilterError:
     return ContentFilterError(f"{where}: refused by the safety policy.", param=where)
-
-
-def _rewritten(request: Request, field: str, clean: Clean) -> Request:
-    """Return the request with each of its texts as `clean` gives it."""
-    instructions = clean(request.instructions, "instructions") if request.instructions else request.instructions
-    reply = request.reply
-    if reply.get("instructions"):  # the answer repeats them, and is stored
-        reply = {**reply, "instructions": instructions}
-    return msgspec.structs.replace(
-        request,
-        reply=reply,
-        messages=tuple(
-            _rewritten_message(message, f"{field}[{at}]", clean) for at, message in enumerate(request.messages)
-        ),
-        instructions=instructions,
-        prompt_text=clean(request.prompt_text, field) if request.prompt_text else "",
-    )
-
-
-def _rewritten_message(message: ChatMessage, where: str, clean: Clean) -> ChatMessage:
-    calls = tuple(
-        msgspec.structs.replace(call, arguments=clean(call.arguments, where) if call.arguments else "")
-        for call in message.tool_calls
-    )
-    return msgspec.structs.replace(
-        message,
-        content=clean(message.content, where) if message.content else "",
-        reasoning=clean(message.reasoning, where) if message.reasoning else "",
-        tool_calls=calls,
-    )

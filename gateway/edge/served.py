@@ -11,7 +11,7 @@ from gateway.postprocess.tools.styles import STYLES
 from wire.errors import ModelNotFoundError
 from wire.messages import Request
 from wire.model_card import ModelCard
-from wire.vocabulary import Vocabulary
+from wire.vocabulary import Vocabulary, VocabularyError
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -36,6 +36,7 @@ class Served:
         """Read the cards of the models that the settings name. Raises StartError."""
         self.cards = {name: ModelCard.load(settings.model_path(name), name) for name in settings.models}
         self._models = {name: _load(settings, card) for name, card in self.cards.items() if not card.embeds}
+        self._embedders = {name: _vocabulary(card) for name, card in self.cards.items() if card.embeds}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,12 +55,23 @@ class Served:
             raise ModelNotFoundError(f"The model {name} makes embeddings; ask /v1/embeddings.", param="model")
         return self._models[name]
 
+    def vocabulary(self, name: str) -> Vocabulary | None:
+        """Return the vocabulary of a model; None for an embedder whose tokens are of an unknown kind."""
+        return self._embedders[name] if name in self._embedders else self.model(name).vocabulary
+
     def embedder(self, name: str) -> ModelCard:
         """Return a model that makes embeddings. Raises ModelNotFoundError."""
         card = self.card(name)
         if not card.embeds:
             raise ModelNotFoundError(f"The model {name} generates text; it makes no embeddings.", param="model")
         return card
+
+
+def _vocabulary(card: ModelCard) -> Vocabulary | None:
+    try:
+        return Vocabulary.load(card.path)
+    except VocabularyError:
+        return None
 
 
 def _load(settings: EdgeSettings, card: ModelCard) -> ServedModel:

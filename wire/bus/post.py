@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from wire import codec, topics
 from wire.bus.core import Core
 from wire.bus.inbox import follow
 from wire.bus.line import Arg
 from wire.bus.options import INBOX_TTL_S
-from wire.bus.scripts import SEND
+from wire.bus.scripts import PUBLISH, SEND
 from wire.errors import OverloadedError
 from wire.messages import AnyMessage
 
@@ -42,6 +42,12 @@ class Post(Core):
         """Add a message to a stream that many watch; the oldest is dropped beyond about `maxlen`."""
         command = ("XADD", stream, "MAXLEN", "~", maxlen, "*", "m", codec.encode(message), "n", self._nonce())
         await self.route.call(stream, *command, "t", time.time())
+
+    async def publish_many(self, stream: str, messages: Sequence[AnyMessage], *, maxlen: int) -> None:
+        """Publish messages in one trip, all or none of them."""
+        words = [word for message in messages for word in (self._nonce(), codec.encode(message))]
+        if words:
+            await self.route.run(PUBLISH, (stream,), maxlen, time.time(), *words)
 
     async def inbox(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
         """Yield the messages of a stream with one reader; what was read is removed. `start` "$": new ones only."""

@@ -160,6 +160,14 @@ if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1
 """)
 
+PUBLISH = _script("""
+-- KEYS stream. ARGV max length, now, nonce, message, ... How many were added.
+for at = 3, #ARGV, 2 do
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'm', ARGV[at + 1], 'n', ARGV[at], 't', ARGV[2])
+end
+return (#ARGV - 2) / 2
+""")
+
 CLAIM = _script("""
 -- KEYS stream. ARGV group, consumer, idle ms, cursor, count.
 -- Cursor, claimed {id, fields, times delivered}, ids without payload.

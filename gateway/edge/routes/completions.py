@@ -30,7 +30,8 @@ async def create_completion(request: Request) -> GenerationResponse:
     is_list = not isinstance(body.prompt, str)
     wanted = await anyio.to_thread.run_sync(translate) if is_list else translate()
     await edge.grammars.admit(wanted[0])  # the same for all
-    wanted = [await screen(one, edge.safety, "prompt") for one in wanted]
+    place = "prompt[{}]" if len(wanted) > 1 else "prompt"
+    wanted = [await screen(one, edge.safety, place.format(at)) for at, one in enumerate(wanted)]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     answer = partial(CompletionsReply, body, wanted, model.vocabulary)

@@ -16,7 +16,7 @@ from gateway.edge.schema.body import decode_body, read_body
 from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
 from gateway.edge.schema.items import translate_items
 from gateway.edge.schema.responses import check_metadata
-from gateway.edge.screening import screen
+from gateway.edge.screening import screen, screen_metadata
 from wire.messages import Request as WireRequest
 
 
@@ -27,15 +27,15 @@ async def create_conversation(request: Request) -> Response:
     body = await decode_body(raw, CreateConversation) if raw.strip() else CreateConversation()
     root = new_root()
     items = translate_items(body.items or [], "items", root=root)
-    items = (
-        await screen(WireRequest(model="", messages=items, tenant=tenant_of(request)), edge.safety, "items")
-    ).messages
+    owned = WireRequest(model="", messages=items, tenant=tenant_of(request))
+    items = (await screen(owned, edge.safety, "items")).messages
+    metadata = await screen_metadata(check_metadata(body.metadata), owned, edge.safety)
     conversation = await edge.history.call(
         partition_of(root, edge.settings.partitions),
         "create_conversation",
         tenant_of(request),
         id=new_id("conv", root),
-        metadata=check_metadata(body.metadata),
+        metadata=metadata,
         items=msgspec.to_builtins(items),
     )
     return json_response(conversation)
@@ -61,7 +61,9 @@ async def update_conversation(request: Request) -> Response:
     """Replace the metadata of a conversation."""
     edge: Edge = request.app.state.edge
     body = await decode_body(await read_body(request, edge.settings.max_body_bytes), UpdateConversation)
-    return await _ask(request, "update_conversation", metadata=check_metadata(body.metadata))
+    owned = WireRequest(model="", tenant=tenant_of(request))
+    metadata = await screen_metadata(check_metadata(body.metadata), owned, edge.safety)
+    return await _ask(request, "update_conversation", metadata=metadata)
 
 
 async def delete_conversation(request: Request) -> Response:

@@ -14,6 +14,7 @@ from gateway.edge.identity import tenant_of
 from gateway.edge.jsontext import to_json
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.embeddings import EmbeddingRequest, embeddings_reply, translate_embeddings
+from gateway.edge.screening import screen
 from gateway.edge.tracing import trace_headers
 from wire.errors import HeadraceError, RequestCancelledError
 from wire.model_card import ModelCard
@@ -42,6 +43,7 @@ async def create_embeddings(request: Request) -> Response:
 
 async def _embed(edge: Edge, request: Request, body: EmbeddingRequest, card: ModelCard) -> Response:
     wanted = translate_embeddings(body, card, tenant=tenant_of(request))
+    wanted = await screen(wanted, edge.safety, "input")
     found = await edge.embed(wanted, parent=trace_headers(request.headers))
     # Numbers of many vectors take long to write down: off the event loop.
     raw = await anyio.to_thread.run_sync(lambda: to_json(embeddings_reply(body, card, found)))

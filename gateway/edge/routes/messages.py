@@ -21,7 +21,7 @@ async def create_message(request: Request) -> GenerationResponse:
     body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
     wanted = translate_messages(body, edge.model(body.model).card)
     await edge.grammars.admit(wanted)
-    wanted = await screen(wanted, edge.safety, "messages")
+    wanted = await screen(wanted, edge.safety, "messages", system="system")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     reply = MessagesReply(wanted.model)

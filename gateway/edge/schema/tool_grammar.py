@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.edge.schema.prose import without_prose
 from wire.messages import Grammar
 from wire.model_card import ModelCard
 
@@ -55,7 +56,7 @@ def argument_schemas(tools: Sequence[dict[str, Any]]) -> list[Grammar]:
 def _schema(function: dict[str, Any]) -> str:
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     lenient = {} if function.get("strict") else {"lenient": True}
-    return json.dumps({**schema, "x-guidance": {**_WRITTEN, **lenient}})
+    return json.dumps({**without_prose(schema), "x-guidance": {**_WRITTEN, **lenient}})
 
 
 def _quote(text: str) -> str:

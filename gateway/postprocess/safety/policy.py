@@ -44,6 +44,7 @@ class SafetyPolicy:
         self.directory = directory
         self.placeholders: Placeholders | None = None
         self.digest: Callable[[str], str] | None = None  # names a match in the audit log without telling it
+        self._first = frozenset(rule.id for rule in self.rules if rule.audit == "first")
         self._finders: list[Finder] = []
         self.linear: dict[str, LinearModel] = {}
         self.files = tuple(self._path(name) for rule in self.rules for name in (rule.terms_file, rule.weights) if name)
@@ -121,6 +122,10 @@ class SafetyPolicy:
     def judged(self, direction: Direction) -> tuple[Rule, ...]:
         """Return the rules of a direction that show windows of text to a judge."""
         return tuple(rule for rule in self.rules if rule.is_judged and direction in rule.directions)
+
+    def audits_first(self, rule_id: str) -> bool:
+        """Tell whether a prompt that this rule matched must stand in the audit log before it is admitted."""
+        return rule_id in self._first
 
     def has_rules(self, direction: Direction) -> bool:
         """Tell whether any rule applies to a direction."""

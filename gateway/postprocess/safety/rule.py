@@ -39,7 +39,7 @@ _MAY: dict[str, tuple[str, ...]] = {
     "classifier": ("model", "weights", "question", "flagged_answer", *_JUDGED),
     "callout": ("url", "token_env", *_JUDGED),
 }
-_EVERY = ("id", "kind", "action", "directions", "replacement", "category")
+_EVERY = ("id", "kind", "action", "directions", "replacement", "category", "audit")
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +51,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     directions: tuple[Direction, ...] = ("answer", "reasoning", "prompt", "tool")
     replacement: str = ""
     category: str = ""
+    audit: Literal["after", "first"] = "after"
     terms: tuple[str, ...] = ()
     terms_file: str = ""
     pattern: str = ""
@@ -86,6 +87,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("id: must not be empty")
         if not self.directions:
             raise ValueError("directions: at least one of answer, reasoning, prompt, tool is needed")
+        if self.audit == "first" and "prompt" not in self.directions:
+            raise ValueError("audit: 'first' is about prompts, and `directions` leaves them out")
         if len(self.replacement) > _MAX_REPLACEMENT:
             raise ValueError(f"replacement: at most {_MAX_REPLACEMENT} characters are allowed")
         given = [name for name in self.__struct_fields__ if getattr(self, name) != _DEFAULTS.get(name)]
