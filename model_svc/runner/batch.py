@@ -17,7 +17,7 @@ from model_svc.layers.step import StepBatch
 
 @dataclass(frozen=True)
 class HostStep:
-    """A plan as arrays on the host, int32. S sequences, T tokens, R of the sequences sample.
+    """A plan as arrays on the host, int32. S sequences, T tokens, R draws.
 
     `fed_rows` are the positions in the batch of ids that the device knows (last drawn in `fed_slots`). `new_blocks`
     are (slot, column, block) to be written into the block tables.
@@ -59,7 +59,13 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int]) -> HostStep:
         column = 0 if item.new is not None else num_blocks_of[item.slot]
         blocks += [(item.slot, column + n, block) for n, block in enumerate(item.new_blocks)]
         num_blocks_of[item.slot] = column + len(item.new_blocks)
-    sampling = [(n, item) for n, item in enumerate(sequences) if item.sample]
+    draws = [
+        (end - 1 - item.num_drafts + n, item.slot, item.output_index + n)
+        for end, item in zip(query_start[1:].tolist(), sequences, strict=True)
+        if item.sample
+        for n in range(1 + item.num_drafts)
+    ]
+    sample_rows, sample_slots, output_index = np.array(draws, dtype=np.int32).reshape(-1, 3).T
     starts = np.array([item.start for item in sequences], dtype=np.int32)
     return HostStep(
         ids=ids,
@@ -70,9 +76,9 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int]) -> HostStep:
         fed_rows=np.array(fed_rows, dtype=np.int32),
         fed_slots=np.array(fed_slots, dtype=np.int32),
         new_blocks=np.array(blocks, dtype=np.int32).reshape(-1, 3),
-        sample_rows=np.array([query_start[n + 1] - 1 for n, _ in sampling], dtype=np.int32),
-        sample_slots=np.array([item.slot for _, item in sampling], dtype=np.int32),
-        output_index=np.array([item.output_index for _, item in sampling], dtype=np.int32),
+        sample_rows=sample_rows,
+        sample_slots=sample_slots,
+        output_index=output_index,
         max_context=int((starts + lengths).max(initial=0)),
     )
 

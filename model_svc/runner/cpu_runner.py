@@ -1,7 +1,8 @@
 """The fast runner of CPUs: native kernels, and a tape of each class of small steps instead of hundreds of calls.
 
-A class is the number of sequences that decode one token each: met eagerly once, recorded the second time, replayed from
-the third on. Other steps (prompts) run eagerly: their arithmetic outweighs the calls, and hardly two of them are alike.
+A class is the number of sequences that decode one token each, and with guesses that of their tokens: met eagerly once,
+recorded the second time, replayed from the third on. Other steps (prompts) run eagerly: their arithmetic outweighs the
+calls, and hardly two of them are alike.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from kernels.native.tape import Arena, Tape
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
-from model_svc.runner.decode_step import TapedStep, is_decode, own_inputs
+from model_svc.runner.decode_step import TapedStep, is_decode, own_inputs, size_of
+from model_svc.runner.draws import draw_all
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.runner import TorchRunner
-from model_svc.runner.sampler import Drawn, draw
+from model_svc.runner.sampler import Drawn
 from model_svc.runner.target_logprobs import asked, score
 
 _log = logging.getLogger(__name__)
@@ -31,26 +33,21 @@ class CpuRunner(TorchRunner):
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
         super().__init__(model, cache, info)
         self._arena = Arena()
-        self._tapes: dict[int, TapedStep | None] = {}
+        self._tapes: dict[tuple[int, int], TapedStep | None] = {}
         self._tapeable = True
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
-        taped = self._tapes.get(len(plan.sequences)) if is_decode(plan) else None
+        taped = self._tapes.get(size_of(plan)) if is_decode(plan) else None
         if taped is not None:
             where, indices = taped.fill(plan, self._slots, self._info.block_size)
             taped.tape.replay()
-            return self._drawn(taped.logits(), items, where, indices)
+            return draw_all(taped.logits(), self._slots, items, where, indices)
         host = flatten(plan, self._slots.num_blocks)
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
         logits = self._logits(step, plan)
         if logits is None:
             return None
-        return self._drawn(logits, items, step.sample_slots, step.output_index)
-
-    def _drawn(self, logits: Tensor, items: tuple[SequenceStep, ...], where: Tensor, indices: Tensor) -> Drawn:
-        drawn = draw(logits, self._slots, items, where, indices)
-        self._slots.record(where, drawn.state, drawn.tokens)
-        return drawn
+        return draw_all(logits, self._slots, items, step.sample_slots, step.output_index)
 
     def _logits(self, step: DeviceStep, plan: StepPlan) -> Tensor | None:
         """Run the model; None if nothing samples."""
@@ -58,8 +55,8 @@ class CpuRunner(TorchRunner):
             hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
             self._scored = score(self._model, hidden, plan.sequences)
             return self._model.logits(self._sampling_rows(hidden, step)) if len(step.sample_rows) else None
-        key = len(step.ids)
-        if not self._tapeable or key > _MAX_TAPED_TOKENS or not is_decode(plan):
+        key = size_of(plan)
+        if not self._tapeable or key[1] > _MAX_TAPED_TOKENS or not is_decode(plan):
             return self._eager(step)
         if key not in self._tapes:
             self._tapes[key] = None
@@ -72,7 +69,7 @@ class CpuRunner(TorchRunner):
             return None
         return self._model.logits(self._sampling_rows(hidden, step))
 
-    def _recorded(self, key: int, step: DeviceStep) -> Tensor | None:
+    def _recorded(self, key: tuple[int, int], step: DeviceStep) -> Tensor | None:
         """Run the step on inputs that stay where they are, and note it down."""
         ids, batch = own_inputs(step.ids, step.batch, self._slots.block_tables.shape[1], self._info.block_size)
         tape = Tape(self._arena)

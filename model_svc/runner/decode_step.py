@@ -19,8 +19,13 @@ from model_svc.runner.slots import Slots
 
 
 def is_decode(plan: StepPlan) -> bool:
-    """Tell whether each sequence has one token, draws the next one, and asks for nothing else."""
-    return all(item.num_tokens == 1 and item.sample and not item.targets for item in plan.sequences)
+    """Tell whether each sequence has one token and guesses, draws behind all of them, and asks for nothing else."""
+    return all(item.num_tokens == 1 + item.num_drafts and item.sample and not item.targets for item in plan.sequences)
+
+
+def size_of(plan: StepPlan) -> tuple[int, int]:
+    """Return how many sequences and tokens a step has."""
+    return len(plan.sequences), sum([item.num_tokens for item in plan.sequences])
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,15 @@ class TapedStep:
     logits: Callable[[], Tensor]
 
     def fill(self, plan: StepPlan, slots: Slots, block_size: int) -> tuple[Tensor, Tensor]:
-        """Lay out a plan of as many sequences; returns their slots (int64 [S]) and output indices (int32 [S])."""
+        """Lay out a plan of the same size; returns its draws' slots (int64 [T]) and output indices (int32 [T])."""
         items, tables = plan.sequences, slots.block_tables.numpy()
         for item in items:
             column = 0 if item.new is not None else slots.num_blocks[item.slot]
             if item.new_blocks:
                 tables[item.slot, column : column + len(item.new_blocks)] = item.new_blocks
             slots.num_blocks[item.slot] = column + len(item.new_blocks)
+        if len(self.ids) != len(items):
+            return self._fill_drafts(plan, tables, block_size)
         where = np.array([item.slot for item in items])
         starts = np.array([item.start for item in items])
         ids = slots.last_token.numpy()[where]
@@ -56,6 +63,26 @@ class TapedStep:
         batch.block_tables.numpy()[:, :width] = tables[where, :width]
         indices = np.array([item.output_index for item in items], dtype=np.int32)
         return torch.from_numpy(where), torch.from_numpy(indices)
+
+    def _fill_drafts(self, plan: StepPlan, tables: np.ndarray, block_size: int) -> tuple[Tensor, Tensor]:
+        items, batch = plan.sequences, self.batch
+        where = np.array([item.slot for item in items])
+        starts = np.array([item.start for item in items])
+        lengths = np.array([item.num_tokens for item in items])
+        ends = np.cumsum(lengths)
+        behind = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # tokens of the sequence before each row
+        rows, positions = np.repeat(where, lengths), np.repeat(starts, lengths) + behind
+        width = int((starts + lengths).max() - 1) // block_size + 1
+        self.ids.numpy()[:] = np.frombuffer(b"".join([item.token_ids for item in items]), dtype=np.int32)
+        batch.positions.numpy()[:] = positions
+        batch.query_start.numpy()[1:] = ends
+        batch.context_lens.numpy()[:] = starts + lengths
+        batch.slot_mapping.numpy()[:] = (
+            tables[rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        )
+        batch.block_tables.numpy()[:, :width] = tables[where, :width]
+        indices = np.repeat(np.array([item.output_index for item in items]), lengths) + behind
+        return torch.from_numpy(rows), torch.from_numpy(indices.astype(np.int32))
 
 
 def own_inputs(ids: Tensor, batch: StepBatch, max_blocks: int, block_size: int) -> tuple[Tensor, StepBatch]:

@@ -13,6 +13,7 @@ from model_svc.models.load import load_model
 from model_svc.quant import native
 from model_svc.quant.method import QuantMethod
 from model_svc.runner.cpu_runner import CpuRunner
+from model_svc.runner.draws import MAX_DRAFTS
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import kv_bytes
@@ -127,6 +128,7 @@ def make_runner(
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
+        max_drafts=0 if packed or (on_gpu and packed is None) else MAX_DRAFTS,
     )
     cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
     if native_kernels:

@@ -17,8 +17,9 @@ from kernels import dispatch
 from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
+from model_svc.runner.draws import draw_all, read_draws
 from model_svc.runner.kv_cache import KvCache
-from model_svc.runner.sampler import Drawn, TopLogprobs, draw
+from model_svc.runner.sampler import Drawn, TopLogprobs
 from model_svc.runner.slots import Slots
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
@@ -74,9 +75,13 @@ class TorchRunner:
         tokens: list[SampledToken] = []
         failed = set(handle.bad_slots)
         if handle.drawn is not None:
-            finite = handle.drawn.finite.tolist()
-            failed |= {item.slot for item, good in zip(handle.items, finite, strict=True) if not good}
-            tokens = _tokens(handle, handle.drawn, failed)
+            drawn = handle.drawn
+            tops = top_fields(drawn.top) if drawn.top is not None else {}
+            for item, found in read_draws(handle.items, drawn.tokens.tolist(), drawn.finite.tolist(), tops):
+                if found is None:
+                    failed.add(item.slot)
+                elif item.slot not in failed:
+                    tokens += found
         elapsed = (time.perf_counter() - handle.started) * 1000
         return StepOutput(
             step=handle.step,
@@ -102,23 +107,11 @@ class TorchRunner:
             if not items:
                 return None
             logits = self._model.logits(self._sampling_rows(hidden, step))
-        drawn = draw(logits, self._slots, items, step.sample_slots, step.output_index)
-        self._slots.record(step.sample_slots, drawn.state, drawn.tokens)
-        return drawn
+        return draw_all(logits, self._slots, items, step.sample_slots, step.output_index)
 
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
         """Pick the rows that sample: the head is the widest product of all, prompts need it once."""
         return hidden if len(step.sample_rows) == len(hidden) else hidden[step.sample_rows]
-
-
-def _tokens(handle: Handle, drawn: Drawn, failed: set[int]) -> list[SampledToken]:
-    ids = drawn.tokens.tolist()
-    tops = top_fields(drawn.top) if drawn.top is not None else {}
-    return [
-        SampledToken(slot=item.slot, token_id=ids[n], **tops.get(n, {}))
-        for n, item in enumerate(handle.items)
-        if item.slot not in failed
-    ]
 
 
 def top_fields(top: TopLogprobs) -> dict[int, dict[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from kernels.finite import all_finite
@@ -105,7 +106,10 @@ def _penalties(
             item.slot if extra is not None and extra.penalized else -1
             for item, extra in zip(items, extras, strict=True)
         ]
-        fields |= {"state": _ints(lines, params), "prompt_mask": mask, "output_counts": counts}
+        state = _ints(lines, params)
+        if any(item.num_drafts for item in items):
+            mask, counts, state = _behind_guesses(mask, counts, state, items)
+        fields |= {"state": state, "prompt_mask": mask, "output_counts": counts}
         names = {"presence": PRESENCE, "frequency": FREQUENCY, "repetition": REPETITION}
         fields |= {name: params[row] for name, row in names.items()}
     if any(extra is not None and extra.bias for extra in extras):
@@ -130,6 +134,23 @@ def _penalties(
     if any(item.forced_id >= 0 for item in items):
         fields["forced"] = _ints([item.forced_id for item in items], params)
     return Penalties(**fields) if fields else None
+
+
+def _behind_guesses(
+    mask: Tensor, counts: Tensor, state: Tensor, items: Sequence[SequenceStep]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tables with a line for each draw, which counts the guesses before it, too; few steps need them."""
+    lines = state.clamp(min=0).long()
+    mask, counts = mask[lines], counts[lines]
+    pairs = [
+        (n, token)
+        for n, item in enumerate(items)
+        for token in np.frombuffer(item.token_ids, np.int32)[: item.num_drafts]
+    ]
+    rows, ids = send(np.array(pairs, dtype=np.int64).T.copy(), state.device).unbind(0)
+    counts.index_put_((rows, ids), torch.ones_like(rows, dtype=counts.dtype), accumulate=True)
+    own = torch.arange(len(items), dtype=torch.int32, device=state.device)
+    return mask, counts, torch.where(state >= 0, own, -1)
 
 
 def _mask(item: SequenceStep, extra: Extras | None, vocab_size: int) -> np.ndarray | None:

@@ -1,0 +1,109 @@
+"""The draws of a step: one for each sequence that samples, more where guesses are checked.
+
+All draws of a sequence are made at once, each as if the guesses before it had been drawn; which of them count is known
+afterwards. On the device only penalties must know (they count what was drawn), the rest is read by the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.penalties import count_tokens
+from model_svc.engine.plan import SampledToken, SequenceStep
+from model_svc.runner.sampler import Drawn, draw
+from model_svc.runner.slots import Slots
+from model_svc.runner.staging import send
+
+MAX_DRAFTS = 64  # in one step, all sequences together: it costs a row of logits each
+
+
+def drafts(items: Sequence[SequenceStep]) -> bool:
+    """Tell whether any guesses are to be checked."""
+    return any(item.num_drafts for item in items)
+
+
+def guesses(item: SequenceStep) -> np.ndarray:
+    """Return the guesses of a share, int32."""
+    whole = np.frombuffer(item.token_ids, dtype=np.int32)
+    return whole[len(whole) - item.num_drafts :]
+
+
+def each_draw(items: Sequence[SequenceStep]) -> list[SequenceStep]:
+    """Return a share for each draw: behind guesses, `token_ids` are these and `num_drafts` says how many."""
+    draws: list[SequenceStep] = []
+    for item in items:
+        if not item.num_drafts:
+            draws.append(item)
+            continue
+        packed = guesses(item).tobytes()
+        for n in range(item.num_drafts + 1):
+            rules = item.later_rules[n - 1] if n and item.later_rules else None
+            fields: dict[str, Any] = {name: getattr(rules, name) for name in rules.__struct_fields__} if rules else {}
+            draws.append(
+                msgspec.structs.replace(
+                    item, output_index=item.output_index + n, token_ids=packed[: 4 * n], num_drafts=n, **fields
+                )
+            )
+    return draws
+
+
+def draw_all(logits: Tensor, slots: Slots, items: Sequence[SequenceStep], where: Tensor, output_index: Tensor) -> Drawn:
+    """Draw for each row of `logits` [R, V], R being the draws of `items`, and note in the slots what was drawn."""
+    if not drafts(items):
+        drawn = draw(logits, slots, items, where, output_index)
+        slots.record(where, drawn.state, drawn.tokens)
+        return drawn
+    drawn = draw(logits, slots, each_draw(items), where, output_index)
+    slots.record(where, None, drawn.tokens)  # a slot with guesses is given its next token by the host
+    if drawn.state is not None:
+        _count(drawn.tokens, slots, items)
+    return drawn
+
+
+def _count(tokens: Tensor, slots: Slots, items: Sequence[SequenceStep]) -> None:
+    """Count the draws that hold, all behind guesses that came true, for sequences with penalties."""
+    extras = [slots.extras.get(item.slot) for item in items]
+    lines = [item.slot if extra and extra.penalized else -1 for item, extra in zip(items, extras, strict=True)]
+    lengths = np.array([item.num_drafts + 1 for item in items])
+    begins = np.cumsum(lengths) - lengths
+    width = int(lengths.max())
+    expected = np.full((len(items), width), -1, dtype=np.int64)  # the guess that was computed behind each draw
+    for line, item in zip(expected, items, strict=True):
+        line[: item.num_drafts] = guesses(item)
+    columns = np.minimum(np.arange(width), lengths[:, None] - 1)
+    rows = send(begins[:, None] + columns, tokens.device)
+    drawn = tokens[rows]
+    right = drawn == send(expected, tokens.device)
+    holds = torch.ones_like(right)
+    holds[:, 1:] = right[:, :-1].cumprod(-1).bool()
+    state = send(np.array(lines, dtype=np.int32), tokens.device)
+    count_tokens(slots.tables()[1], state, torch.where(holds, drawn, -1))
+
+
+def read_draws(
+    items: Sequence[SequenceStep], ids: Sequence[int], finite: Sequence[bool], tops: Mapping[int, dict[str, Any]]
+) -> Iterator[tuple[SequenceStep, list[SampledToken] | None]]:
+    """Yield each share with the tokens that hold, or None if one of them came of logits that were not finite.
+
+    `ids` and `finite` are those of all draws, `tops` the log-probability fields by draw.
+    """
+    at = 0
+    for item in items:
+        expected = guesses(item).tolist() if item.num_drafts else []
+        tokens: list[SampledToken] | None = []
+        for row in range(at, at + 1 + item.num_drafts):
+            if not finite[row]:
+                tokens = None
+                break
+            assert tokens is not None
+            tokens.append(SampledToken(slot=item.slot, token_id=ids[row], **tops.get(row, {})))
+            if row - at >= len(expected) or ids[row] != expected[row - at]:
+                break
+        at += 1 + item.num_drafts
+        yield item, tokens

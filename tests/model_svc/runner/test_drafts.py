@@ -1,0 +1,136 @@
+"""Guesses, right and wrong, on every runner: answers are those of decoding one by one, however they are drawn."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from kernels.native.library import built
+from model_svc.engine.drafter import Drafter
+from model_svc.engine.engine import Engine
+from model_svc.engine.request import EngineRequest
+from model_svc.models.decoder import Decoder
+from model_svc.runner.cpu_runner import CpuRunner
+from model_svc.runner.load import make_runner
+from model_svc.spec.ngram import NgramProposer
+from model_svc.spec.proposer import Proposer
+from tests.model_svc.engine.guessers import Oracle, Parrot
+from tests.model_svc.runner.test_with_engine import BLOCK, Answers, request, run
+from wire.messages import unpack_ids
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 4},
+    {"temperature": 0.9, "seed": 5, "top_k": 8, "top_p": 0.9},
+    {"temperature": 1.0, "seed": 6, "frequency_penalty": 0.9, "presence_penalty": 0.3, "repetition_penalty": 1.3},
+    {"temperature": 0.0, "frequency_penalty": 1.5},
+    {"temperature": 1.0, "seed": 7, "logit_bias": {3: 4.0}, "logprobs": 2},
+    {"temperature": 1.0, "seed": 8, "allowed_token_ids": (1, 2, 3, 5, 8, 13)},
+    {"temperature": 1.0, "seed": 9, "min_tokens": 6, "stop_token_ids": (2, 9, 30, 31, 32)},
+]
+KINDS: list[dict[str, Any]] = [{}] + ([{"native_kernels": True}] if built() else [])
+
+
+def requests() -> list[EngineRequest]:
+    return [request(f"r{n}", [5, 9, 14, 3 + n, 60, 22][: 2 + n], **fields) for n, fields in enumerate(SAMPLINGS)]
+
+
+def engine_of(model: Decoder, proposer: Proposer | None, length: int = 4, **options: Any) -> Engine:
+    sizes = {"num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK}
+    runner = make_runner(model, **(sizes | options))
+    drafter = None
+    if proposer is not None:
+        drafter = Drafter(proposer, max_length=length, max_drafts=runner.info.max_drafts, adaptive=False)
+    return Engine(runner, token_bytes=lambda _: b"x", drafter=drafter)
+
+
+def answers_of(engine: Engine, asked: list[EngineRequest]) -> Answers:
+    answers: Answers = {}
+    for item in asked:
+        engine.add(item)
+    while engine.has_work:
+        for chunk in engine.step():
+            answers.setdefault((chunk.request_id, chunk.choice), []).extend(chunk.token_ids)
+            assert chunk.finish_reason != "error"
+        engine.events()
+        engine.check_invariants()
+    return answers
+
+
+@pytest.fixture(scope="module")
+def truth(tiny_model: Decoder) -> dict[bool, Answers]:
+    """What is said without guesses, by native kernels and by torch."""
+    kinds = {bool(kind.get("native_kernels")): kind for kind in KINDS if "packed" not in kind}
+    return {native: answers_of(engine_of(tiny_model, None, **kind), requests()) for native, kind in kinds.items()}
+
+
+def oracle(answers: Answers, errs: int) -> Oracle:
+    known = [[*unpack_ids(item.prompt.token_ids), *answers[item.request_id, 0]] for item in requests()]
+    return Oracle(lambda: known, 67, errs=errs)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("kind", KINDS, ids=["eager", "packed", "native"][: len(KINDS)])
+@pytest.mark.parametrize("errs", [0, 3])
+def test_answers_are_the_same_with_right_and_with_wrong_guesses(
+    tiny_model: Decoder, truth: dict[bool, Answers], kind: dict[str, Any], errs: int, depth: int
+) -> None:
+    if kind.get("native_kernels") and depth:
+        pytest.skip("the CPU runner has no step in flight")
+    want = truth[bool(kind.get("native_kernels"))]
+    engine = engine_of(tiny_model, oracle(want, errs), depth=depth, **kind)
+    assert answers_of(engine, requests()) == want
+    load = engine.load()
+    assert load.num_accepted_tokens > (60 if not errs else 20)
+    assert (load.num_draft_tokens > load.num_accepted_tokens) == bool(errs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["eager", "packed", "native"][: len(KINDS)])
+@pytest.mark.parametrize("options", [{"max_num_batched_tokens": 7}, {"num_blocks": 26}, {"max_num_seqs": 1}])
+def test_small_steps_few_blocks_and_one_slot_change_nothing(
+    tiny_model: Decoder, truth: dict[bool, Answers], kind: dict[str, Any], options: dict[str, int]
+) -> None:
+    want = truth[bool(kind.get("native_kernels"))]
+    engine = engine_of(tiny_model, oracle(want, 3), length=6, **kind, **options)
+    assert answers_of(engine, requests()) == want
+    assert ("num_blocks" in options) == (engine.load().num_preemptions > 0)
+
+
+@pytest.mark.skipif(not built(), reason="native kernels are not built")
+def test_steps_with_guesses_are_taped_by_size(tiny_model: Decoder, truth: dict[bool, Answers]) -> None:
+    engine = engine_of(tiny_model, oracle(truth[True], 5), length=2, native_kernels=True, max_num_seqs=2)
+    for _ in range(2):
+        assert answers_of(engine, requests()) == truth[True]
+    runner = engine._runner
+    assert isinstance(runner, CpuRunner)
+    taped = {size for size, tape in runner._tapes.items() if tape is not None}
+    assert any(num_tokens > num_sequences for num_sequences, num_tokens in taped)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    length=st.integers(1, 12),
+    says=st.lists(st.integers(0, 66), min_size=1, max_size=5),
+    budget=st.integers(3, 40),
+    num_blocks=st.integers(24, 60),
+    kind=st.sampled_from(KINDS),
+)
+def test_nonsense_changes_nothing(
+    tiny_model: Decoder, truth: dict[bool, Answers], length: int, says: list[int], budget: int, num_blocks: int,
+    kind: dict[str, Any],
+) -> None:  # fmt: skip
+    engine = engine_of(tiny_model, Parrot(*says), length, max_num_batched_tokens=budget, num_blocks=num_blocks, **kind)
+    assert answers_of(engine, requests()) == truth[bool(kind.get("native_kernels"))]
+
+
+def test_a_repetitive_answer_needs_fewer_steps(tiny_model: Decoder) -> None:
+    asked = [request("r", [5, 9] * 8, temperature=0.0, allowed_token_ids=(5, 9))]
+    plain = run(engine_of(tiny_model, None), asked, at_once=True)
+    engine = engine_of(tiny_model, NgramProposer())
+    assert run(engine, asked, at_once=True) == plain
+    assert engine.load().num_accepted_tokens >= 4
+    assert len(array("i", plain["r", 0])) == 16
