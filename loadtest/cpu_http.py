@@ -33,8 +33,8 @@ _START_S = 60.0
 
 
 @contextlib.contextmanager
-def server(model: Path) -> Iterator[str]:
-    """Run `headrace up` on a free port and give its address once it answers."""
+def server(model: Path) -> Iterator[tuple[str, str]]:
+    """Run `headrace up` on a free port; yields its address once it answers, and its state directory."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,7 +46,7 @@ def server(model: Path) -> Iterator[str]:
         )
         try:
             _wait(url)
-            yield url
+            yield url, state
         finally:
             process.terminate()
             process.wait()
@@ -81,7 +81,7 @@ def main() -> None:
     engine = Child(sys.executable, "headrace", [str(options.model_dir), options.threads])
     steps: dict[int, list[float]] = {users: [] for users in USERS}
     gaps: dict[int, list[float]] = {users: [] for users in USERS}
-    with server(options.model_dir) as url:
+    with server(options.model_dir) as (url, _):
         for _ in range(options.rounds):
             for users in USERS:
                 steps[users].append(statistics.median(engine.measure(Test("", users, _CONTEXT, 1, 32))))

@@ -1,4 +1,4 @@
-"""Processor time of processes, as the kernel accounts for it: on a machine that others use too it says more than a clock.
+"""Processor time of processes, by the kernel's account: where others use the machine too it says more than a clock.
 
 A group is a process and its children. Switches are the voluntary ones: how often a thread went to sleep and was woken.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -47,8 +48,9 @@ def _switches(process: psutil.Process) -> int:
     # The process's own status file counts its first thread only.
     count = 0
     for thread in process.threads():
-        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/task/{thread.id}/status") as status:
-            count += next(int(line.split()[1]) for line in status if line.startswith("voluntary"))
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{process.pid}/task/{thread.id}/status").read_text()
+            count += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return count
 
 

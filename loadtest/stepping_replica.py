@@ -1,8 +1,9 @@
 """A replica that costs next to nothing and speaks like a real one: each step, one token for every running request.
 
-    python -m loadtest.stepping_replica REDIS_URL MODEL TOKEN_ID
+    python -m loadtest.stepping_replica REDIS_URL MODEL TOKEN_ID WINDOW
 
-The next step begins when the edge has taken the last one from its inbox, so each token is an event of its own.
+It says WINDOW steps at once, and the next ones when fewer lie in the edge's inbox. With 1 each token comes alone, as
+from a model that is slower than the edge.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class _Running:
 class SteppingReplica(EchoReplica):
     """Says its token once a step to everybody."""
 
-    def __init__(self, bus: Bus, model: str, token_id: int, *, partitions: int = 1) -> None:
+    def __init__(self, bus: Bus, model: str, token_id: int, *, window: int, partitions: int = 1) -> None:
         super().__init__(bus, model, token_id, partitions=partitions)
+        self._window = window
         self._running: dict[str, _Running] = {}
 
     async def step_forever(self) -> None:
@@ -40,20 +42,30 @@ class SteppingReplica(EchoReplica):
             if not self._running:
                 await anyio.sleep(0.001)
                 continue
-            step += 1
             by_edge = sorted(self._running.values(), key=lambda running: running.job.edge)
             for edge, group in groupby(by_edge, key=lambda running: running.job.edge):
                 await self._say(edge, list(group), step)
-                while await self._bus.route.call(edge, "XLEN", edge):  # noqa: ASYNC110 - the edge is another process
-                    await anyio.sleep(0.0005)
+                await self._until_taken(edge)
+            step += self._window
 
     async def _say(self, edge: str, group: list[_Running], step: int) -> None:
-        chunks = tuple(self._next_chunk(running) for running in group)
-        await self._bus.send(edge, TokenBatch(replica_id=self._replica_id, step=step, chunks=chunks), maxlen=MAXLEN)
-        for running in group:
-            if running.num_said == running.prompt.max_tokens:
-                del self._running[running.job.request_id]
-                await self._bus.finish(running.delivery)
+        """Send a window of steps in one write, each a batch of its own."""
+        steps = []
+        for number in range(self._window):
+            running = [one for one in group if one.num_said < one.prompt.max_tokens]
+            if running:
+                chunks = tuple(self._next_chunk(one) for one in running)
+                steps.append((edge, TokenBatch(replica_id=self._replica_id, step=step + number, chunks=chunks)))
+        await self._bus.send_many(steps, maxlen=MAXLEN)
+        for one in group:
+            if one.num_said == one.prompt.max_tokens:
+                del self._running[one.job.request_id]
+                await self._bus.finish(one.delivery)
+
+    async def _until_taken(self, edge: str) -> None:
+        """Wait until the edge is at work on the last window."""
+        while await self._bus.route.call(edge, "XLEN", edge) >= max(self._window, 1):  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.0005)
 
     def _next_chunk(self, running: _Running) -> TokenChunk:
         index, running.num_said = running.num_said, running.num_said + 1
@@ -74,12 +86,13 @@ class SteppingReplica(EchoReplica):
         self._running[job.request_id] = _Running(delivery, job, record["prompt"])
 
 
-async def _main(url: str, model: str, token_id: int) -> None:
+async def _main(url: str, model: str, token_id: int, window: int) -> None:
     async with Bus.open(url) as bus, anyio.create_task_group() as tasks:
-        replica = SteppingReplica(bus, model, token_id)
+        replica = SteppingReplica(bus, model, token_id, window=window)
         await tasks.start(replica.serve)
         await replica.step_forever()
 
 
 if __name__ == "__main__":
-    anyio.run(_main, sys.argv[1], sys.argv[2], int(sys.argv[3]), backend_options={"use_uvloop": True})
+    arguments = (sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    anyio.run(_main, *arguments, backend_options={"use_uvloop": True})
