@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model_svc.engine.plan import StepPlan
 from model_svc.layers.step import StepBatch
+from model_svc.runner.draws import draws_of
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,7 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int]) -> HostStep:
         column = 0 if item.new is not None else num_blocks_of[item.slot]
         blocks += [(item.slot, column + n, block) for n, block in enumerate(item.new_blocks)]
         num_blocks_of[item.slot] = column + len(item.new_blocks)
-    draws = [
-        (end - 1 - item.num_drafts + n, item.slot, item.output_index + n)
-        for end, item in zip(query_start[1:].tolist(), sequences, strict=True)
-        if item.sample
-        for n in range(1 + item.num_drafts)
-    ]
-    sample_rows, sample_slots, output_index = np.array(draws, dtype=np.int32).reshape(-1, 3).T
+    sample_rows, sample_slots, output_index = np.array(draws_of(sequences), dtype=np.int32).reshape(-1, 3).T
     starts = np.array([item.start for item in sequences], dtype=np.int32)
     return HostStep(
         ids=ids,

@@ -20,8 +20,6 @@ from model_svc.runner.sampler import Drawn, draw
 from model_svc.runner.slots import Slots
 from model_svc.runner.staging import send
 
-MAX_DRAFTS = 64  # in one step, all sequences together: it costs a row of logits each
-
 
 def drafts(items: Sequence[SequenceStep]) -> bool:
     """Tell whether any guesses are to be checked."""
@@ -32,6 +30,18 @@ def guesses(item: SequenceStep) -> np.ndarray:
     """Return the guesses of a share, int32."""
     whole = np.frombuffer(item.token_ids, dtype=np.int32)
     return whole[len(whole) - item.num_drafts :]
+
+
+def draws_of(sequences: Sequence[SequenceStep]) -> list[tuple[int, int, int]]:
+    """Return the token row, the slot and the output index of each draw of a step."""
+    draws: list[tuple[int, int, int]] = []
+    end = 0
+    for item in sequences:
+        end += item.num_tokens
+        if item.sample:
+            first = end - 1 - item.num_drafts
+            draws += [(first + n, item.slot, item.output_index + n) for n in range(1 + item.num_drafts)]
+    return draws
 
 
 def each_draw(items: Sequence[SequenceStep]) -> list[SequenceStep]:

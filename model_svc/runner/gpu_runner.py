@@ -26,11 +26,20 @@ from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOu
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.device_slots import DeviceSlots
-from model_svc.runner.graphs import LateRecordings, Recording, Shapes, record, recorded_shapes, widths
+from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
+from model_svc.runner.graphs import (
+    LateRecordings,
+    Recording,
+    Shapes,
+    checking_shapes,
+    record,
+    recorded_shapes,
+    widths,
+)
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack, shape_of
 from model_svc.runner.runner import top_fields
-from model_svc.runner.sampler import TopLogprobs, draw
+from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.staging import Returns, Staging, fetch, new_event, send
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
@@ -54,7 +63,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Computed:
-    """A step whose logits lie ready on the device; `hidden` [S, E] is what the head saw."""
+    """A step whose logits lie ready on the device; `hidden` [S, E] is what the head saw.
+
+    Where guesses are checked (`shape.checks`), there are no logits yet and `hidden` [T, E] is that of all tokens.
+    """
 
     sequences: tuple[SequenceStep, ...]
     shape: StepShape
@@ -64,7 +76,7 @@ class Computed:
 
 @dataclass
 class GpuHandle:
-    """A submitted step: `tokens` will hold one token per sequence (-1: not sound), `rows` are those that sample.
+    """A submitted step: `tokens` will hold a token per row (-1: not sound), `rows` are those of the items' draws.
 
     `undrawn` until the masks have come that its draws wait for.
     """
@@ -96,7 +108,7 @@ class GpuRunner:
         largest = StepShape(T, S, False)
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
         self._staging = Staging(largest.size, _RING, device)
-        self._returns = Returns(S, _RING, device)
+        self._returns = Returns(S + info.max_drafts, _RING, device)
         self._inputs = _buffers(T, S, self._slots.block_tables.shape[1], device)
         self._logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=device)
         self._out = torch.zeros(S, dtype=torch.int32, device=device)
@@ -106,6 +118,9 @@ class GpuRunner:
         if device.type == "cuda":
             with torch.inference_mode(), self._on_stream():
                 self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
+                if info.max_drafts and graphs:
+                    checks = checking_shapes(S, T)
+                    self._recordings |= record(checks, self._stage_padding, self._hidden, None)
                 for width in widths(S):  # what is not recorded is compiled now, too, not when a prompt waits
                     self._stage_padding(large := StepShape(T, width, False))
                     self._draw(large, self._forward(large))
@@ -127,8 +142,10 @@ class GpuRunner:
                 self._cache.copy_blocks(pairs[0], pairs[1])
             self._scored: Found = []
             computed = self._compute(plan.sequences) if plan.sequences else None
+            items = tuple(item for item in plan.sequences if item.sample)
             rows = [n for n, item in enumerate(plan.sequences) if item.sample]
-            items = tuple(plan.sequences[n] for n in rows)
+            if drafts(items):
+                rows = list(range(len(items) + sum(item.num_drafts for item in items)))
             bad = self._slots.bad
             failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
             handle = GpuHandle(plan.step, items, rows, failed, begin, self._scored)
@@ -159,13 +176,12 @@ class GpuRunner:
         if handle.tokens is not None:
             ids = handle.tokens.tolist()
             drawn = [ids[row] for row in handle.rows]
-            failed |= {item.slot for item, token in zip(handle.items, drawn, strict=True) if token < 0}
             tops = top_fields(handle.top) if handle.top is not None else {}
-            tokens = [
-                SampledToken(slot=item.slot, token_id=token, **tops.get(n, {}))
-                for n, (item, token) in enumerate(zip(handle.items, drawn, strict=True))
-                if item.slot not in failed
-            ]
+            for item, found in read_draws(handle.items, drawn, [token >= 0 for token in drawn], tops):
+                if found is None:
+                    failed.add(item.slot)
+                elif item.slot not in failed:
+                    tokens += found
         return StepOutput(
             step=handle.step,
             tokens=tuple(tokens),
@@ -199,9 +215,11 @@ class GpuRunner:
     ) -> Computed:
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
+        scores = asked(sequences)
+        if drafts(sequences):
+            return self._checked(sequences, blocks, scores=scores, recorded=recordings is self._recordings)
         shape = self._shapes.fit(shape_of(sequences))
         self._stage(sequences, shape, blocks)
-        scores = asked(sequences)
         recording = recordings.get(shape) if not scores else None  # which keeps the last rows only
         if recording is not None:
             recording.forward()
@@ -213,10 +231,28 @@ class GpuRunner:
             hidden = self._last_logits(shape, whole)
         return Computed(sequences, shape, recording, hidden)
 
+    def _checked(
+        self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, recorded: bool
+    ) -> Computed:
+        """Queue everything between a plan with guesses and its hidden states."""
+        shape = self._shapes.fit_checks(shape_of(sequences), max(item.num_tokens for item in sequences))
+        recording = self._recordings.get(shape) if recorded and not scores else None
+        self._stage(sequences, shape, blocks)
+        if recording is not None:
+            recording.forward()
+            return Computed(sequences, shape, recording, recording.hidden)
+        whole = self._hidden(shape)
+        if scores:
+            self._scored = score(self._model, whole, sequences)
+        return Computed(sequences, shape, None, whole)
+
     def _finish(self, handle: GpuHandle, computed: Computed | None) -> None:
         """Queue everything between logits and tokens."""
         if computed is not None:
             sequences = computed.sequences
+            if computed.shape.checks:
+                self._finish_checks(handle, computed)
+                return
             if not self._draws_plainly(sequences):
                 handle.top = self._draw_specially(sequences, computed.hidden)
             elif computed.recording is not None:
@@ -224,6 +260,18 @@ class GpuRunner:
             else:
                 self._draw(computed.shape, computed.hidden)
             handle.tokens = self._returns.keep(self._out[: len(sequences)])
+        handle.clock = Clock(handle.begin, self._now())
+
+    def _finish_checks(self, handle: GpuHandle, computed: Computed) -> None:
+        """Draw behind each guess, too."""
+        numbers = np.array(draws_of(computed.sequences), dtype=np.int64).reshape(-1, 3).T.copy()
+        where, slots, counters = send(numbers, self._device).unbind(0)
+        hidden = computed.hidden.index_select(0, where)
+        items = [item for item in computed.sequences if item.sample]  # those of the handle know no late masks
+        drawn = draw_all(self._model.logits(hidden), self._slots, items, slots, counters)
+        sound = drawn.finite & torch.isfinite(hidden).all(-1)
+        handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int())
+        handle.top = _fetched(drawn.top)
         handle.clock = Clock(handle.begin, self._now())
 
     def _stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
@@ -239,7 +287,7 @@ class GpuRunner:
 
     def _hidden(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
-        T, S, decode = shape
+        T, S, decode, checks = shape
         inputs = self._inputs
         step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
         batch = StepBatch(
@@ -248,13 +296,13 @@ class GpuRunner:
             block_tables=inputs.block_tables[:S],
             query_start=inputs.query_start[: S + 1],
             context_lens=inputs.context_lens[:S],
-            max_query_len=1 if decode else T,
+            max_query_len=1 if decode else checks or T,
             max_context_len=self._info.max_model_len,
         )
         return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
 
     def _last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
-        T, S, decode = shape
+        T, S, decode, _ = shape
         if T != S or not decode:
             hidden = hidden.index_select(0, self._inputs.last_rows[:S])
         self._model.logits_into(hidden, self._logits[:S])
@@ -287,14 +335,10 @@ class GpuRunner:
         items = [sequences[n] for n in rows]
         numbers = np.array([rows, [item.slot for item in items], [item.output_index for item in items]], dtype=np.int64)
         where, slots, counters = send(numbers, self._device).unbind(0)
-        drawn = draw(self._logits.index_select(0, where), self._slots, items, slots, counters)
-        self._slots.record(slots, drawn.state, drawn.tokens)
+        drawn = draw_all(self._logits.index_select(0, where), self._slots, items, slots, counters)
         sound = drawn.finite & torch.isfinite(hidden.index_select(0, where)).all(-1)
         self._out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
-        if drawn.top is None:
-            return None
-        top = drawn.top
-        return TopLogprobs(top.rows, top.counts, fetch(top.chosen), fetch(top.ids), fetch(top.values))
+        return _fetched(drawn.top)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
@@ -305,6 +349,12 @@ class GpuRunner:
         event = new_event(timing=True)
         event.record()
         return event
+
+
+def _fetched(top: TopLogprobs | None) -> TopLogprobs | None:
+    if top is None:
+        return None
+    return TopLogprobs(top.rows, top.counts, fetch(top.chosen), fetch(top.ids), fetch(top.values))
 
 
 def _buffers(T: int, S: int, num_blocks: int, device: torch.device) -> StepInputs:

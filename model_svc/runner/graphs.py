@@ -19,6 +19,8 @@ from model_svc.runner.packed_step import StepShape
 # With more tokens the device is busy for longer than eager launches take.
 _MIXED_TOKENS = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512)
 _WIDTHS = (8, 64)
+_CHECKED_TOKENS = (8, 16, 32, 64)
+_CHECKED_QUERIES = 8  # tokens of a sequence: one tile of the decode kernel at four query heads a KV head
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
@@ -40,6 +42,14 @@ def recorded_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[Step
     return sorted(decodes + mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
 
 
+def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
+    """Return the shapes of steps that check guesses, for few sequences only: many have no use for them."""
+    width = widths(max_num_seqs)[0]
+    return [
+        StepShape(T, width, False, _CHECKED_QUERIES) for T in reversed(_CHECKED_TOKENS) if max_num_batched_tokens >= T
+    ]
+
+
 class Shapes:
     """Finds the recorded shape that a step fits in."""
 
@@ -50,6 +60,16 @@ class Shapes:
         self._decode = sorted(shape for shape in shapes if shape.decode)
         self._mixed = sorted(shape for shape in shapes if not shape.decode)
         self._sizes = [shape.num_sequences for shape in self._decode]
+
+    def fit_checks(self, step: StepShape, max_query_len: int) -> StepShape:
+        """Return the smallest shape that holds a step with guesses; only steps of answers are recorded."""
+        width = self._widths[0]
+        if max_query_len <= _CHECKED_QUERIES and step.num_sequences <= width:
+            T = next((T for T in _CHECKED_TOKENS if step.num_tokens <= T <= self._limit), None)
+            if T is not None:
+                return StepShape(T, width, False, _CHECKED_QUERIES)
+        shape = self.fit(step)
+        return shape._replace(checks=shape.num_tokens)
 
     def fit(self, step: StepShape) -> StepShape:
         """Return the smallest shape that holds a step; one that is not recorded is only rounded up."""
@@ -81,22 +101,28 @@ Draw = Callable[[StepShape, Tensor], None]
 
 
 def record(
-    shapes: Iterable[StepShape], stage: Callable[[StepShape], None], forward: Forward, draw: Draw
+    shapes: Iterable[StepShape], stage: Callable[[StepShape], None], forward: Forward, draw: Draw | None
 ) -> dict[StepShape, Recording]:
     """Record all shapes on the current stream; they share one pool of memory, as only one of them runs at a time.
 
-    `stage` sends a step of padding alone: what runs here must write nowhere.
+    `stage` sends a step of padding alone: what runs here must write nowhere. Without `draw` steps draw in other ways.
     """
     pool = torch.cuda.graph_pool_handle()
     recordings = {}
     for shape in shapes:
         stage(shape)
-        draw(shape, forward(shape))  # compiles kernels, loads modules, makes cuBLAS choose
+        hidden = forward(shape)  # compiles kernels, loads modules, makes cuBLAS choose
+        if draw is not None:
+            draw(shape, hidden)
         first, hidden = _capture(pool, partial(forward, shape))
-        second, _ = _capture(pool, partial(draw, shape, hidden))
-        recordings[shape] = Recording(first.replay, second.replay, hidden)
+        second = _capture(pool, partial(draw, shape, hidden))[0] if draw is not None else None
+        recordings[shape] = Recording(first.replay, second.replay if second is not None else _nothing, hidden)
     torch.cuda.synchronize()
     return recordings
+
+
+def _nothing() -> None:
+    pass
 
 
 class LateRecordings:

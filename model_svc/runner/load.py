@@ -13,7 +13,6 @@ from model_svc.models.load import load_model
 from model_svc.quant import native
 from model_svc.quant.method import QuantMethod
 from model_svc.runner.cpu_runner import CpuRunner
-from model_svc.runner.draws import MAX_DRAFTS
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import kv_bytes
@@ -38,13 +37,16 @@ def load_runner(
     max_num_batched_tokens: int = 512,
     max_model_len: int | None = None,
     threads: int | None = None,
+    max_drafts: int = 0,
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
     `dtype` auto is bfloat16 on a GPU; on a CPU it computes with the weights' own blocks by native kernels (int8 in the
     products, float32 between them) where these are built, else in float32. int8 insists on them.
 
-    `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading.
+    `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
+    `max_drafts` guesses can be checked in a step.
+
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
     where = torch.device(device)
@@ -65,6 +67,7 @@ def load_runner(
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_drafts=max_drafts,
     )
 
 
@@ -95,6 +98,7 @@ def make_runner(
     depth: int | None = None,
     packed: bool | None = None,
     native_kernels: bool = False,
+    max_drafts: int = 0,
 ) -> TorchRunner | GpuRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
@@ -128,7 +132,7 @@ def make_runner(
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
-        max_drafts=0 if packed or (on_gpu and packed is None) else MAX_DRAFTS,
+        max_drafts=max_drafts,
     )
     cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
     if native_kernels:

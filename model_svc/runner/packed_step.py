@@ -12,11 +12,15 @@ from model_svc.engine.plan import SequenceStep
 
 
 class StepShape(NamedTuple):
-    """How many tokens and sequences a step has, padding included, and whether each sequence has one token."""
+    """How many tokens and sequences a step has, padding included, and whether each sequence has one token.
+
+    `checks` > 0: guesses are checked, so all tokens' hidden states are wanted; no sequence has more tokens than that.
+    """
 
     num_tokens: int
     num_sequences: int
     decode: bool
+    checks: int = 0
 
     @property
     def size(self) -> int:

@@ -7,11 +7,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import given, settings
 
 from kernels.native.library import built
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
+from model_svc.engine.plan import StepPlan
 from model_svc.engine.request import EngineRequest
 from model_svc.models.decoder import Decoder
 from model_svc.runner.cpu_runner import CpuRunner
@@ -20,6 +22,7 @@ from model_svc.spec.ngram import NgramProposer
 from model_svc.spec.proposer import Proposer
 from tests.model_svc.engine.guessers import Oracle, Parrot
 from tests.model_svc.runner.test_with_engine import BLOCK, Answers, request, run
+from tests.model_svc.tiny import tiny_llama
 from wire.messages import unpack_ids
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -32,7 +35,7 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 1.0, "seed": 8, "allowed_token_ids": (1, 2, 3, 5, 8, 13)},
     {"temperature": 1.0, "seed": 9, "min_tokens": 6, "stop_token_ids": (2, 9, 30, 31, 32)},
 ]
-KINDS: list[dict[str, Any]] = [{}] + ([{"native_kernels": True}] if built() else [])
+KINDS: list[dict[str, Any]] = [{}, {"packed": True}] + ([{"native_kernels": True}] if built() else [])
 
 
 def requests() -> list[EngineRequest]:
@@ -40,7 +43,9 @@ def requests() -> list[EngineRequest]:
 
 
 def engine_of(model: Decoder, proposer: Proposer | None, length: int = 4, **options: Any) -> Engine:
-    sizes = {"num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK}
+    sizes = {
+        "num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK, "max_drafts": 40,
+    }  # fmt: skip
     runner = make_runner(model, **(sizes | options))
     drafter = None
     if proposer is not None:
@@ -134,3 +139,36 @@ def test_a_repetitive_answer_needs_fewer_steps(tiny_model: Decoder) -> None:
     assert run(engine, asked, at_once=True) == plain
     assert engine.load().num_accepted_tokens >= 4
     assert len(array("i", plain["r", 0])) == 16
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("errs", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"num_blocks": 26}], ids=["roomy", "few blocks"])
+def test_a_gpu_checks_guesses_without_changing_an_id(
+    truth: dict[bool, Answers], options: dict[str, int], errs: int
+) -> None:
+    model = tiny_llama("cuda")
+    plain = answers_of(engine_of(model, None, **options), requests())
+    assert plain == truth[False]
+    engine = engine_of(model, oracle(plain, errs), **options)
+    assert answers_of(engine, requests()) == plain
+    assert engine.load().num_accepted_tokens > 20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_step_with_guesses_waits_for_nothing_in_submit(truth: dict[bool, Answers]) -> None:
+    engine = engine_of(tiny_llama("cuda"), oracle(truth[False], 3))
+    answers_of(engine, requests())  # makes the tables of penalties, compiles
+    runner, submit = engine._runner, engine._runner.submit
+
+    def watched(plan: StepPlan) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return submit(plan)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    runner.submit = watched  # type: ignore[method-assign]
+    assert answers_of(engine, requests()) == truth[False]
