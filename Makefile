@@ -9,7 +9,7 @@ ARGS ?=
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check mutations sanitize sanitize-gpu fuzz image clean
+.PHONY: help up test check mutations sanitize sanitize-gpu fuzz fuzz-schema image clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -48,6 +48,9 @@ check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try the OpenAPI document, 2,000 examples a route
+	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_schemathesis.py $(ARGS)
 
 fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
 	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_fuzz.py $(ARGS)

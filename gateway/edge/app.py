@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from gateway.edge.edge import Edge
@@ -59,10 +59,13 @@ def build_app(edge: Edge) -> ASGIApp:
         exception_handlers={HeadraceError: handle_error, HTTPException: _handle_http_error},
     )
     app.state.edge = edge
+    # Behind the routes and not one of them: it would take a wrong method on a route for a file that is not there.
+    app.router.default = Page(str(files("gateway.webchat")))
+    app.router.redirect_slashes = False
     return ErrorBoundary(app)
 
 
-def _routes() -> list[Route | Mount]:
+def _routes() -> list[Route]:
     return [
         Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
         Route("/v1/completions", completions.create_completion, methods=["POST"]),
@@ -94,7 +97,6 @@ def _routes() -> list[Route | Mount]:
         Route("/health/live", health.live, methods=["GET"]),
         Route("/health/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
-        Mount("/", Page(str(files("gateway.webchat")))),
     ]
 
 
@@ -104,5 +106,11 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
     path = request.url.path
     message = f"{request.method} {request.url.path[:200]}: {error.detail}"
     kind = NotFoundError if error.status_code == 404 else InvalidRequestError
-    body = error_body(kind(message), path)
-    return json_response(body, error.status_code, error.headers)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return json_response(error_body(kind(message), path), error.status_code, headers)
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of a path, which may be several routes; each of them knows only its own."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in route.methods}))

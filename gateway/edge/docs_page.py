@@ -51,9 +51,9 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
     rows = []
     body = operation.get("requestBody", {}).get("content", {})
     rows += [("takes", f"{escape(kind)}: {_type(content['schema'])}") for kind, content in body.items()]
-    answer = operation["responses"]["200"]["content"]
-    rows += [("gives", f"{escape(kind)}: {_type(content['schema'])}") for kind, content in answer.items()]
-    rows += [("error", _type(content["schema"])) for content in operation["responses"]["default"]["content"].values()]
+    for status, answer in operation["responses"].items():
+        what = "gives" if int(status) < 300 else status
+        rows += [(what, f"{escape(kind)}: {_type(content['schema'])}") for kind, content in answer["content"].items()]
     table = "".join(f"<tr><th>{name}<td>{value}" for name, value in rows)
     more = f"<p>{escape(operation['description'])}</p>" if "description" in operation else ""
     head = f"<b>{method.upper()}</b> <code>{escape(path)}</code> {escape(operation['summary'])}"

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 SUFFIXES = frozenset({"", ".html", ".js", ".mjs", ".css", ".svg", ".png", ".ico", ".webp", ".woff2", ".json", ".txt"})
 HEADERS = {
@@ -29,8 +30,17 @@ class Page(StaticFiles):
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__(directory=directory, html=True, check_dir=False)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a file; nobody speaks WebSocket here."""
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+            return
+        await super().__call__(scope, receive, send)
+
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file or raise 404."""
+        """Return a file or raise 404, whatever was to be done there."""
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(404)
         parts = PurePosixPath(path)
         if parts.suffix not in SUFFIXES or any(part.startswith((".", "_")) and part != "." for part in parts.parts):
             raise HTTPException(404)

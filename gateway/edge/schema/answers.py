@@ -26,6 +26,8 @@ class CompletionDetails(Answer):
     """What generated tokens were for."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Usage(Answer):
@@ -246,6 +248,13 @@ class AnthropicError(Answer):
     error: AnthropicErrorFields
 
 
+class Readiness(Answer):
+    """Whether requests can be served, and what is missing."""
+
+    status: Literal["ready", "not ready"]
+    missing: list[str]
+
+
 class Moderation(msgspec.Struct, kw_only=True):
     """What the safety rules found in each text."""
 
@@ -259,6 +268,13 @@ class Stored(msgspec.Struct, kw_only=True):
 
     id: str
     object: str
+
+
+class StoredItem(msgspec.Struct, kw_only=True):
+    """An item of a conversation: a message, a call, its result, each with its own fields."""
+
+    id: str
+    type: str
 
 
 class Page(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.edge.embedding_client import Vectors
+from gateway.edge.schema.answers import Answer
 from gateway.edge.schema.sampling import fail
 from wire.messages import Request
 from wire.model_card import ModelCard
@@ -26,6 +27,30 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None
+
+
+class Embedding(Answer):
+    """The vector of one input: numbers, or their base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Answer):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Answer):
+    """The answer of /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
 
 
 def translate_embeddings(body: EmbeddingRequest, card: ModelCard, *, tenant: str = "") -> Request:

@@ -17,14 +17,14 @@ PRIORITIES = {
     "fast": -10,
     "ultrafast": -10,
 }
-_MAX_PRIORITY = 1_000
+MAX_PRIORITY = 1_000
 
 
 def priority_of(tier: str | None, priority: int | None = None) -> int:
     """Return the priority that a tier or vLLM's `priority` means. Raises InvalidRequestError naming the field."""
     if priority is not None:
-        if not -_MAX_PRIORITY <= priority <= _MAX_PRIORITY:
-            raise fail("priority", f"must lie between -{_MAX_PRIORITY} and {_MAX_PRIORITY}, not {priority}.")
+        if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise fail("priority", f"must lie between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}.")
         return priority
     if tier is not None and tier not in PRIORITIES:
         raise fail("service_tier", f"must be one of {', '.join(PRIORITIES)}, not {tier[:40]!r}.")

@@ -9,7 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.edge.app import _routes
-from gateway.edge.openapi import OPERATIONS, document
+from gateway.edge.openapi import document
+from gateway.edge.operations import OPERATIONS
 from tests.ring import Ring
 from tests.scripted_replica import say, tag, think
 
@@ -26,7 +27,7 @@ def validator(schema: dict[str, Any]) -> Draft202012Validator:
 def answer_schema(path: str, method: str, status: int) -> dict[str, Any]:
     """Return the schema of an answer."""
     responses = DOCUMENT["paths"][path][method]["responses"]
-    found: dict[str, Any] = responses["200" if status < 400 else "default"]["content"]["application/json"]["schema"]
+    found: dict[str, Any] = responses[str(status)]["content"]["application/json"]["schema"]
     return found
 
 
@@ -99,3 +100,26 @@ async def test_the_document_and_its_page_are_served_and_ask_for_nothing_from_els
     assert "http://" not in page.text and "https://" not in page.text and "<script" not in page.text
     for path in DOCUMENT["paths"]:
         assert f"<code>{path}</code>" in page.text
+
+
+async def test_a_wrong_method_is_405_and_names_the_right_ones_whatever_routes_share_the_path(ring: Ring) -> None:
+    for method, path, allowed in (
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
+        ("PATCH", "/v1/conversations/conv_1", "DELETE, GET, HEAD, POST"),
+        ("GET", "/v1/messages", "POST"),
+    ):
+        answer = await ring.http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+    for method in ("GET", "POST", "DELETE"):
+        assert (await ring.http.request(method, "/v1/nothing")).status_code == 404
+    assert (await ring.http.get("/")).headers["content-type"].startswith("text/html")
+
+
+async def test_queries_are_in_the_document_and_errors_have_their_own_lines() -> None:
+    listed = DOCUMENT["paths"]["/v1/conversations/{id}/items"]["get"]
+    assert [one["name"] for one in listed["parameters"]] == ["id", "limit", "after", "order", "include"]
+    assert {"400", "401", "404", "429"} <= listed["responses"].keys()
+    assert "202" in DOCUMENT["paths"]["/v1/requests/{id}/control"]["post"]["responses"]
+    assert DOCUMENT["paths"]["/v1/conversations"]["post"]["requestBody"]["required"] is False
