@@ -18,6 +18,8 @@ from wire.errors import StartError
 
 _STOP_S = 5.0
 
+MAX_DRAFTS = 64  # guesses in one step, all sequences together: each needs a row of logits
+
 # Idle OpenMP threads sleep instead of spinning: beside other work on 2 busy cores a step took 0.17 s instead of 1.5 s
 # (SmolLM2-135M, float32, torch 2.13). Whoever has a machine to itself may set it to ACTIVE.
 TORCH_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -42,9 +44,12 @@ def engine_config(settings: ModelSettings) -> EngineConfig:
             "max_num_batched_tokens": settings.max_num_batched_tokens,
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
+            **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
         },
         policy=settings.scheduling_policy,
         inter_token_ms=settings.inter_token_ms,
+        proposer=settings.proposer,
+        num_draft_tokens=settings.num_draft_tokens,
     )
 
 
@@ -77,7 +82,8 @@ class EngineLink:
                 stdout=None,
                 stderr=None,
                 pass_fds=(theirs.fileno(),),
-                env={**TORCH_ENVIRONMENT, **os.environ},
+                # Compiled kernels are kept: the next start takes seconds instead of half a minute.
+                env={**TORCH_ENVIRONMENT, "TRITON_CACHE_DIR": f"{settings.state_dir}/triton", **os.environ},
             )
         pipe = ServiceEnd(ours)
         try:

@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
+from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
 from model_svc.engine.plan import Runner
@@ -33,6 +36,8 @@ from model_svc.pipe import (
     ReportNames,
     ToEngine,
 )
+from model_svc.runner import start_times
+from model_svc.spec.ngram import PROPOSERS
 from wire.errors import HeadraceError
 from wire.grammar import grammar_tokenizer
 from wire.lifeline import die_with
@@ -47,8 +52,16 @@ LOAD_EVERY_S = 0.1
 def load_runner(config: EngineConfig) -> Runner:
     """Call the runner factory that the settings name."""
     module, function = config.runner.split(":")
-    factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
+    with start_times.part("import of the runner"):
+        factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
     return factory(Path(config.model_path), **config.runner_options)
+
+
+def _drafter(config: EngineConfig, runner: Runner) -> Drafter | None:
+    max_drafts = runner.info.max_drafts
+    if not config.proposer or not max_drafts:
+        return None
+    return Drafter(PROPOSERS[config.proposer](), max_length=config.num_draft_tokens, max_drafts=max_drafts)
 
 
 class EngineLoop:
@@ -113,7 +126,8 @@ def serve(pipe: EngineEnd) -> None:
         config = pipe.receive(wait=True)[0]
         assert isinstance(config, EngineConfig), "the first message configures the engine"
         path = Path(config.model_path)
-        card, vocabulary = ModelCard.load(path), Vocabulary.load(path)
+        with start_times.part("vocabulary"):
+            card, vocabulary = ModelCard.load(path), Vocabulary.load(path)
         # Made while the weights are read: it takes longer than the first request with a grammar should wait.
         matchers = LlguidanceMatchers(lambda: grammar_tokenizer(vocabulary, card.eos_token_ids, card.vocab_size))
         runner = load_runner(config)
@@ -124,10 +138,13 @@ def serve(pipe: EngineEnd) -> None:
             policy=config.policy,
             inter_token_ms=config.inter_token_ms,
             matchers=matchers,
+            drafter=_drafter(config, runner),
         )
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
-        pipe.send(Ready(info=runner.info))
+        start_times.seconds["whole process"] = time.time() - psutil.Process().create_time()
+        log.info("ready: %s", start_times.told())
+        pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
             EngineLoop(pipe, engine).run()
         finally:

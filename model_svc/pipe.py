@@ -7,6 +7,7 @@ by the requests that it took.
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import struct
@@ -23,6 +24,7 @@ from wire.messages import TokenChunk
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
+_MAX_UNFETCHED = 256
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -33,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     runner_options: dict[str, int | str | None]
     policy: str = "fcfs"
     inter_token_ms: float = 0.0
+    proposer: str = ""
+    num_draft_tokens: int = 0
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -53,9 +57,10 @@ class ReportNames(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Engine -> service: the model is loaded."""
+    """Engine -> service: the model is loaded. `seconds` tells what the start of the process took, by part."""
 
     info: RunnerInfo
+    seconds: dict[str, float] = {}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -116,47 +121,74 @@ def _frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class ServiceEnd:
-    """The service's end; any number of senders, one receiver."""
+class ServiceEnd(asyncio.Protocol):
+    """The service's end; any number of senders, one receiver. It joins the event loop with the first call."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._transport: asyncio.Transport | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
-        self._unsent = bytearray()
-        self._sending = anyio.Lock()
+        self._messages: list[ToService] = []
+        self._joining = anyio.Lock()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ended = False
 
     async def send(self, message: ToEngine) -> None:
         """Send a message; messages arrive in the order of the calls. Raises BrokenPipeError when the engine is gone."""
-        self._unsent += _frame(self._encoder, message)
-        async with self._sending:
-            while self._unsent:
-                try:
-                    sent = self._socket.send(self._unsent[:_READ_BYTES])
-                except BlockingIOError:
-                    await anyio.wait_writable(self._socket)
-                else:
-                    del self._unsent[:sent]
+        transport = self._transport or await self._join()
+        if self._ended:
+            raise BrokenPipeError("the engine is gone")
+        transport.write(_frame(self._encoder, message))
+        await self._room.wait()
 
     async def receive(self) -> list[ToService]:
         """Return the next messages, at least one; an empty list at the end of the stream."""
-        while True:
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                await anyio.wait_readable(self._socket)
-                continue
-            except ConnectionResetError:
-                return []
-            if not data:
-                return []
-            if messages := self._frames.feed(data):
-                return messages
+        transport = self._transport or await self._join()
+        while not self._messages and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        messages, self._messages = self._messages, []
+        if not transport.is_reading() and not self._ended:
+            transport.resume_reading()
+        return messages
 
     def close(self) -> None:
         """Close the end; the engine reads the end of the stream and stops."""
-        self._socket.close()
+        (self._transport or self._socket).close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the loop; when nobody fetches the messages, the engine waits."""
+        self._messages += self._frames.feed(data)
+        if len(self._messages) >= _MAX_UNFETCHED and self._transport is not None:
+            self._transport.pause_reading()
+        if self._messages:
+            self._news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end."""
+        del exc
+        self._ended = True
+        self._news.set()
+        self._room.set()
+
+    def pause_writing(self) -> None:
+        """Let senders wait: the engine reads between two steps only."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Let senders go on."""
+        self._room.set()
+
+    async def _join(self) -> asyncio.Transport:
+        async with self._joining:
+            if self._transport is None:
+                loop = asyncio.get_running_loop()
+                self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+        return self._transport
 
 
 class EngineEnd:

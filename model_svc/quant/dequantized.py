@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels import dispatch, few_rows, fixed_linear, gemv
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.upload import Upload
 
 _FEW_ROWS = 16  # up to which our product into float32 is ahead of cuBLAS (H100: 337-350 us for a head of 1 GB, not 368)
 
@@ -54,6 +55,7 @@ class Dequantized:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
+        self._upload = Upload(device)
         self.num_bytes = 0
 
     @property
@@ -70,16 +72,16 @@ class Dequantized:
             weight = torch.empty(shape, dtype=self._dtype, device=self._device)
             at = 0
             for part in parts:
-                _fill(weight[at : at + part.shape[0]], part)
+                self._fill(weight[at : at + part.shape[0]], part)
                 at += part.shape[0]
             self.num_bytes += weight.nbytes
         return DenseLinear(weight, bias)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in the computing dtype; no copy where the checkpoint holds them already."""
-        if isinstance(tensor, QuantizedTensor):
+        if isinstance(tensor, QuantizedTensor) or tensor.device.type != self._device.type:
             out = torch.empty(tensor.shape, dtype=self._dtype, device=self._device)
-            _fill(out, tensor)
+            self._fill(out, tensor)
         else:
             out = tensor.to(device=self._device, dtype=self._dtype)
         self.num_bytes += out.nbytes
@@ -89,11 +91,15 @@ class Dequantized:
         """Return an embedding table as numbers."""
         return self.dense(tensor)
 
-
-def _fill(out: Tensor, part: Tensor | QuantizedTensor) -> None:
-    if not isinstance(part, QuantizedTensor):
-        out.copy_(part)
-    elif out.device.type == "cpu":
-        part.dequantize(out=out)
-    else:  # the blocks are the smallest form to send over the bus
-        QuantizedTensor(part.blocks.to(out.device), part.shape, part.type).dequantize(out=out)
+    def _fill(self, out: Tensor, part: Tensor | QuantizedTensor) -> None:
+        if out.device.type == "cpu":
+            if isinstance(part, QuantizedTensor):
+                part.dequantize(out=out)
+            else:
+                out.copy_(part)
+        elif not isinstance(part, QuantizedTensor):
+            self._upload.fill(out, part)
+        else:  # the blocks are the smallest form to send over the bus
+            blocks = torch.empty(part.blocks.shape, dtype=torch.uint8, device=out.device)
+            self._upload.fill(blocks, part.blocks)
+            QuantizedTensor(blocks, part.shape, part.type).dequantize(out=out)

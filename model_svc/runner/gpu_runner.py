@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -19,14 +19,17 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from kernels.compile_ahead import compile_ahead
 from kernels.sample import sample
-from kernels.step_inputs import StepInputs, step_inputs
+from kernels.step_inputs import step_inputs
 from kernels.token_feedback import token_feedback
 from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
+from model_svc.runner import start_times
 from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
+from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.graphs import (
     LateRecordings,
     Recording,
@@ -41,56 +44,10 @@ from model_svc.runner.packed_step import StepShape, pack, shape_of
 from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.staging import Returns, Staging, fetch, new_event, send
+from model_svc.runner.step_buffers import step_buffers
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
 _RING = 4  # buffers of each kind: two steps in flight, one being read, one being filled
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When the device began and ended a step; without a device, what the host saw."""
-
-    begin: torch.cuda.Event | float
-    end: torch.cuda.Event | float
-
-    def wait_ms(self) -> float:
-        """Wait for the end; return how long the step took, waiting for the one before it left out."""
-        if isinstance(self.begin, float) or isinstance(self.end, float):
-            return (time.perf_counter() - float(self.begin)) * 1000  # type: ignore[arg-type]
-        self.end.synchronize()
-        return float(self.begin.elapsed_time(self.end))
-
-
-@dataclass(frozen=True)
-class Computed:
-    """A step whose logits lie ready on the device; `hidden` [S, E] is what the head saw.
-
-    Where guesses are checked (`shape.checks`), there are no logits yet and `hidden` [T, E] is that of all tokens.
-    """
-
-    sequences: tuple[SequenceStep, ...]
-    shape: StepShape
-    recording: Recording | None
-    hidden: Tensor
-
-
-@dataclass
-class GpuHandle:
-    """A submitted step: `tokens` will hold a token per row (-1: not sound), `rows` are those of the items' draws.
-
-    `undrawn` until the masks have come that its draws wait for.
-    """
-
-    step: int
-    items: tuple[SequenceStep, ...]
-    rows: list[int]
-    bad_slots: frozenset[int]
-    begin: torch.cuda.Event | float
-    scored: Found
-    tokens: Tensor | None = None
-    top: TopLogprobs | None = None
-    clock: Clock | None = None
-    undrawn: Computed | None = None
 
 
 class GpuRunner:
@@ -109,22 +66,32 @@ class GpuRunner:
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
         self._staging = Staging(largest.size, _RING, device)
         self._returns = Returns(S + info.max_drafts, _RING, device)
-        self._inputs = _buffers(T, S, self._slots.block_tables.shape[1], device)
+        self._inputs = step_buffers(T, S, self._slots.block_tables.shape[1], device)
         self._logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=device)
         self._out = torch.zeros(S, dtype=torch.int32, device=device)
         shapes = recorded_shapes(S, T) if graphs else []
+        checks = checking_shapes(S, T) if info.max_drafts and graphs else []
         self._shapes = Shapes(shapes, S, T)
         self._recordings: dict[StepShape, Recording] = {}
         if device.type == "cuda":
             with torch.inference_mode(), self._on_stream():
-                self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
-                if info.max_drafts and graphs:
-                    checks = checking_shapes(S, T)
-                    self._recordings |= record(checks, self._stage_padding, self._hidden, None)
-                for width in widths(S):  # what is not recorded is compiled now, too, not when a prompt waits
-                    self._stage_padding(large := StepShape(T, width, False))
-                    self._draw(large, self._forward(large))
+                # What is not recorded is compiled now, too, not when a prompt waits.
+                self._prepare(shapes, checks, [StepShape(T, width, False) for width in widths(S)])
         self._fixed_recordings = LateRecordings(self._recordings, self._forward, self._draw)
+
+    def _prepare(self, shapes: list[StepShape], checks: list[StepShape], unrecorded: list[StepShape]) -> None:
+        """Compile everything, many kernels at a time, then run and record it."""
+        with start_times.part("compile"), compile_ahead():
+            for shape in (*shapes, *unrecorded):
+                self._draw(shape, self._forward(shape))
+            for shape in checks:
+                self._hidden(shape)
+        with start_times.part("graphs"):
+            self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
+            self._recordings |= record(checks, self._stage_padding, self._hidden, None)
+            for shape in unrecorded:
+                self._stage_padding(shape)
+                self._draw(shape, self._forward(shape))
 
     @property
     def info(self) -> RunnerInfo:
@@ -204,11 +171,14 @@ class GpuRunner:
 
     def _compute(self, sequences: tuple[SequenceStep, ...]) -> Computed:
         """Queue everything between plan and logits; in a fixed order if one of the sequences asks for that."""
-        deterministic = self._slots.deterministic
-        if deterministic and any(item.slot in deterministic for item in sequences):
+        if self._wants_fixed(sequences):
             with dispatch.fixed_order():
                 return self._computed(sequences, self._fixed_recordings)
         return self._computed(sequences, self._recordings)
+
+    def _wants_fixed(self, sequences: tuple[SequenceStep, ...]) -> bool:
+        deterministic = self._slots.deterministic
+        return bool(deterministic) and any(item.slot in deterministic for item in sequences)
 
     def _computed(
         self, sequences: tuple[SequenceStep, ...], recordings: Mapping[StepShape, Recording] | LateRecordings
@@ -268,7 +238,9 @@ class GpuRunner:
         where, slots, counters = send(numbers, self._device).unbind(0)
         hidden = computed.hidden.index_select(0, where)
         items = [item for item in computed.sequences if item.sample]  # those of the handle know no late masks
-        drawn = draw_all(self._model.logits(hidden), self._slots, items, slots, counters)
+        with dispatch.fixed_order() if self._wants_fixed(computed.sequences) else nullcontext():
+            logits = self._model.logits(hidden)
+        drawn = draw_all(logits, self._slots, items, slots, counters)
         sound = drawn.finite & torch.isfinite(hidden).all(-1)
         handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int())
         handle.top = _fetched(drawn.top)
@@ -355,24 +327,3 @@ def _fetched(top: TopLogprobs | None) -> TopLogprobs | None:
     if top is None:
         return None
     return TopLogprobs(top.rows, top.counts, fetch(top.chosen), fetch(top.ids), fetch(top.values))
-
-
-def _buffers(T: int, S: int, num_blocks: int, device: torch.device) -> StepInputs:
-    def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.zeros(size, dtype=dtype, device=device)
-
-    return StepInputs(
-        ids=zeros(T),
-        positions=zeros(T, dtype=torch.int64),
-        slot_mapping=zeros(T, dtype=torch.int64),
-        block_tables=zeros(S, num_blocks),
-        query_start=zeros(S + 1),
-        context_lens=zeros(S),
-        last_rows=zeros(S, dtype=torch.int64),
-        temperature=zeros(S, dtype=torch.float32),
-        top_p=zeros(S, dtype=torch.float32),
-        min_p=zeros(S, dtype=torch.float32),
-        top_k=zeros(S),
-        seeds=zeros(S, dtype=torch.int64),
-        counters=zeros(S, dtype=torch.int64),
-    )

@@ -5,6 +5,7 @@ A step of another size runs in the next larger graph; the rest of its rows are p
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -156,12 +157,21 @@ class LateRecordings:
 
 
 def _capture(pool: Any, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Capture without `torch.cuda.graph`, which collects garbage and empties caches each time: 0.1 s a graph."""
+    """Capture without `torch.cuda.graph`, which collects garbage and empties caches each time: 0.1 s a graph.
+
+    But garbage must not be collected meanwhile: a graph among it would be freed, which spoils the capture.
+    """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        result = function()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = function()
+        finally:
+            graph.capture_end()
     finally:
-        graph.capture_end()
+        if collects:
+            gc.enable()
     return graph, result

@@ -12,11 +12,13 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.quant import native
 from model_svc.quant.method import QuantMethod
+from model_svc.runner import start_times
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import kv_bytes
 from model_svc.runner.runner import TorchRunner
+from model_svc.runner.warm_up import warm_up
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,8 +59,11 @@ def load_runner(
     elif threads is not None:
         torch.set_num_threads(threads)
     set_threads(threads)
-    model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
-    return make_runner(
+    with start_times.part("weights"):
+        model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+    runner = make_runner(
         model,
         dtype=kind,
         native_kernels=method is not None,
@@ -69,6 +74,10 @@ def load_runner(
         max_num_batched_tokens=max_num_batched_tokens,
         max_drafts=max_drafts,
     )
+    if where.type == "cuda":
+        with start_times.part("first steps"):
+            warm_up(runner)
+    return runner
 
 
 def _precision(dtype: str, device: torch.device) -> tuple[torch.dtype, QuantMethod | None]:
@@ -142,7 +151,8 @@ def make_runner(
 
 def _gpu_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
     try:
-        return kv_bytes(model, dtype, num_tokens, num_sequences)
+        with start_times.part("memory profile"):
+            return kv_bytes(model, dtype, num_tokens, num_sequences)
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.compile_ahead import compile_ahead
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.kv_cache import KvCache
@@ -19,9 +20,6 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
     """
     device = model.device
     cache = KvCache(model.kv_shapes(), 1, 16, dtype, device)
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
     num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one, read but never written
     zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
     batch = StepBatch(
@@ -33,9 +31,18 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
         max_query_len=num_tokens,
         max_context_len=num_tokens,
     )
-    hidden = model.forward(zeros.int(), batch, cache.layers)[:num_sequences]
-    logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
-    model.logits_into(hidden, logits)
+
+    def run() -> None:
+        hidden = model.forward(zeros.int(), batch, cache.layers)[:num_sequences]
+        logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
+        model.logits_into(hidden, logits)
+
+    with compile_ahead():
+        run()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
 

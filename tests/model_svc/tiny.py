@@ -28,9 +28,11 @@ TINY: dict[str, Any] = {
 }
 
 
-def tiny_llama(device: str = "cpu", dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
-    """Build a model whose greedy output is not constant; the same weights on every device."""
-    source = RandomSource(tied=False, spread=0.3)
+def tiny_llama(
+    device: str = "cpu", dtype: torch.dtype = torch.float32, stored: torch.dtype = torch.float32, **changes: Any
+) -> Decoder:
+    """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype."""
+    source = RandomSource(tied=False, spread=0.3, dtype=stored)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
     return build_model(config, source, Dequantized(dtype, where), device=where)

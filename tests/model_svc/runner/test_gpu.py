@@ -70,12 +70,12 @@ def test_preemption_changes_no_ids() -> None:
 
 
 @pytest.mark.parametrize("num_sequences", [1, 3, 20])
-def test_fused_kernels_give_the_log_probabilities_of_the_plain_ones(
+def test_fused_kernels_are_as_near_to_float32_as_the_plain_ones(
     num_sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forced_logprobs() -> torch.Tensor:
-        model = tiny_llama("cuda", dtype=torch.bfloat16, hidden_size=128)
-        runner = make_runner(model, dtype=torch.bfloat16, **SIZES)
+    def forced_logprobs(dtype: torch.dtype) -> torch.Tensor:
+        model = tiny_llama("cuda", dtype=dtype, stored=torch.bfloat16, hidden_size=128)
+        runner = make_runner(model, dtype=dtype, **(SIZES | {"max_num_batched_tokens": 128}))
         driver = RunnerDriver(runner)
         sampling = SamplingParams(temperature=0.0, logprobs=0)
         sequences = [Tracked(n, [1 + n, 2, 3, 4 + n], sampling=sampling) for n in range(num_sequences)]
@@ -91,12 +91,14 @@ def test_fused_kernels_give_the_log_probabilities_of_the_plain_ones(
         runner.close()
         return torch.tensor(found)
 
-    fused = forced_logprobs()
+    truth = forced_logprobs(torch.float32)
+    fused = forced_logprobs(torch.bfloat16)
     monkeypatch.setattr(few_rows, "MAX_ROWS", 0)
-    plain = forced_logprobs()
+    plain = forced_logprobs(torch.bfloat16)
     assert not torch.equal(fused, plain)  # they did take different ways
-    assert float((fused - plain).abs().mean()) < 0.03
-    assert float((fused - plain).abs().max()) < 0.3
+    error, usual = (float((found - truth).abs().mean()) for found in (fused, plain))
+    assert error < 1.3 * usual, (error, usual)
+    assert float((fused - truth).abs().max()) < 2 * float((plain - truth).abs().max())
 
 
 def test_submit_waits_for_nothing() -> None:
