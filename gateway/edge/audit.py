@@ -44,6 +44,11 @@ class Audit:
         self._news = anyio.Event()
         self._writing = anyio.Lock()
 
+    @property
+    def num_waiting(self) -> int:
+        """Return how many entries are not written yet."""
+        return self._num_noted - self._num_done
+
     def note(
         self, hits: Sequence[Hit], *, request_id: str = "", tenant: str = "", model: str = "", choice: int = 0
     ) -> None:
@@ -84,15 +89,15 @@ class Audit:
         finally:
             with anyio.move_on_after(_LAST_S, shield=True):
                 await self._write_all(patient=False)
-            if self._waiting:
-                logger.error("%d entries of the audit log could not be written", len(self._waiting))
+            if self.num_waiting:
+                logger.error("%d entries of the audit log could not be written", self.num_waiting)
 
     async def _write_all(self, *, patient: bool = True) -> None:
-        while self._waiting:
+        while self.num_waiting:
             try:
                 await self._write()
             except HeadraceError as error:
-                logger.warning("%d entries of the audit log wait: %s", len(self._waiting), error.message)
+                logger.warning("%d entries of the audit log wait: %s", self.num_waiting, error.message)
                 if not patient:
                     return
                 await anyio.sleep(_AGAIN_S)
