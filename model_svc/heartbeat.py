@@ -86,4 +86,7 @@ class Heartbeat:
             kv_waste=load.waste,
             num_preemptions=load.num_preemptions,
             num_prefilled_tokens=load.num_prefilled_tokens,
+            num_drafts=load.num_drafts,
+            num_draft_tokens=load.num_draft_tokens,
+            num_accepted_tokens=load.num_accepted_tokens,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from model_svc.engine.policy import POLICIES
+from model_svc.spec.ngram import PROPOSERS
 from wire.settings import Settings, SettingsError
 
 
@@ -11,8 +12,9 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
 
     `model` is one of `models` (the first if empty); `replica_name` tells replicas of a model apart in logs. `runner` is
     the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
-    hold, or what fits. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. A replica whose
-    engine says nothing for `stall_s` while it has work ends itself, so that others take over.
+    hold, or what fits. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. `speculate` says who
+    guesses at most `num_draft_tokens` tokens ahead: ngram, off, or auto (ngram on a CPU). A replica whose engine says
+    nothing for `stall_s` while it has work ends itself, so that others take over.
     """
 
     model: str = ""
@@ -28,6 +30,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     threads: int | None = None
     scheduling_policy: str = "fair"
     inter_token_ms: float = 50.0
+    speculate: str = "auto"
+    num_draft_tokens: int = 7
     heartbeat_s: float = 0.5
     stall_s: float = 120.0
 
@@ -39,6 +43,10 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(
                 f"scheduling_policy must be one of {', '.join(POLICIES)}, not {self.scheduling_policy!r}"
             )
+        if self.speculate not in ("auto", "off", *PROPOSERS):
+            raise SettingsError(f"speculate must be one of auto, off, {', '.join(PROPOSERS)}, not {self.speculate!r}")
+        if self.num_draft_tokens < 0:
+            raise SettingsError(f"num_draft_tokens must not be negative, not {self.num_draft_tokens}")
         if self.runner.count(":") != 1:
             raise SettingsError(f"runner must read module:function, not {self.runner!r}")
         for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads"):
@@ -51,6 +59,15 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         for name in ("heartbeat_s", "stall_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, not {getattr(self, name)}")
+
+    @property
+    def proposer(self) -> str:
+        """Who guesses, "" for nobody."""
+        if self.speculate == "off" or self.num_draft_tokens == 0:
+            return ""
+        if self.speculate == "auto":
+            return "ngram" if self.device == "cpu" else ""
+        return self.speculate
 
     @property
     def served_model(self) -> str:

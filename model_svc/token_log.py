@@ -78,6 +78,9 @@ class TokenLog:
         """Return all that was not sent as one chunk, and count it as sent."""
         first, last = self.first, self.last
         assert first is not None and last is not None, "nothing was added"
+        if last is not first and last.index == self.next_index and last.token_ids and not self._marks:
+            self.next_index, self.sent_all = self._end, self.finished  # the common case: all before it was sent
+            return last
         begin = self.next_index - self._first_index
         at_start = begin == 0
         phase, marks = self._phases(begin)
@@ -99,6 +102,8 @@ class TokenLog:
             prompt_logprobs=first.prompt_logprobs if at_start else (),
             num_reasoning_tokens=last.num_reasoning_tokens,
             reasoning_ended_by=self._ended_by if marks or self.finished else None,
+            num_accepted_drafts=last.num_accepted_drafts,
+            num_rejected_drafts=last.num_rejected_drafts,
             timings_ms={**(first.timings_ms if at_start else {}), **last.timings_ms},
         )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.postprocess.safety.hit import Delay, Hit
 
+_GUESSES = ("accepted_prediction_tokens", "rejected_prediction_tokens")
 _PHASES = ("queue_ms", "tokenize_ms", "match_ms", "prefill_ms", "decode_ms")
 
 
@@ -33,13 +34,22 @@ class Bill(msgspec.Struct, kw_only=True):
     held_ms: float = 0.0
     mean_held_ms: float = 0.0
     num_redacted: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
     @classmethod
     def joined(cls, bills: Sequence[Bill]) -> Bill:
         """Return the bill of requests that ran side by side: tokens add up, of times the longest counts."""
         if len(bills) == 1:
             return bills[0]
-        sums = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "tokens_per_second")
+        sums = (
+            "prompt_tokens",
+            "cached_tokens",
+            "completion_tokens",
+            "reasoning_tokens",
+            "tokens_per_second",
+            *_GUESSES,
+        )
         values: dict[str, Any] = {name: sum(getattr(bill, name) for bill in bills) for name in sums}
         longest = (*_PHASES, "ttft_ms", "held_ms", "mean_held_ms")
         values |= {name: max(getattr(bill, name) for bill in bills) for name in longest}
@@ -96,7 +106,10 @@ class Bill(msgspec.Struct, kw_only=True):
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                **{name: getattr(self, name) for name in _GUESSES},
+            },
             "headrace": self.headrace(),
         }
 

@@ -13,7 +13,10 @@ class Choice:
     `stopped`: it ended before the replica said so, by a stop string or a rule; what the replica still does is in vain.
     """
 
-    __slots__ = ("_told", "clean", "finish_reason", "pipeline", "reasoning_ended_by", "stopped")
+    __slots__ = (
+        "_told", "clean", "finish_reason", "num_accepted_drafts", "num_rejected_drafts", "pipeline",
+        "reasoning_ended_by", "stopped",
+    )  # fmt: skip
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -22,11 +25,15 @@ class Choice:
         self.clean = False
         self.stopped = False
         self.reasoning_ended_by: str | None = None
+        self.num_accepted_drafts = 0
+        self.num_rejected_drafts = 0
 
     def feed(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
         """Take the next tokens, and add to the update what may be shown now."""
         pipeline = self.pipeline
         self.reasoning_ended_by = chunk.reasoning_ended_by or self.reasoning_ended_by
+        self.num_accepted_drafts = max(self.num_accepted_drafts, chunk.num_accepted_drafts)
+        self.num_rejected_drafts = max(self.num_rejected_drafts, chunk.num_rejected_drafts)
         update.deltas += pipeline.feed(chunk)
         self.stopped = self._told is None and pipeline.finish_reason is not None
         if not self.stopped:

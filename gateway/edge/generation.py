@@ -251,6 +251,8 @@ class Generation:
         bill = self.bill
         bill.completion_tokens = self.num_tokens
         bill.reasoning_tokens = sum(choice.pipeline.num_reasoning_tokens for choice in self._choices)
+        bill.accepted_prediction_tokens = sum(choice.num_accepted_drafts for choice in self._choices)
+        bill.rejected_prediction_tokens = sum(choice.num_rejected_drafts for choice in self._choices)
         bill.reasoning_ended_by = self._choices[0].reasoning_ended_by
         bill.note_safety([delay for choice in self._choices for delay in choice.pipeline.delays], self.hits)
         if prompt is not None:

@@ -123,6 +123,8 @@ class Committer:
         return None
 
     def _note_drafts(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
+        seq.num_accepted_drafts += num_accepted
+        seq.num_rejected_drafts += num_drafts - num_accepted
         if self._scheduler.drafter is not None:
             self._scheduler.drafter.note(seq, num_drafts, num_accepted)
         if seq.status is Status.RUNNING:  # what came true may fill a block, and this may have been the last step
@@ -198,7 +200,13 @@ class Committer:
             seq.num_emitted = seq.num_output_tokens
             ids = tuple(seq.token_ids[begin:])
             return TokenChunk(
-                request_id=seq.request_id, attempt=seq.attempt, index=index, choice=seq.choice, token_ids=ids
+                request_id=seq.request_id,
+                attempt=seq.attempt,
+                index=index,
+                choice=seq.choice,
+                token_ids=ids,
+                num_accepted_drafts=seq.num_accepted_drafts,
+                num_rejected_drafts=seq.num_rejected_drafts,
             )
         num_new, phase = seq.num_output_tokens - index, ANSWER
         marks: tuple[PhaseMark, ...] = ()
@@ -215,7 +223,6 @@ class Committer:
         turned = ended or bool(marks) or phase == MARKUP
         closed_at, seq.closed_at = seq.closed_at, -1
         scores = seq.prompt_scores
-        drafted = seq.drafting.acceptance if ended and seq.drafting is not None else None
         return TokenChunk(
             request_id=seq.request_id,
             attempt=seq.attempt,
@@ -232,8 +239,8 @@ class Committer:
             num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
             reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
             closed_at=closed_at,
-            num_accepted_drafts=drafted.num_accepted if drafted is not None else 0,
-            num_rejected_drafts=drafted.num_rejected if drafted is not None else 0,
+            num_accepted_drafts=seq.num_accepted_drafts,
+            num_rejected_drafts=seq.num_rejected_drafts,
             prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
             timings_ms=_timings(seq, now) if first or ended else {},
         )

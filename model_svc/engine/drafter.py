@@ -82,10 +82,7 @@ class Drafter:
         self.num_drafted += num_drafts
         self.num_accepted += num_accepted
         if seq.drafting is not None:
-            acceptance = seq.drafting.acceptance
-            acceptance.note(num_accepted, num_drafts)
-            acceptance.num_accepted += num_accepted
-            acceptance.num_rejected += num_drafts - num_accepted
+            seq.drafting.acceptance.note(num_accepted, num_drafts)
 
     def observe(self, plan: StepPlan, compute_ms: float) -> None:
         """Note what a step of answers took."""

@@ -40,10 +40,10 @@ class Sequence:
     __slots__ = (
         "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "drafting",
         "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs",
-        "mark", "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_drafts", "num_emitted",
-        "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered", "num_replayed",
-        "prefilled", "prompt_scores", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
-        "started_output", "status", "stop", "stop_token", "token_ids",
+        "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_drafts",
+        "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered",
+        "num_rejected_drafts", "num_replayed", "prefilled", "prompt_scores", "reasoning", "request", "request_id",
+        "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token", "token_ids",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -86,6 +86,8 @@ class Sequence:
         self.num_inflight = 0
         self.num_drafts = 0  # in flight; they count as pending draws, too
         self.drafting: Drafting | None = None
+        self.num_accepted_drafts = 0
+        self.num_rejected_drafts = 0
         self.epoch = 0
         self.resync = False
         self.prefilled = False

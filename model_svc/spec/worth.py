@@ -19,12 +19,10 @@ _FIRST_PRICE = 0.25  # of a row beside one sequence, until one has been seen
 class Acceptance:
     """How often the guesses for one sequence come true, a running average."""
 
-    __slots__ = ("num_accepted", "num_rejected", "rate")
+    __slots__ = ("rate",)
 
     def __init__(self) -> None:
         self.rate = _FIRST_RATE
-        self.num_accepted = 0
-        self.num_rejected = 0
 
     def note(self, num_right: int, num_guesses: int) -> None:
         """Learn from a run of guesses of which the first `num_right` came true; what is behind a miss was not tried."""

@@ -9,7 +9,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
 
     `kv_waste` is the share of held KV room that holds no token; `num_preemptions` and `num_prefilled_tokens` (of
-    prompts) count since the replica's start.
+    prompts) count since the replica's start, and so do runs of guesses, guesses, and those that came true.
     """
 
     replica_id: str
@@ -29,6 +29,9 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     kv_waste: float = 0.0
     num_preemptions: int = 0
     num_prefilled_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

@@ -33,8 +33,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     comes with the last chunk, `stop_token` says that the last token id is a stop token whose text is not shown.
     The first chunk of a choice carries `num_cached_tokens`; first and last carry `timings_ms` (queue, prefill, decode).
     The first chunk of choice 0 carries `prompt_logprobs`, if asked for: one entry for each prompt token but the first.
-    `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed). The last chunk
-    tells how many of its tokens were guessed before they were drawn, and how many guesses did not come true.
+    `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed). So far,
+    `num_accepted_drafts` tokens of the choice were guessed before they were drawn, and other guesses were wrong.
     """
 
     request_id: str
