@@ -12,7 +12,7 @@ from triton.runtime.driver import driver
 class Hopper:
     def get_current_target(self): return GPUTarget("cuda", 90, 32)
     def get_current_device(self): return 0
-    def get_current_stream(self, device): raise AssertionError("something was launched")
+    def get_current_stream(self, device): return 0
     def get_active_torch_device(self): return torch.device("cpu")
     def get_device_interface(self): return torch.cuda
 
