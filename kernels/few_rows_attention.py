@@ -3,24 +3,46 @@
 At one sequence attention moves little and waits much. So old keys and values are fetched before the kernel waits for
 this step's projection (their newest row comes from the projection itself), the context is cut into many short splits,
 and the last program of a head to arrive merges them: no second kernel. It merges in the order of the splits, whoever
-comes last.
+comes last. From 17 sequences on bandwidth counts: programs that all fit the card at once, each with copies under way in
+shared memory, and splits only of what is long.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels import dispatch, paged_attention
+from kernels.attention_step import HIDDEN, score, update
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-MAX_ROWS = 16
-_SPLITS = 16  # with 8 KV heads one sequence fills the card; a merge of more does not fit the registers
+MAX_ROWS = 64
 _LOG2_E = math.log2(math.e)
+
+
+class _Plan(NamedTuple):
+    """How contexts are cut: tiles of `keys`, at most `splits` parts of `least` tiles or more; `ahead` as above."""
+
+    ahead: bool
+    keys: int
+    warps: int
+    splits: int
+    least: int
+
+
+def _plan(T: int) -> _Plan:
+    # With 8 KV heads one sequence in 16 parts fills the card; a merge of more does not fit the registers. Short tiles,
+    # so that at a context of 400 one row has a program for every processor.
+    if T <= 2:
+        return _Plan(ahead=True, keys=32, warps=2, splits=16, least=1)
+    if T <= 16:
+        return _Plan(ahead=True, keys=64, warps=4, splits=16, least=1)
+    return _Plan(ahead=False, keys=32, warps=4, splits=8 if T <= 32 else 4, least=8)
 
 
 def few_rows_attention(
@@ -29,7 +51,7 @@ def few_rows_attention(
 ) -> Tensor:  # fmt: skip
     """Return attention [T, H D] of the turned projections `qkv` [T, (H + 2K) D], one token of each sequence.
 
-    Caches [N, B, K, D] hold what is before and may already hold this token. `context_lens` int32 [T] counts it.
+    Caches [N, B, K, D] hold what is before and this token as well. `context_lens` int32 [T] counts it.
     `arrived` int32, at least T K long, is zero before and after.
     """
     T, width = qkv.shape
@@ -73,15 +95,15 @@ def _launch(
     B, K, D = k_cache.shape[1:]
     H = width // D - 2 * K
     group = next_power_of_2(H // K)
-    # Short tiles, so that at a context of 400 one row has a program for every processor.
-    keys, warps = (32, 2) if T <= 2 else (64, 4)
-    partial = qkv.new_empty((T, K, _SPLITS, group, D), dtype=torch.float32)
-    state = qkv.new_empty((T, K, _SPLITS, 2, group), dtype=torch.float32)
+    plan = _plan(T)
+    partial = qkv.new_empty((T, K, plan.splits, group, D), dtype=torch.float32)
+    state = qkv.new_empty((T, K, plan.splits, 2, group), dtype=torch.float32)
     pdl = {"launch_pdl": True} if qkv.is_cuda else {}
-    _few_rows_attention_kernel[(T * K, _SPLITS)](
+    _few_rows_attention_kernel[(T * K, plan.splits)](
         qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
-        H=H, K=K, D=D, B=B, GROUP=group, KEYS=keys, SPLITS=_SPLITS, PDL=qkv.is_cuda, num_warps=warps, **pdl,
+        H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least, AHEAD=plan.ahead,
+        PDL=qkv.is_cuda, num_warps=plan.warps, **pdl,
     )  # fmt: skip
 
 
@@ -90,7 +112,7 @@ def _few_rows_attention_kernel(
     qkv_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, context_ptr, partial_ptr, state_ptr, arrived_ptr, out_ptr, unit,
     stride_n, stride_b, stride_h, table_stride,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, GROUP: tl.constexpr, KEYS: tl.constexpr,
-    SPLITS: tl.constexpr, PDL: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, KV head) and split; of GROUP heads the first H / K are real."""
     if PDL:
@@ -100,49 +122,57 @@ def _few_rows_attention_kernel(
     key, d, g = tl.arange(0, KEYS), tl.arange(0, D), tl.arange(0, 16)
     context = tl.load(context_ptr + row)
     tiles = tl.cdiv(context, KEYS)
-    per_split = tl.maximum(tl.cdiv(tiles, SPLITS), 1)
+    per_split = tl.maximum(tl.cdiv(tiles, SPLITS), LEAST)
     splits = tl.cdiv(tiles, per_split)
     begin = split * per_split
     end = tl.minimum(begin + per_split, tiles)
     table = tables_ptr + row.to(tl.int64) * table_stride
-    k, v = _fetch(
-        k_cache_ptr, v_cache_ptr, table, begin * KEYS + key, context - 1, head, d, stride_n, stride_b, stride_h, B
-    )
+    if AHEAD:
+        k, v = _fetch(
+            k_cache_ptr, v_cache_ptr, table, begin * KEYS + key, context - 1, head, d, stride_n, stride_b, stride_h, B
+        )
     if PDL:
         gdc_wait()
     if split < splits:
         line = qkv_ptr + row.to(tl.int64) * ((H + 2 * K) * D)
         real = (g < G)[:, None]
         q = tl.load(line + (head * G + g)[:, None] * D + d[None, :], mask=real, other=0.0)
-        newest_k, newest_v = tl.load(line + (H + head) * D + d), tl.load(line + (H + K + head) * D + d)
-        top, total = tl.full([16], -1.0e30, tl.float32), tl.zeros([16], tl.float32)
+        top, total = tl.full([16], HIDDEN, tl.float32), tl.zeros([16], tl.float32)
         acc = tl.zeros([16, D], tl.float32)
-        for tile in range(begin, end):
-            at = tile * KEYS + key
-            following_k, following_v = _fetch(
-                k_cache_ptr, v_cache_ptr, table, at + KEYS, tl.where(tile + 1 < end, context - 1, 0), head, d, stride_n,
-                stride_b, stride_h, B,
-            )  # fmt: skip
-            newest = (at == context - 1)[:, None]
-            k = tl.where(newest, newest_k[None, :], k)
-            v = tl.where(newest, newest_v[None, :], v)
-            s = tl.dot(q, tl.trans(k), input_precision="ieee") * unit
-            s = tl.where((at < context)[None, :], s, -1.0e30)
-            higher = tl.maximum(top, tl.max(s, 1))
-            p, decay = tl.exp2(s - higher[:, None]), tl.exp2(top - higher)
-            total = total * decay + tl.sum(p, 1)
-            acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
-            top = higher
-            k, v = following_k, following_v
-        place = tl.program_id(0) * SPLITS + split
-        kept = (g < GROUP)[:, None]
-        tl.store(partial_ptr + (place * GROUP + g)[:, None] * D + d[None, :], acc, mask=kept)
-        tl.store(state_ptr + place * 2 * GROUP + g, top, mask=g < GROUP)
-        tl.store(state_ptr + (place * 2 + 1) * GROUP + g, total, mask=g < GROUP)
-        tl.debug_barrier()
-        if tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == splits - 1:
-            _merge(partial_ptr, state_ptr, out_ptr, row, head, splits, H, K, D, GROUP, SPLITS)
-            tl.store(arrived_ptr + tl.program_id(0), 0)
+        if AHEAD:
+            newest_k, newest_v = tl.load(line + (H + head) * D + d), tl.load(line + (H + K + head) * D + d)
+            for tile in range(begin, end):
+                at = tile * KEYS + key
+                following_k, following_v = _fetch(
+                    k_cache_ptr, v_cache_ptr, table, at + KEYS, tl.where(tile + 1 < end, context - 1, 0), head, d,
+                    stride_n, stride_b, stride_h, B,
+                )  # fmt: skip
+                newest = (at == context - 1)[:, None]
+                k, v = tl.where(newest, newest_k[None, :], k), tl.where(newest, newest_v[None, :], v)
+                s = tl.where((at < context)[None, :], score(q, k, 0.0, False), HIDDEN)
+                top, total, acc = update(s, v, unit, top, total, acc)
+                k, v = following_k, following_v
+        else:
+            for tile in tl.range(begin, end, num_stages=5):
+                at = tile * KEYS + key
+                k, v = _fetch(
+                    k_cache_ptr, v_cache_ptr, table, at, context, head, d, stride_n, stride_b, stride_h, B
+                )  # fmt: skip
+                s = tl.where((at < context)[None, :], score(q, k, 0.0, False), HIDDEN)
+                top, total, acc = update(s, v, unit, top, total, acc)
+        if splits == 1:
+            to = out_ptr + (row * H + head * G + g).to(tl.int64)[:, None] * D + d[None, :]
+            tl.store(to, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=real)
+        else:
+            place = tl.program_id(0) * SPLITS + split
+            kept = (g < GROUP)[:, None]
+            tl.store(partial_ptr + (place * GROUP + g)[:, None] * D + d[None, :], acc, mask=kept)
+            tl.store(state_ptr + place * 2 * GROUP + g, top * unit, mask=g < GROUP)
+            tl.store(state_ptr + (place * 2 + 1) * GROUP + g, total, mask=g < GROUP)
+            tl.debug_barrier()
+            if tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == splits - 1:
+                _merge(partial_ptr, state_ptr, out_ptr, row, head, splits, H, K, D, GROUP, SPLITS)
+                tl.store(arrived_ptr + tl.program_id(0), 0)
 
 
 @jit

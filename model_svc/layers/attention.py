@@ -75,7 +75,7 @@ class Attention:
     @property
     def adds(self) -> bool:
         """Whether `add` computes this layer."""
-        return self._o.adds
+        return self._o.is_plain
 
     def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
         """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
@@ -109,6 +109,7 @@ class Attention:
             and bare
             and size >= 16
             and size & (size - 1) == 0
+            and config.num_heads <= 16 * config.num_kv_heads
             and self._qkv.serves_few_rows
             and self._o.serves_few_rows
         )
@@ -116,19 +117,12 @@ class Attention:
     def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv) -> None:
         """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence."""
         assert self._rope is not None
-        T, D = total.shape[0], self._config.head_dim
+        D = self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
         qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived)
-        if T <= MAX_ROWS:
-            if self._arrived is None:
-                self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
-            out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
-        else:
-            q = qkv.view(T, -1, D)[:, : self.num_heads]
-            out = paged_attention(
-                q, *kv, step.block_tables, step.query_start, step.context_lens,
-                scale=self._scale, max_query_len=1, max_context_len=step.max_context_len,
-            ).view(T, -1)  # fmt: skip
+        if self._arrived is None:
+            self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
+        out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
         self._o.add_few_rows(out, total)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

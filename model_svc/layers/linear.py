@@ -9,10 +9,6 @@ from kernels import few_rows
 from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
 
-# Splitting a product's sum between programs has been tested interpreted and compiled, but has not run on a card yet;
-# until it has (docs/performance.md, "Engine on the GPU"), the unsplit form serves, which has.
-_SPLIT_SUMS = False
-
 
 class Linear:
     """x [T, in] -> [T, out]."""
@@ -33,8 +29,8 @@ class Linear:
             out.copy_(self._op(x))
 
     @property
-    def adds(self) -> bool:
-        """Whether this is a product with dense numbers and nothing else, which can end in an addition."""
+    def is_plain(self) -> bool:
+        """Whether this is a product with dense numbers and nothing else, which more can be fused with."""
         return isinstance(self._op, DenseLinear) and self._op.bias is None
 
     def add(self, x: Tensor, total: Tensor, multiplier: float = 1.0) -> None:
@@ -51,10 +47,8 @@ class Linear:
         few_rows.linear_add(x, self.plain_weight, total, self.arrived)
 
     @property
-    def arrived(self) -> Tensor | None:
-        """Counters for a product that is split between programs, zero between calls; None: do not split."""
-        if not _SPLIT_SUMS:
-            return None
+    def arrived(self) -> Tensor:
+        """Counters for a product whose sum is split between programs, zero between calls."""
         if self._arrived is None:
             weight = self.plain_weight
             self._arrived = torch.zeros(weight.shape[0] // 16, dtype=torch.int32, device=weight.device)
