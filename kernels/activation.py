@@ -11,28 +11,29 @@ from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
-_SILU, _GELU, _GELU_TANH = 0, 1, 2
+SILU, GELU, GELU_TANH = 0, 1, 2
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
     """Return silu(x[..., :F]) * x[..., F:] for `x` [T, 2F], in x's dtype."""
-    return _dispatch(x, _SILU)
+    return act_and_mul(x, SILU)
 
 
 def gelu_and_mul(x: Tensor, *, tanh: bool = True) -> Tensor:
     """Return gelu(x[..., :F]) * x[..., F:] for `x` [T, 2F]; `tanh` picks the tanh approximation (Gemma)."""
-    return _dispatch(x, _GELU_TANH if tanh else _GELU)
+    return act_and_mul(x, GELU_TANH if tanh else GELU)
 
 
 def reference(x: Tensor, act: int) -> Tensor:
     """Gate in plain torch; float32 inside, so that a bf16 gate is rounded once."""
     gate, up = x.float().chunk(2, dim=-1)
-    shape = "tanh" if act == _GELU_TANH else "none"
-    gate = functional.silu(gate) if act == _SILU else functional.gelu(gate, approximate=shape)
+    shape = "tanh" if act == GELU_TANH else "none"
+    gate = functional.silu(gate) if act == SILU else functional.gelu(gate, approximate=shape)
     return (gate * up).to(x.dtype)
 
 
-def _dispatch(x: Tensor, act: int) -> Tensor:
+def act_and_mul(x: Tensor, act: int) -> Tensor:
+    """Return act(x[..., :F]) * x[..., F:], `act` being SILU, GELU or GELU_TANH."""
     if x.dim() != 2 or x.shape[1] % 2:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be [T, 2F]")
     form = dispatch.form(x)

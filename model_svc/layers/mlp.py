@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from kernels import activation, few_rows
+from kernels import activation, few_rows, gated_linear
 from model_svc.layers.loader import Loader
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": activation.silu_and_mul,
-    "gelu_pytorch_tanh": activation.gelu_and_mul,
-    "gelu": lambda x: activation.gelu_and_mul(x, tanh=False),
-}
-_FEW_ROWS_ACTS = {"silu": few_rows.SILU, "gelu": few_rows.GELU, "gelu_pytorch_tanh": few_rows.GELU_TANH}
+_ACTIVATIONS = {"silu": activation.SILU, "gelu_pytorch_tanh": activation.GELU_TANH, "gelu": activation.GELU}
 
 
 class GatedMlp:
@@ -28,21 +21,25 @@ class GatedMlp:
         names, outs = ((fused,), (2 * inner,)) if fused else (("gate_proj", "up_proj"), (inner, inner))
         self._gate_up = loader.columns(names, outs, hidden, bias=bias)
         self._act = _ACTIVATIONS[act]
-        self._few_rows_act = _FEW_ROWS_ACTS[act]
         self._down = loader.rows("down_proj", hidden, inner, bias=bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's output [T, E]."""
-        return self._down(self._act(self._gate_up(x)))
+        return self._down(self._gated(x))
 
     @property
     def adds(self) -> bool:
         """Whether `add` computes this block."""
-        return self._down.adds
+        return self._down.is_plain
 
     def add(self, x: Tensor, total: Tensor, multiplier: float) -> None:
         """Add the block's output, times `multiplier`, to `total` [T, E] in place: the last product does."""
-        self._down.add(self._act(self._gate_up(x)), total, multiplier)
+        self._down.add(self._gated(x), total, multiplier)
+
+    def _gated(self, x: Tensor) -> Tensor:
+        if self._gate_up.is_plain:
+            return gated_linear.gated_linear(x, self._gate_up.plain_weight, self._act)
+        return activation.act_and_mul(self._gate_up(x), self._act)
 
     @property
     def serves_few_rows(self) -> bool:
@@ -51,5 +48,5 @@ class GatedMlp:
 
     def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor) -> None:
         """Add the block's output for norm(total) to `total` [T, E] in place: two kernels for one row."""
-        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._few_rows_act)
+        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._act)
         self._down.add_few_rows(gated, total)

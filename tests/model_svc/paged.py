@@ -76,9 +76,11 @@ class Dealer:
 class ModelDriver:
     """Runs a model over steps and returns the logits of every token, as a runner never does."""
 
-    def __init__(self, model: Decoder, *, num_blocks: int = 64, block_size: int = 4) -> None:
+    def __init__(
+        self, model: Decoder, *, num_blocks: int = 64, block_size: int = 4, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.model = model
-        self.cache = KvCache(model.kv_shapes(), num_blocks, block_size, torch.float32, model.device)
+        self.cache = KvCache(model.kv_shapes(), num_blocks, block_size, dtype, model.device)
         self.dealer = Dealer(num_blocks, block_size)
         self._tables = torch.zeros(16, num_blocks, dtype=torch.int32, device=model.device)
         self._last = torch.zeros(16, dtype=torch.int32, device=model.device)

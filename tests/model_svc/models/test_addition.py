@@ -15,9 +15,9 @@ GRANITE = {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.4, 
 IDS = [(7 * n + n * n) % VOCAB for n in range(23)]
 
 
-def logits(model: Decoder) -> torch.Tensor:
+def logits(model: Decoder, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A prompt of 20 tokens, then three more one by one."""
-    driver, seq = ModelDriver(model), Tracked(0, list(IDS))
+    driver, seq = ModelDriver(model, dtype=dtype), Tracked(0, list(IDS))
     return torch.cat([driver.logits((seq, count))[0].float().cpu() for count in (20, 1, 1, 1)])
 
 
@@ -37,7 +37,7 @@ def test_additions_in_the_products_change_nothing_but_rounding(monkeypatch, chan
     model = tiny_llama(device, dtype, **changes)
     if device == "cpu":  # the layer's choice alone: its kernels stay those of the CPU
         monkeypatch.setattr("model_svc.layers.blocks.dispatch", SimpleNamespace(form=lambda _: "triton", fixed=bool))
-    together = logits(model)
+    together = logits(model, dtype)
     assert calls, "the products did not add"
     error = (together - apart).norm() / apart.norm()
     assert error < (1e-5 if dtype == torch.float32 else 3e-2)

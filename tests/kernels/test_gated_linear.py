@@ -1,0 +1,48 @@
+import math
+
+import pytest
+import torch
+
+from kernels import dispatch, gated_linear
+from kernels.activation import GELU, GELU_TANH, SILU
+
+
+def truth(x, weight, act):
+    x, weight = x.cpu().double(), weight.cpu().double()
+    gate, up = (x @ weight.t()).chunk(2, dim=-1)
+    if act == SILU:
+        return gate / (1 + torch.exp(-gate)) * up
+    if act == GELU:
+        return 0.5 * gate * (1 + torch.erf(gate / math.sqrt(2))) * up
+    return 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * up
+
+
+@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
+def test_a_gated_product_equals_its_formula(device, close, act):
+    x, weight = torch.randn(7, 40, device=device), torch.randn(2 * 24, 40, device=device) * 0.3
+    close(gated_linear.gated_linear(x, weight, act), truth(x, weight, act))
+
+
+def test_rows_without_inputs_or_outputs_do_not_matter(device):
+    assert gated_linear.gated_linear(torch.ones(0, 8, device=device), torch.ones(6, 8, device=device), SILU).shape == (
+        0,
+        3,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
+@pytest.mark.parametrize(("T", "E", "F"), [(1, 64, 128), (300, 256, 256), (1111, 512, 384), (2176, 128, 1152)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_one_kernel_on_a_hopper_card(monkeypatch, close, T, E, F, dtype, act):
+    """Rows and columns that do not fill their tiles, more tiles than programs, rows cut out of wider ones."""
+    monkeypatch.setattr(gated_linear, "_FEWEST_ROWS", 1)
+    wide = torch.randn(T, E + 64, device="cuda").to(dtype)
+    x, weight = wide[:, :E], (torch.randn(2 * F, E, device="cuda") * E**-0.5).to(dtype)
+    if not gated_linear.hopper_fits(x, weight):
+        pytest.skip("no Hopper card")
+    with dispatch.forced("triton"):
+        out = gated_linear.gated_linear(x, weight, act)
+        close(out, truth(x, weight, act))
+        assert torch.equal(out, gated_linear.gated_linear(x, weight, act))
