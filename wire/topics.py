@@ -64,6 +64,11 @@ def edge(edge_id: str) -> str:
     return f"{PREFIX}:edge:{edge_id}"
 
 
+def balancer_inbox(name: str) -> str:
+    """What edges answer one balancer process: TokenReport."""
+    return f"{PREFIX}:balancer:{name}"
+
+
 def status(model: str) -> str:
     """Heartbeats of a model's replicas."""
     return f"{PREFIX}:status:{model}"

@@ -2,8 +2,8 @@
 
 Three desks need them: the edge to make text of ids, the engine to find the end of thinking and grammars by bytes, the
 tokenizer to check its own splices. Known are byte-level BPE (GPT-2's byte alphabet) and SentencePiece style
-vocabularies (`▁` for the space, `<0xNN>` for single bytes); of BERT's WordPiece only what ids mean, not how the text was
-spaced.
+vocabularies (`▁` for the space, `<0xNN>` for single bytes); of BERT's WordPiece only what ids mean, not how the text
+was spaced.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from wire.messages import (
     Recalled,
     ReplicaStatus,
     ReportBlocks,
+    ReportTokens,
     Request,
     Resubscribe,
     SafetyEvent,
@@ -47,6 +48,7 @@ from wire.messages import (
     TokenizeCall,
     TokenizeReply,
     TokenLogprob,
+    TokenReport,
     ToolCall,
     Turn,
     pack_ids,
@@ -148,6 +150,11 @@ EXAMPLES: list[Any] = [
         deadline=2.5,
     ),
     TokenizeReply(call_id="c", token_ids=pack_ids([1, 2]), code="not_found", message="no", param="model"),
+    ReportTokens(request_id="r", reply_to="hr:balancer:b"),
+    TokenReport(
+        request_id="r",
+        checkpoint=Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}),
+    ),
 ]
 
 GOLDEN = {
@@ -219,6 +226,14 @@ GOLDEN = {
         "7374de0003a46b696e64a474657874a56d6f64656ca16dab70726f6d70745f74657874a26869b26164645f7370656369616c"
         "5f746f6b656e73c2a8646561646c696e65cb4004000000000000"
     ),
+    "ReportTokens": (
+        "83a474797065ac5265706f7274546f6b656e73aa726571756573745f6964a172a87265706c795f746fad68723a62616c616e"
+        "6365723a62"
+    ),
+    "TokenReport": (
+        "83a474797065ab546f6b656e5265706f7274aa726571756573745f6964a172aa636865636b706f696e7483a7617474656d70"
+        "7401a9746f6b656e5f6964738100c4080100000002000000a56d61726b7381009193010001"
+    ),
     "TokenizeReply": (
         "86a474797065ad546f6b656e697a655265706c79a763616c6c5f6964a163a9746f6b656e5f696473c4080100000002000000"
         "a4636f6465a96e6f745f666f756e64a76d657373616765a26e6fa5706172616da56d6f64656c"
@@ -231,7 +246,7 @@ RECORDS: list[Any] = [
     Prompt(token_ids=pack_ids([1, 2]), num_tokens=2, reasoning=ReasoningPlan(budget=0, close_ids=(3,))),
     Matches(replicas=(Match(replica_id="m-a-1", num_tokens=16),)),
     Placement(replica_id="m-a-1", attempt=1, cached_tokens=16),
-    Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}),
+    Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}),
     Closed(at={0: (12,)}),
     Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
 ]

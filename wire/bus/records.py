@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -68,6 +68,10 @@ class Records(Core):
         """Write fields of a job's record; False if the record has expired."""
         key = topics.job_record(partition, request_id)
         return bool(await self.route.run(UPDATE, (key,), *flat(fields)))
+
+    async def update_records(self, updates: Iterable[tuple[Job, Mapping[str, msgspec.Struct]]]) -> None:
+        """Write fields of many jobs' records in one go; records that have expired are left out."""
+        await self.route.run_many(UPDATE, [(record_of(job), tuple(flat(fields))) for job, fields in updates])
 
     async def cancel(self, partition: int, request_id: str) -> Placement | None:
         """Mark a job cancelled, so that its next hand-off ends it; return where it is placed, if it is.

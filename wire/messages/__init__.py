@@ -22,7 +22,7 @@ from wire.messages.record import (
     Recalled,
 )
 from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall
-from wire.messages.ring import Cancel, EndReasoning, Failure, Job, Resubscribe, Turn
+from wire.messages.ring import Cancel, EndReasoning, Failure, Job, ReportTokens, Resubscribe, TokenReport, Turn
 from wire.messages.tokens import ANSWER, MARKUP, REASONING, Embeddings, PhaseMark, TokenBatch, TokenChunk, TokenLogprob
 
 AnyMessage = (
@@ -43,6 +43,8 @@ AnyMessage = (
     | SafetyEvent
     | TokenizeCall
     | TokenizeReply
+    | ReportTokens
+    | TokenReport
 )
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "Recalled",
     "ReplicaStatus",
     "ReportBlocks",
+    "ReportTokens",
     "Request",
     "Resubscribe",
     "SafetyEvent",
@@ -83,6 +86,7 @@ __all__ = [
     "TokenBatch",
     "TokenChunk",
     "TokenLogprob",
+    "TokenReport",
     "TokenizeCall",
     "TokenizeReply",
     "ToolCall",

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from wire.messages.request import ChatMessage, Request
+from wire.messages.tokens import PhaseMark
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,10 +88,15 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record field `checkpoint` (edge): generated ids per choice that the client has been shown."""
+    """Record field `checkpoint`: generated ids per choice, packed, from which another replica goes on.
+
+    A replica writes it now and then; when it is lost, the balancer puts what the edge has in its place. `marks`: where
+    the phase of these tokens changes (`index` counts from the first one).
+    """
 
     attempt: int
     token_ids: dict[int, bytes] = {}
+    marks: dict[int, tuple[PhaseMark, ...]] = {}
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

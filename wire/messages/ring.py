@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from wire.messages.base import Message
+from wire.messages.record import Checkpoint
 from wire.messages.request import ChatMessage, ConversationRef
 
 
@@ -79,6 +80,20 @@ class Resubscribe(Message, frozen=True, kw_only=True):
     choice: int = 0
     from_index: int = 0
     attempt: int = -1
+
+
+class ReportTokens(Message, frozen=True, kw_only=True):
+    """Balancer -> edge: which tokens of this request do you have? Its replica is lost. Answer to `reply_to`."""
+
+    request_id: str
+    reply_to: str
+
+
+class TokenReport(Message, frozen=True, kw_only=True):
+    """Edge -> balancer: the tokens it has of a request, shown or about to be; None: it knows no such request."""
+
+    request_id: str
+    checkpoint: Checkpoint | None = None
 
 
 class Failure(Message, frozen=True, kw_only=True):
