@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.kernels import ceilings
+from loadtest.shapes import LLAMA_8B, SMOLLM2_135M
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
@@ -36,17 +37,6 @@ from model_svc.quant.dequantized import Dequantized
 from model_svc.runner.load import make_runner
 from model_svc.weights.random import RandomSource
 from wire.messages import Prompt, SamplingParams, pack_ids
-
-LLAMA_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 131072, "rope_theta": 500000.0, "tie_word_embeddings": False,
-}  # fmt: skip
-SMOLLM2_135M: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
-    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 8192, "rope_theta": 100000.0, "tie_word_embeddings": True,
-}  # fmt: skip
 
 # vLLM 0.26.0, bf16, per card; ms unless the test says otherwise.
 VLLM: dict[str, dict[str, float]] = {

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
@@ -142,7 +140,6 @@ def serve(pipe: EngineEnd) -> None:
         )
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
-        start_times.seconds["whole process"] = time.time() - psutil.Process().create_time()
         log.info("ready: %s", start_times.told())
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:

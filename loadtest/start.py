@@ -1,0 +1,175 @@
+"""An 8B model's start on a GPU: from the process's start to its first token, with weights in the page cache.
+
+    python -m loadtest.start [--dir /tmp/llama-8b] [--rounds 2]
+
+Writes a checkpoint of random weights once (16 GB of sharded safetensors), then starts the engine's process as a replica
+does and sends it a prompt of 100 tokens: first with an empty cache of compiled kernels, as on a new machine, then with
+the cache that this left. The engine itself says what the parts took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+
+from loadtest.shapes import LLAMA_8B
+from model_svc.engine.request import EngineRequest
+from model_svc.engine_link import EngineLink
+from model_svc.pipe import Progress, Ready
+from model_svc.settings import ModelSettings
+from wire.messages import Prompt, SamplingParams, pack_ids
+
+_SHARD_BYTES = 5 << 30
+_PIECE = 32 << 20
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=Path("/tmp/llama-8b"))
+    parser.add_argument("--layers", type=int, default=LLAMA_8B["num_hidden_layers"], help="fewer: a smaller model")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=2, help="starts with the cache kept")
+    parser.add_argument(
+        "--state", type=Path, default=Path("/tmp/headrace-start"), help="state directory; emptied first"
+    )
+    args = parser.parse_args()
+    began = time.perf_counter()
+    if not (args.dir / "config.json").exists():
+        write_checkpoint(args.dir, {**LLAMA_8B, "num_hidden_layers": args.layers})
+        say(f"wrote {args.dir} in {time.perf_counter() - began:.1f} s")
+    os.environ.pop("TRITON_CACHE_DIR", None)  # the state directory's is measured
+    shutil.rmtree(args.state, ignore_errors=True)
+    settings = ModelSettings(
+        model_dir=str(args.dir.parent), models=(args.dir.name,), state_dir=str(args.state), device=args.device,
+        dtype="bfloat16", max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=16384, log_level="warning",
+    )  # fmt: skip
+    for number in range(args.rounds + 1):
+        found = anyio.run(start, settings)
+        kind = "kept" if number else "empty"
+        say(f"compiled kernels {kind}: first token after {found.pop('first token'):.2f} s; {parts(found)}")
+
+
+def say(text: str) -> None:
+    """Print at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def parts(seconds: dict[str, float]) -> str:
+    """Return the parts as one line."""
+    return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
+
+
+async def start(settings: ModelSettings) -> dict[str, float]:
+    """Start an engine process, ask for one token, end it; returns seconds by part."""
+    began = time.perf_counter()
+    found: dict[str, float] = {}
+    async with EngineLink.open(settings) as link:
+        while "first token" not in found:
+            for message in await link.receive():
+                if isinstance(message, Ready):
+                    found = {**message.seconds, "ready": time.perf_counter() - began}
+                    await link.send(request())
+                elif isinstance(message, Progress) and any(chunk.token_ids for chunk in message.chunks):
+                    found["first token"] = time.perf_counter() - began
+    return found
+
+
+def request() -> EngineRequest:
+    """Return a greedy request of 100 tokens for one."""
+    ids = [n * 104729 % 100000 for n in range(100)]
+    prompt = Prompt(token_ids=pack_ids(ids), num_tokens=100, block_root=b"r" * 16, max_tokens=1)
+    return EngineRequest(request_id="first", prompt=prompt, sampling=SamplingParams(temperature=0.0, ignore_eos=True))
+
+
+# --- the checkpoint ---
+
+
+def write_checkpoint(directory: Path, shape: dict[str, Any]) -> None:
+    """Write shards with an index, config.json last: a directory that has it is whole."""
+    directory.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0).standard_normal(_PIECE // 2, dtype=np.float32) * 0.02
+    piece = (random.view(np.uint32) >> 16).astype(np.uint16).tobytes()  # float32's upper half is bfloat16
+    weight_map: dict[str, str] = {}
+    for number, tensors in enumerate(shards(shape)):
+        name = f"model-{number:05}.safetensors"
+        write_shard(directory / name, tensors, piece)
+        weight_map |= dict.fromkeys(tensors, name)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer(shape["vocab_size"])))
+    (directory / "config.json").write_text(json.dumps(shape))
+
+
+def shards(shape: dict[str, Any]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield the tensors of each file by name, with their shapes."""
+    found: dict[str, tuple[int, ...]] = {}
+    size = 0
+    for name, dims in tensors_of(shape):
+        found[name] = dims
+        size += 2 * int(np.prod(dims))
+        if size >= _SHARD_BYTES:
+            yield found
+            found, size = {}, 0
+    if found:
+        yield found
+
+
+def tensors_of(shape: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes of a Llama's tensors."""
+    E, F, V = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    kv = E // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (V, E)
+    for layer in range(shape["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        for name, dims in (("q", (E, E)), ("k", (kv, E)), ("v", (kv, E)), ("o", (E, E))):
+            yield f"{at}self_attn.{name}_proj.weight", dims
+        for name, dims in (("gate", (F, E)), ("up", (F, E)), ("down", (E, F))):
+            yield f"{at}mlp.{name}_proj.weight", dims
+        yield f"{at}input_layernorm.weight", (E,)
+        yield f"{at}post_attention_layernorm.weight", (E,)
+    yield "model.norm.weight", (E,)
+    yield "lm_head.weight", (V, E)
+
+
+def write_shard(path: Path, tensors: dict[str, tuple[int, ...]], piece: bytes) -> None:
+    """Write one file; norms are ones, everything else is the same random piece again and again."""
+    header: dict[str, Any] = {}
+    at = 0
+    for name, dims in tensors.items():
+        size = 2 * int(np.prod(dims))
+        header[name] = {"dtype": "BF16", "shape": dims, "data_offsets": [at, at + size]}
+        at += size
+    raw = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for name, dims in tensors.items():
+            left = 2 * int(np.prod(dims))
+            if "norm" in name:
+                file.write(b"\x80\x3f" * (left // 2))
+                continue
+            while left > 0:
+                file.write(piece[: min(left, len(piece))])
+                left -= len(piece)
+
+
+def tokenizer(size: int) -> dict[str, Any]:
+    """Return a vocabulary of byte tokens and words; nothing is encoded with it."""
+    letters = [chr(n) for n in range(33, 127)]
+    vocab = {letter: n for n, letter in enumerate(letters)}
+    vocab |= {f"w{n}": n for n in range(len(letters), size)}
+    return {"model": {"type": "BPE", "vocab": vocab, "merges": []}, "decoder": {"type": "ByteLevel"}}
+
+
+if __name__ == "__main__":
+    main()
