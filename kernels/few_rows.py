@@ -23,6 +23,7 @@ if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64
+_AHEAD = 256  # columns of its weights that a program asks to L2 before it waits
 _QKV, _ADD, _GATE, _PLAIN = (tl.constexpr(n) for n in range(4))
 SILU, GELU, GELU_TANH = 0, 1, 2
 
@@ -34,6 +35,15 @@ class RmsNormWeights:
     weight: Tensor
     eps: float
     offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class HalfNormed:
+    """What a product that makes x leaves for the norm after it: x * (offset + weight) [T, E] without 1 / rms, and
+    the sums of x^2 of each of its tiles, float32 [tiles, T]. The next product multiplies its result by 1 / rms."""
+
+    scaled: Tensor
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,18 +84,25 @@ def norm_qkv(
     return reference_qkv(x, norm, weight, head_dim, turn)
 
 
-def norm_gate(x: Tensor, norm: RmsNormWeights, weight: Tensor, act: int) -> Tensor:
-    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first."""
+def norm_gate(
+    x: Tensor, norm: RmsNormWeights, weight: Tensor, act: int, begun: HalfNormed | None = None
+) -> Tensor:  # fmt: skip
+    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first.
+
+    `begun` is what `linear_add` returned when it made this x with this norm.
+    """
     _check(x, weight)
     if dispatch.form(x) == "triton":
         out = x.new_empty(x.shape[0], weight.shape[0] // 2)
-        _launch(x, norm, weight, out, _GATE.value, act=act)
+        _launch(x, norm, weight, out, _GATE.value, act=act, begun=begun)
         return out
     return activation.reference(functional.linear(_normed(x, norm), weight), act)
 
 
-def linear_add(x: Tensor, weight: Tensor, residual: Tensor, arrived: Tensor | None = None) -> None:
-    """Add x W^T to `residual` [T, F] in place.
+def linear_add(
+    x: Tensor, weight: Tensor, residual: Tensor, arrived: Tensor | None = None, then: RmsNormWeights | None = None
+) -> HalfNormed | None:
+    """Add x W^T to `residual` [T, F] in place; with `then`, the norm after it, begin that where it saves a kernel.
 
     With `arrived`, F / 16 int32 that are zero before and after, the sum over E may be split between programs; the last
     one to arrive adds the parts up, always in the same order.
@@ -94,9 +111,9 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor, arrived: Tensor | No
     if residual.shape != (x.shape[0], weight.shape[0]) or not residual.is_contiguous():
         raise ValueError(f"residual has shape {tuple(residual.shape)}; it must be contiguous [T, F]")
     if dispatch.form(x) == "triton":
-        _launch(x, None, weight, residual, _ADD.value, arrived=arrived)
-    else:
-        residual.add_(functional.linear(x, weight))
+        return _launch(x, None, weight, residual, _ADD.value, arrived=arrived, then=then)
+    residual.add_(functional.linear(x, weight))
+    return None
 
 
 def linear_into(x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -137,12 +154,13 @@ def _check(x: Tensor, weight: Tensor, arrived: Tensor | None = None) -> None:
 
 def _launch(
     x: Tensor, norm: RmsNormWeights | None, weight: Tensor, out: Tensor, kind: int, *, head_dim: int = 2, act: int = 0,
-    turn: Rotation | None = None, arrived: Tensor | None = None,
-) -> None:  # fmt: skip
+    turn: Rotation | None = None, arrived: Tensor | None = None, begun: HalfNormed | None = None,
+    then: RmsNormWeights | None = None,
+) -> HalfNormed | None:  # fmt: skip
     T, E = x.shape
     F = weight.shape[0]
     pdl = {"launch_pdl": True} if x.is_cuda else {}
-    if T > 1 and norm is not None:
+    if T > 1 and norm is not None and begun is None:
         normed = torch.empty_like(x)
         block = next_power_of_2(E)
         _norm_kernel[(T,)](
@@ -166,15 +184,22 @@ def _launch(
             norm.eps if norm is not None else 0.0, norm.offset if norm is not None else 0.0, tiles,
             F=F, E=E, BLOCK=next_power_of_2(E), ROWS=rows, NORM=norm is not None, num_warps=warps, **common,
         )  # fmt: skip
-        return
+        return None
     rows, depth, stages, split = _rows_tile(F, E, T, kind, arrived is not None)
     tokens = max(16, next_power_of_2(T))
     partial = x.new_empty((F // rows, split, rows, tokens), dtype=torch.float32) if split > 1 else x
+    left = None
+    if then is not None:
+        left = HalfNormed(torch.empty_like(out), x.new_empty((F // rows, T), dtype=torch.float32))
+    before = (x, 0, 0.0) if begun is None or norm is None else (begun.squares, begun.squares.shape[0], norm.eps)
+    after = (x, 0.0, x, x) if left is None or then is None else (then.weight, then.offset, left.scaled, left.squares)
     _rows_kernel[(F // rows, split)](
-        x, weight, out, *rotation, *strides, partial, x if arrived is None else arrived, T, F=F, E=E, ROWS=rows,
-        TOKENS=tokens, DEPTH=depth, STAGES=stages, SPLIT=split, AHEAD=min(E // split, 256) if x.is_cuda else 0,
-        num_warps=4, **common,
+        x if begun is None else begun.scaled, weight, out, *rotation, *strides, partial,
+        x if arrived is None else arrived, *before, *after, T, F=F, E=E, ROWS=rows, TOKENS=tokens, DEPTH=depth,
+        STAGES=stages, SPLIT=split, BEGUN=next_power_of_2(before[1]) if begun is not None else 0, THEN=left is not None,
+        AHEAD=min(E // split, _AHEAD) if x.is_cuda else 0, num_warps=4, **common,
     )  # fmt: skip
+    return left
 
 
 def _processors(x: Tensor) -> int:
@@ -337,10 +362,12 @@ def _row_kernel(
 @jit
 def _rows_kernel(
     x_ptr, weight_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
-    table_stride, stride_n, stride_b, stride_h, partial_ptr, arrived_ptr, T,
+    table_stride, stride_n, stride_b, stride_h, partial_ptr, arrived_ptr,
+    begun_squares_ptr, begun_tiles, eps, norm_ptr, offset, scaled_ptr, squares_ptr, T,
     F: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, KIND: tl.constexpr, D: tl.constexpr,
-    KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, SPLIT: tl.constexpr, BEGUN: tl.constexpr, THEN: tl.constexpr, AHEAD: tl.constexpr,
+    KIND: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Up to 64 rows: acc [ROWS, TOKENS] = W x^T, the weights being the tall side that the tensor cores want."""
     if PDL:
@@ -375,10 +402,9 @@ def _rows_kernel(
         if SPLIT > 1:
             tl.store(arrived_ptr + tl.program_id(0), 0)
             acc = _sum_parts(partial_ptr + tile * (ROWS * TOKENS) + at, ROWS * TOKENS, SPLIT)
+        acc = _times_inverse_rms(acc, begun_squares_ptr, begun_tiles, T, token, eps, E, BEGUN)
         if KIND == _ADD:
-            to = out_ptr + token * F + n[:, None]
-            acc += tl.load(to, mask=live, other=0.0).to(tl.float32)
-            tl.store(to, acc.to(out_ptr.dtype.element_ty), mask=live)
+            _store_sum(acc, token, n, live, out_ptr, norm_ptr, offset, scaled_ptr, squares_ptr, T, F, THEN)
         elif KIND == _PLAIN:
             tl.store(out_ptr + token * F + n[:, None], acc.to(out_ptr.dtype.element_ty), mask=live)
         else:
@@ -390,6 +416,32 @@ def _rows_kernel(
                     a, b, pair, token, live & (pair >= 0), cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n,
                     stride_b, stride_h, F, D, KV_HEADS, B,
                 )  # fmt: skip
+
+
+@jit
+def _times_inverse_rms(acc, squares_ptr, tiles, T, token, eps, E: tl.constexpr, BEGUN: tl.constexpr):
+    """The half of a norm that was left to the product after it, if it was."""
+    if BEGUN > 0:
+        part = tl.arange(0, BEGUN)[:, None]
+        squares = tl.load(squares_ptr + part * T + token, mask=(token < T) & (part < tiles), other=0.0)
+        return acc * tl.rsqrt(tl.sum(squares, 0) / E + eps)[None, :]
+    return acc
+
+
+@jit
+def _store_sum(
+    acc, token, n, live, out_ptr, norm_ptr, offset, scaled_ptr, squares_ptr, T, F: tl.constexpr, THEN: tl.constexpr
+):  # fmt: skip
+    """Add a tile to what `out` holds, and leave half of the norm after it."""
+    to = token * F + n[:, None]
+    total = (acc + tl.load(out_ptr + to, mask=live, other=0.0).to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + to, total, mask=live)
+    if THEN:
+        total = total.to(tl.float32)
+        scale = tl.load(norm_ptr + n).to(tl.float32)[:, None] + offset
+        tl.store(scaled_ptr + to, (total * scale).to(scaled_ptr.dtype.element_ty), mask=live)
+        squares = tl.sum(total * total, 0)[None, :]
+        tl.store(squares_ptr + tl.program_id(0) * T + token, squares, mask=live)
 
 
 @jit

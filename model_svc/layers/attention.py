@@ -114,8 +114,13 @@ class Attention:
             and self._o.serves_few_rows
         )
 
-    def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv) -> None:
-        """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence."""
+    def add_few_rows(
+        self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv, then: few_rows.RmsNormWeights
+    ) -> few_rows.HalfNormed | None:
+        """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence.
+
+        May begin the norm `then` of the sum.
+        """
         assert self._rope is not None
         D = self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
@@ -123,7 +128,7 @@ class Attention:
         if self._arrived is None:
             self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
         out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
-        self._o.add_few_rows(out, total)
+        return self._o.add_few_rows(out, total, then)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""

@@ -51,8 +51,8 @@ class FewRows:
 
     def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Add both parts to `total` in place and return it."""
-        self._attention.add_few_rows(self._norm, total, step, kv)
-        self._mlp.add_few_rows(self._mlp_norm, total)
+        begun = self._attention.add_few_rows(self._norm, total, step, kv, self._mlp_norm)
+        self._mlp.add_few_rows(self._mlp_norm, total, begun)
         return total
 
 

@@ -42,9 +42,11 @@ class Linear:
         """Whether this is a product with dense numbers and nothing else, which `kernels.few_rows` may fuse."""
         return isinstance(self._op, DenseLinear) and self._op.bias is None and few_rows.suits(self._op.weight)
 
-    def add_few_rows(self, x: Tensor, total: Tensor) -> None:
-        """Add the product to `total` [T, out] in place."""
-        few_rows.linear_add(x, self.plain_weight, total, self.arrived)
+    def add_few_rows(
+        self, x: Tensor, total: Tensor, then: few_rows.RmsNormWeights | None = None
+    ) -> few_rows.HalfNormed | None:
+        """Add the product to `total` [T, out] in place; may begin the norm `then` of it."""
+        return few_rows.linear_add(x, self.plain_weight, total, self.arrived, then)
 
     @property
     def arrived(self) -> Tensor:

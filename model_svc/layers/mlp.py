@@ -46,7 +46,9 @@ class GatedMlp:
         """Whether `add_few_rows` computes this block."""
         return self._gate_up.serves_few_rows and self._down.serves_few_rows
 
-    def add_few_rows(self, norm: few_rows.RmsNormWeights, total: Tensor) -> None:
-        """Add the block's output for norm(total) to `total` [T, E] in place: two kernels for one row."""
-        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._act)
+    def add_few_rows(
+        self, norm: few_rows.RmsNormWeights, total: Tensor, begun: few_rows.HalfNormed | None = None
+    ) -> None:
+        """Add the block's output for norm(total) to `total` [T, E] in place, with the norm `begun` or not."""
+        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._act, begun)
         self._down.add_few_rows(gated, total)

@@ -73,6 +73,19 @@ def test_a_product_is_added_or_written(device, close, T, size):
     close(out, product)
 
 
+@pytest.mark.parametrize("T", [1, 2, 20, 64])
+def test_a_norm_is_begun_by_the_product_before_it(device, close, T):
+    x, _, weight = made(T, 128, device, 1024)
+    _, norm, gate = made(T, 96, device, 128)
+    total = torch.randn(T, 128, device=device, dtype=x.dtype)
+    truth = total.cpu().double() + x.cpu().double() @ weight.cpu().double().T
+    arrived = torch.zeros(8, dtype=torch.int32, device=device)
+    begun = linear_add(x, weight, total, arrived, norm)
+    close(total, truth)
+    out = norm_gate(total, norm, gate, 0, begun)
+    close(out, activation.reference(normed(total, norm) @ gate.cpu().double().T, 0), loose=3)
+
+
 @pytest.mark.parametrize("T", [2, 20])
 def test_a_split_sum_is_added_in_one_order(device, close, T):
     x, _, weight = made(T, 128, device, 1024)
