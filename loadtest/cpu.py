@@ -4,21 +4,23 @@
     python -m loadtest.cpu --random llama-1b Q4_K ...
 
 Two child processes wait for orders and measure in turn, so that a disturbed minute hurts both. `--llama-python` is an
-interpreter whose environment has llama-cpp-python (build it for the machine: CMAKE_ARGS=-DGGML_NATIVE=ON). `--busy`
-keeps one core occupied meanwhile. `--against` gives llama.cpp the file requantised to a format that it likes better;
-`--random` makes a model of random weights. A step is measured as its caller sees it: plan in, tokens out.
+interpreter whose environment has llama-cpp-python, built for the machine: CMAKE_ARGS=-DGGML_NATIVE=ON, or flag by flag
+without AMX where its AMX buffers crash (then its other repacked forms are used). `--busy` measures ours a second time
+with one core occupied, to be held against llama.cpp undisturbed: its threads spin, and steps beside another job take
+seconds. `--against` gives llama.cpp the file requantised to a format that it likes better; `--random` makes a model of
+random weights. A step is measured as its caller sees it: plan in, tokens out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ class Test(NamedTuple):
     steps: int
 
 
+OURS = "headrace"
 TESTS = (
     Test("decode, 1 stream", 1, 128, 1, 24),
     Test("decode, 8 streams", 8, 128, 1, 12),
@@ -74,18 +77,28 @@ class Child:
         raise SystemExit("a measuring process ended early")
 
 
-def _occupy() -> None:
-    while True:
-        pass
+@contextmanager
+def occupied_core() -> Iterator[None]:
+    """Keep a core at work inside."""
+    # Not by a fork: it would hold our end of the children's pipes, and they would wait for orders for ever.
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
-def rounds(children: dict[str, Child], count: int) -> dict[str, dict[str, list[float]]]:
-    """Measure every test with every engine `count` times, engines in turn."""
-    found: dict[str, dict[str, list[float]]] = {test.name: {name: [] for name in children} for test in TESTS}
+def rounds(children: dict[str, Child], count: int, *, busy: bool) -> dict[str, dict[str, list[float]]]:
+    """Measure every test with every engine `count` times, engines in turn; `busy`: ours a second time beside a job."""
+    found: dict[str, dict[str, list[float]]] = {test.name: {} for test in TESTS}
     for _ in range(count):
         for test in TESTS:
             for name, child in children.items():
-                found[test.name][name] += child.measure(test)
+                found[test.name].setdefault(name, []).extend(child.measure(test))
+                if busy and name == OURS:
+                    with occupied_core():
+                        found[test.name].setdefault(f"{name}, a core busy", []).extend(child.measure(test))
     return found
 
 
@@ -119,21 +132,15 @@ def main() -> None:
     model = random_model(*options.random) if options.random else options.model_dir
     arguments = [str(model), options.threads]
     started = time.perf_counter()
-    children = {"headrace": Child(sys.executable, "headrace", arguments)}
-    console.print(f"headrace: {children['headrace'].about}, ready after {time.perf_counter() - started:.1f} s")
+    children = {OURS: Child(sys.executable, "headrace", arguments)}
+    console.print(f"headrace: {children[OURS].about}, ready after {time.perf_counter() - started:.1f} s")
     if options.llama_python:
         other = requantized(model, options.against, options.llama_python) if options.against else model
         children["llama.cpp"] = Child(options.llama_python, "llama.cpp", [str(other), options.threads])
         console.print(f"llama.cpp: {children['llama.cpp'].about}")
-    busy = multiprocessing.Process(target=_occupy, daemon=True)
-    if options.busy:
-        busy.start()
-    found = rounds(children, options.rounds)
-    console.print(table(found))
+    console.print(table(rounds(children, options.rounds, busy=options.busy)))
     for child in children.values():
         child.close()
-    if options.busy:
-        busy.kill()
 
 
 if __name__ == "__main__":
