@@ -1,4 +1,4 @@
-"""The prefill half of paged attention for Hopper GPUs, where plain Triton leaves the tensor cores idle half the time.
+"""Prefill attention for Hopper GPUs, where plain Triton leaves the tensor cores idle half the time.
 
 Triton waits for each product where it is issued, so softmax and tensor cores take turns. Here, in Gluon (Triton's lower
 level), four warps follow the block table and keep shared memory filled by asynchronous copies, and two warpgroups of
@@ -9,8 +9,6 @@ its own elsewhere; the interpreter knows no Gluon, so this file is tested on the
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-from typing import Any
-
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
@@ -21,21 +19,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-ROWS = 128
-STAGES = 3  # tiles of keys and values in shared memory: one read for scores, one for p v, one on its way
-_COPY_REGISTERS, _MULTIPLY_REGISTERS = 64, 224  # 128 threads x (64 + 2 x 224) fill the 65,536 of an SM
+from kernels.attention_step import Tile
 
-_MASKED, _NOTHING = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20)
-_LOG2_E = gl.constexpr(1.4426950408889634)
-_COPY_REGISTERS_T, _MULTIPLY_REGISTERS_T = gl.constexpr(_COPY_REGISTERS), gl.constexpr(_MULTIPLY_REGISTERS)
+_ROWS = 128
+_STAGES = 3  # tiles of keys and values in shared memory: one read for scores, one for p v, one on its way
+# 128 threads x (64 + 2 x 224) fill the 65,536 registers of an SM.
+_COPY_REGISTERS, _MULTIPLY_REGISTERS = gl.constexpr(64), gl.constexpr(224)
+
+_MASKED, _NOTHING, _LOG2_E = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20), gl.constexpr(1.4426950408889634)
 _barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
 
 
-def launch(grid: tuple[int, int], arguments: tuple[Any, ...], max_context_len: int, **constants: Any) -> None:
-    """Launch over (query tiles, KV heads) with the arguments of the plain prefill kernel."""
+def tile(max_context_len: int) -> Tile:
+    """Return the tile and how it is run; `warps` are those of the first partition."""
     # H100, TFLOP/s with 128 / 64 keys a tile: 522 / 489 at 8,192, 324 / 323 at 2,048, 300 / 323 at 1,024 tokens.
-    keys = 128 if max_context_len > 1536 else 64
-    _hopper_prefill_kernel[grid](*arguments, ROWS=ROWS, KEYS=keys, STAGES=STAGES, num_warps=4, **constants)
+    return Tile(_ROWS, 128 if max_context_len > 1536 else 64, warps=4, stages=_STAGES)
 
 
 @gluon.jit
@@ -52,16 +50,8 @@ def _find_sequence(query_start_ptr, S, tile, QUERIES: gl.constexpr):
 @gluon.jit
 def _blocks(table, tile, first, context, key, B: gl.constexpr, KEYS: gl.constexpr):
     """Block of each row of a tile, and which rows anybody may see."""
-    at = tile * KEYS + key
-    live = (at >= first) & (at < context)
+    live = (tile * KEYS + key >= first) & (tile * KEYS + key < context)
     return gl.load(table + tile * (KEYS // B) + key // B, mask=live, other=0), live
-
-
-@gluon.jit
-def _fetch(target, base, block, live, inner, stride_n):
-    """Ask for a tile's rows (`inner`: their places within a block); the others arrive as zeros."""
-    rows = gl.expand_dims(block.to(gl.int64) * stride_n, 1) + inner
-    async_copy.async_copy_global_to_shared(target, base + rows, mask=gl.expand_dims(live, 1))
 
 
 @gluon.jit
@@ -98,14 +88,15 @@ def _copy(
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])  # 16 bytes a thread
     key = gl.arange(0, KEYS, layout=gl.SliceLayout(1, layout))
     d = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
-    inner = gl.expand_dims((key % B).to(gl.int64) * stride_b, 1) + gl.expand_dims(d, 0)
+    inner = gl.expand_dims(key % B * stride_b, 1) + gl.expand_dims(d, 0)  # places within a block, 32 bits
     block, live = _blocks(table, begin, first, context, key, B, KEYS)
     for t in range(begin, end):
         j = t - begin
         stage = j % STAGES
         mbarrier.wait(empty.index(stage), ((j // STAGES) & 1) ^ 1)
-        _fetch(k_tiles.index(stage), k_base, block, live, inner, stride_n)
-        _fetch(v_tiles.index(stage), v_base, block, live, inner, stride_n)
+        rows, inside = gl.expand_dims(block.to(gl.int64) * stride_n, 1) + inner, gl.expand_dims(live, 1)
+        async_copy.async_copy_global_to_shared(k_tiles.index(stage), k_base + rows, mask=inside)  # zeros outside
+        async_copy.async_copy_global_to_shared(v_tiles.index(stage), v_base + rows, mask=inside)
         async_copy.commit_group()
         block, live = _blocks(table, t + 1, first, context, key, B, KEYS)
         async_copy.wait_group(0)
@@ -153,9 +144,9 @@ def _tiles(
 @gluon.jit
 def _multiply(
     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head, begin, end,
-    unit, softcap, window, q_tiles, k_tiles, v_tiles, full, empty,
+    unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles, full, empty,
     GROUP: gl.constexpr, G: gl.constexpr, QUERIES: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
-    SINKS: gl.constexpr,
+    SINKS: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Attend for 64 of the rows: the program of a multiplying warpgroup."""
     ROWS: gl.constexpr = q_tiles.shape[1]
@@ -213,8 +204,18 @@ def _multiply(
     )  # fmt: skip
     o = warpgroup_mma(p, v_tiles.index((end - 1 - begin) % STAGES), o)
 
+    head = kv_head * G + row % G
+    if SPLITS > 1:
+        live = (row < QUERIES * G) & (i0 + row // G < n) & (whole == 0)
+        rows = T.to(gl.int64) * (gl.num_programs(1) * G)
+        part = gl.program_id(2) * rows + (query_start + i0 + row // G).to(gl.int64) * (gl.num_programs(1) * G) + head
+        gl.store(state_ptr + part + gl.program_id(2) * rows, top * unit, mask=live)
+        gl.store(state_ptr + part + (gl.program_id(2) + 1) * rows, total, mask=live)
+        column = gl.expand_dims(gl.arange(0, D, layout=gl.SliceLayout(0, o_layout)), 0)
+        to = gl.expand_dims(gl.convert_layout(part, gl.SliceLayout(1, o_layout)), 1) * D + column
+        inside = gl.expand_dims(gl.convert_layout(live, gl.SliceLayout(1, o_layout)), 1)
+        gl.store(partial_ptr + to, o, mask=inside)
     if SINKS:
-        head = kv_head * G + row % G
         sink = gl.load(sinks_ptr + head, mask=row < QUERIES * G, other=0.0).to(gl.float32) * _LOG2_E
         higher = gl.maximum(top * unit, sink)
         shrink = gl.exp2(top * unit - higher)
@@ -226,16 +227,17 @@ def _multiply(
     q_tile.store(o.to(dtype))
     _barrier()
     to = gl.expand_dims(io_token * out_stride + io_head * D, 1) + gl.expand_dims(d, 0)
-    gl.store(out_ptr + to, q_tile.load(io_layout), mask=gl.expand_dims(io_live, 1))
+    gl.store(out_ptr + to, q_tile.load(io_layout), mask=gl.expand_dims(io_live & (whole != 0), 1))
 
 
-@gluon.jit
-def _hopper_prefill_kernel(
+@gluon.jit(do_not_specialize=["S", "tiles", "T"])  # they change from step to step: one variant for all
+def hopper_prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
     unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
-    S, tiles,
+    S, tiles, T, partial_ptr, state_ptr,
     D: gl.constexpr, B: gl.constexpr, G: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
-    DECODE_LIMIT: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, SINKS: gl.constexpr,
+    DECODE_LIMIT: gl.constexpr, SPLITS: gl.constexpr, MIN_TILES: gl.constexpr,
+    WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
     QUERIES: gl.constexpr = ROWS // G
     dtype: gl.constexpr = q_ptr.dtype.element_ty
@@ -247,13 +249,19 @@ def _hopper_prefill_kernel(
     n = gl.load(query_start_ptr + sequence + 1) - query_start
     context = gl.load(context_ptr + sequence)
     i0 = (tile - (query_start // QUERIES + sequence)) * QUERIES
-    if (n > DECODE_LIMIT) & (i0 < n):
-        first = context * 0
-        if WINDOW:
-            first = gl.maximum(context - n + i0 - window + 1, 0)
-        begin = first // KEYS
-        # One tile at least, masked if need be: with fewer keys than queries the first of them see none, and get zeros.
-        end = gl.maximum(gl.cdiv(context - n + gl.minimum(i0 + QUERIES, n), KEYS), begin + 1)
+    first = context * 0
+    if WINDOW:
+        first = gl.maximum(context - n + i0 - window + 1, 0)
+    begin = first // KEYS
+    # One tile at least, masked if need be: with fewer keys than queries the first of them see none, and get zeros.
+    end = gl.maximum(gl.cdiv(context - n + gl.minimum(i0 + QUERIES, n), KEYS), begin + 1)
+    whole = 1
+    if SPLITS > 1:  # as `_key_tiles` of the plain form cuts them
+        per_part = gl.maximum(gl.cdiv(end - begin, SPLITS), MIN_TILES)
+        whole = (per_part >= end - begin).to(gl.int32)
+        begin += gl.program_id(2) * per_part
+        end = gl.minimum(begin + per_part, end)
+    if (n > DECODE_LIMIT) & (i0 < n) & (begin < end):
         k_base = k_cache_ptr + kv_head.to(gl.int64) * stride_h
         v_base = v_cache_ptr + kv_head.to(gl.int64) * stride_h
         table = tables_ptr + sequence.to(gl.int64) * table_stride
@@ -269,21 +277,21 @@ def _hopper_prefill_kernel(
             [
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
-                    begin, end, unit, softcap, window, q_tiles, k_tiles, v_tiles, full, empty,
-                    0, G, QUERIES, WINDOW, SOFTCAP, SINKS,
+                    begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
+                    full, empty, 0, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS,
                 )),
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
-                    begin, end, unit, softcap, window, q_tiles, k_tiles, v_tiles, full, empty,
-                    1, G, QUERIES, WINDOW, SOFTCAP, SINKS,
+                    begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
+                    full, empty, 1, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS,
                 )),
                 (_copy, (
-                    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles, full,
-                    empty, B,
+                    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles,
+                    full, empty, B,
                 )),
             ],
             [4, 4],
-            [_MULTIPLY_REGISTERS_T, _COPY_REGISTERS_T],
+            [_MULTIPLY_REGISTERS, _COPY_REGISTERS],
         )  # fmt: skip
         for stage in gl.static_range(STAGES):
             mbarrier.invalidate(full.index(stage))

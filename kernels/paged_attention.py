@@ -119,6 +119,9 @@ def _launch(step: Step, max_query_len: int, max_context_len: int, num_splits: in
         prefill_attention.launch(step, 0, max_context_len)
         return
     decode_limit = max(1, decode_attention.DECODE_ROWS // (H // K))
+    if max_query_len > decode_limit and prefill_attention.takes_all(step, max_context_len):
+        prefill_attention.launch(step, 0, max_context_len)
+        return
     decode_attention.launch(step, min(decode_limit, max_query_len), max_context_len, num_splits)
     if max_query_len > decode_limit:
         prefill_attention.launch(step, decode_limit, max_context_len)

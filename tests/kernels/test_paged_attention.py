@@ -3,7 +3,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import dispatch
+from kernels import dispatch, prefill_attention
 from kernels.paged_attention import paged_attention
 
 
@@ -223,3 +223,15 @@ def test_wrong_arguments_are_named():
     for name, value in bad.items():
         with pytest.raises(ValueError, match=name):
             paged_attention(**{**good, name: value}, scale=1.0)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 100])
+def test_few_queries_over_a_long_context_have_their_keys_cut(device, close, monkeypatch, window, sinks):
+    monkeypatch.setattr(prefill_attention, "_MIN_SPLIT_KEYS", 64)
+    dtype = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
+    batch = Batch([(20, 300), (40, 40), (1, 290), (33, 150)], 4, 2, 64, B=16, dtype=dtype, device=device)
+    options = {"scale": 0.3, "window": window, "sinks": torch.randn(4, device=device) if sinks else None}
+    out = batch.run(**options)
+    close(out, batch.truth(**options), loose=2)
+    assert torch.equal(out, batch.run(**options))
