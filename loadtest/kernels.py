@@ -22,6 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels import activation as activation_op
 from kernels import embedding as embedding_op
+from kernels import few_rows as few_rows_op
+from kernels import few_rows_attention as few_attention_op
 from kernels import gemv as gemv_op
 from kernels import kv_copy as kv_copy_op
 from kernels import logprobs as logprobs_op
@@ -305,7 +307,61 @@ def gemv() -> Iterator[Case]:
         )
 
 
-OPS = (rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv)
+def few_rows() -> Iterator[Case]:
+    """The products of a decode step of the 8B shape, each with what is fused into it; cuBLAS has the product alone."""
+    for T in (8, 32, 64):
+        yield from _few_rows(T)
+
+
+def _few_rows(T: int) -> Iterator[Case]:
+    E, inner, heads, D = 4096, 14336, 32 + 2 * 8, 128
+    x, wide, residual, norm = _randn(T, E), _randn(T, inner), _randn(T, E), few_rows_op.RmsNormWeights(_randn(E), 1e-5)
+    cache, rows, angles = _randn(2, T, 16, 8, D), torch.arange(T, device=CUDA), torch.randn(4096, D // 2, device=CUDA)
+    turn = few_rows_op.Rotation(angles, angles, rows, cache[0], cache[1], rows * 16)
+    arrived = torch.zeros(heads * D, dtype=torch.int32, device=CUDA)
+    begun = few_rows_op.linear_add(x, _randn(E, E), residual, arrived, norm)
+    products: tuple[tuple[str, int, Tensor, Callable[[Tensor], object]], ...] = (
+        ("qkv", heads * D, x, lambda w: few_rows_op.norm_qkv(x, norm, w, D, turn, arrived)),
+        ("o", E, x, lambda w: few_rows_op.linear_add(x, w, residual, arrived, norm)),
+        ("gate and up", 2 * inner, x, lambda w: few_rows_op.norm_gate(x, norm, w, few_rows_op.SILU, begun)),
+        ("down", E, wide, lambda w: few_rows_op.linear_add(wide, w, residual, arrived)),
+    )
+    for name, F, given, run in products:
+        weights = [_randn(F, given.shape[1]) for _ in range(max(2, 160_000_000 // (F * given.shape[1])))]
+        yield Case(
+            f"{T} x {given.shape[1]} -> {F}, {name}",
+            [partial(run, w) for w in weights],
+            bytes=weights[0].nbytes,
+            rival="cuBLAS",
+            rival_runs=[partial(functional.linear, given, w) for w in weights],
+        )
+
+
+def few_rows_attention() -> Iterator[Case]:
+    """Attention of a decode step with few rows; beside it `paged_attention`."""
+    K, D, B = 8, 128, 16
+    for T, context in ((1, 512), (8, 512), (32, 256), (64, 256), (64, 4096)):
+        runs: list[Run] = []
+        rivals: list[Run] = []
+        starts = torch.arange(T + 1, device=CUDA, dtype=torch.int32)
+        lens = torch.full((T,), context, device=CUDA, dtype=torch.int32)
+        arrived = torch.zeros(T * K, device=CUDA, dtype=torch.int32)
+        for _ in range(1 if T * context > 1 << 16 else 4):
+            qkv, cache = _randn(T, 48 * D), _randn(2, T * context // B, B, K, D)
+            tables = torch.randperm(T * context // B, device=CUDA).int().view(T, -1)
+            args = (cache[0], cache[1], tables)
+            runs.append(partial(few_attention_op.few_rows_attention, qkv, *args, lens, D**-0.5, arrived))
+            q = qkv.view(T, 48, D)[:, :32]
+            paged = partial(attention_op.paged_attention, q, *args, starts, lens, scale=D**-0.5)
+            rivals.append(partial(paged, max_query_len=1, max_context_len=context))
+        moved = 4 * T * context * K * D
+        yield Case(f"{T} x {context}", runs, bytes=moved, rival="paged_attention", rival_runs=rivals)
+
+
+OPS = (
+    rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, few_rows,
+    few_rows_attention,
+)  # fmt: skip
 
 
 def main(names: Sequence[str]) -> int:
