@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizer_svc.call_ids import with_short_ids
+from tokenizer_svc.call_ids import with_numbered_ids, with_short_ids
 from tokenizer_svc.conversation import Change, as_dicts
 from tokenizer_svc.marking import Marks, map_strings
 from tokenizer_svc.template import ChatTemplate
@@ -24,7 +24,9 @@ class ChatRenderer:
         self._template = ChatTemplate(card.chat_template, timeout_s=timeout_s) if card.chat_template else None
         self._tokens = {"bos_token": card.bos_token or "", "eos_token": card.eos_token or ""}
         self._knows_tools = knows_tools(card.chat_template)
-        self._wants_short_ids = tool_style(card.chat_template) == "mistral"
+        style = tool_style(card.chat_template)
+        self._with_ids = {"mistral": with_short_ids, "kimi_k2": with_numbered_ids}.get(style, _as_they_are)
+        self._adds_arguments = style in ("deepseek_v3", "deepseek_v31")  # to a text, so they must be one
         self._knows_developer = "developer" in (card.chat_template or "")
 
     @property
@@ -36,10 +38,7 @@ class ChatRenderer:
         """Return the prompt text. `told` are the desk's own template variables. Raises TemplateError."""
         if self._template is None:
             raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
-        if not self._knows_tools:
-            messages = spell_out(messages, request.tools)
-        elif self._wants_short_ids:
-            messages = with_short_ids(messages)
+        messages = self._with_ids(messages) if self._knows_tools else spell_out(messages, request.tools)
         plain = self._rendered(messages, request, told, _same, _same)
         marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
         resolved = self._marks.resolve_around(marked, plain)
@@ -60,10 +59,20 @@ class ChatRenderer:
         # A caller's variables steer the template: it compares them, so they are masked, never marked at the ends.
         kwargs = map_strings(request.template_kwargs, _same if change is _same else self._marks.inside, key)
         variables = kwargs | told | self._tokens
-        variables["messages"] = as_dicts(messages, knows_developer=self._knows_developer, change=change, change_key=key)
+        variables["messages"] = as_dicts(
+            messages,
+            knows_developer=self._knows_developer,
+            arguments_as_text=self._adds_arguments,
+            change=change,
+            change_key=key,
+        )
         variables["tools"] = map_strings(list(request.tools), change, key) or None
         variables.setdefault("add_generation_prompt", True)
         return self._template.render(variables)
+
+
+def _as_they_are(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    return messages
 
 
 def _same(text: str) -> str:

@@ -47,34 +47,41 @@ def as_dicts(
     messages: Sequence[ChatMessage],
     *,
     knows_developer: bool,
+    arguments_as_text: bool = False,
     change: Change,
     change_key: Change,
 ) -> list[dict[str, Any]]:
     """Return the messages for the template; `change` is applied to every string a caller wrote."""
-    return [_as_dict(message, knows_developer, change, change_key) for message in messages]
+    told = []
+    for message in messages:
+        entry = _as_dict(message, knows_developer, change)
+        if message.tool_calls:
+            entry["tool_calls"] = [
+                _tool_call(call, arguments_as_text, change, change_key) for call in message.tool_calls
+            ]
+        told.append(entry)
+    return told
 
 
-def _as_dict(message: ChatMessage, knows_developer: bool, change: Change, change_key: Change) -> dict[str, Any]:
+def _as_dict(message: ChatMessage, knows_developer: bool, change: Change) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not knows_developer else message.role
     entry: dict[str, Any] = {"role": role, "content": change(message.content)}
     if message.name is not None:
         entry["name"] = change(message.name)
     if message.reasoning:
         entry["reasoning_content"] = entry["thinking"] = change(message.reasoning)
-    if message.tool_calls:
-        entry["tool_calls"] = [_tool_call(call, change, change_key) for call in message.tool_calls]
     if message.tool_call_id is not None:
         entry["tool_call_id"] = _id(message.tool_call_id, change)
     return entry
 
 
-def _tool_call(call: ToolCall, change: Change, change_key: Change) -> dict[str, Any]:
-    """Templates expect arguments as an object; text that is no JSON object stays text."""
+def _tool_call(call: ToolCall, as_text: bool, change: Change, change_key: Change) -> dict[str, Any]:
+    """Most templates expect arguments as an object; text that is no JSON object stays text."""
     try:
         arguments = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, ValueError, RecursionError):
         arguments = None
-    if not isinstance(arguments, dict):
+    if as_text or not isinstance(arguments, dict):
         arguments = call.arguments
     function = {"name": change(call.name), "arguments": map_strings(arguments, change, change_key)}
     return {"id": _id(call.id, change), "type": "function", "function": function}

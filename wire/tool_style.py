@@ -10,14 +10,22 @@ def knows_tools(template: str | None) -> bool:
     return "tools" in (template or "")
 
 
+# A style and what its templates hold, the telling ones first: some hold the tags of others as well.
+_TELLING: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
+    ("glm45", ("<arg_key>",)),
+    ("qwen3_coder", ("<function=", "<parameter=")),
+    ("hermes", ("<tool_call>",)),
+    ("llama3", ("<|python_tag|>",)),
+    ("llama3", ("<|start_header_id|>",)),
+)
+
+
 def tool_style(template: str | None) -> str:
-    """Return the style: hermes, llama3, mistral or json."""
+    """Return the style, by the name that its parser has."""
     if template is None or not knows_tools(template):
         return SCAFFOLD
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<tool_call>" in template:
-        return "hermes"
-    if "<|python_tag|>" in template or "<|start_header_id|>" in template:
-        return "llama3"
-    return "json"
+    return next((style for style, parts in _TELLING if all(part in template for part in parts)), "json")

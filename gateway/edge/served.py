@@ -24,7 +24,8 @@ class ServedModel(msgspec.Struct, frozen=True):
         """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own."""
         if not request.tools:
             return None
-        known = frozenset(tool["function"]["name"] for tool in request.tools)
+        functions = [tool["function"] for tool in request.tools]
+        known = {function["name"]: function.get("parameters") for function in functions}
         parser = STYLES[self.card.tool_style](known)
         return CallSplitter(parser, safety, name=name, one_call=not request.parallel_tool_calls)
 
@@ -77,5 +78,5 @@ def _vocabulary(card: ModelCard) -> Vocabulary | None:
 def _load(settings: EdgeSettings, card: ModelCard) -> ServedModel:
     vocabulary = Vocabulary.load(card.path)
     style = settings.tool_style(card.name) or card.tool_style
-    tags = {tag: vocabulary.special[tag] for tag in STYLES[style](frozenset()).tags if tag in vocabulary.special}
+    tags = {tag: vocabulary.special[tag] for tag in STYLES[style]({}).tags if tag in vocabulary.special}
     return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)

@@ -35,6 +35,25 @@ MISTRAL = (
     "{{ message.tool_call_id }}{% else %}{{ message.content }}{% endif %}{% endfor %}{{ tools | length }}"
 )
 
+KIMI = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}"
+    "{% for call in message.tool_calls or [] %}"
+    "<|tool_calls_section_begin|>|{{ call.id }}|{{ call.function.arguments | tojson }}|{% endfor %}"
+    "{% if message.role == 'tool' %}{{ message.tool_call_id }}={{ message.content }}{% endif %}{% endfor %}"
+)
+DEEPSEEK = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}"
+    "{% for call in message.tool_calls or [] %}"
+    "{{ '<｜tool▁calls▁begin｜>' + 'function<｜tool▁sep｜>' + call.function.name + '\n```json\n'"
+    " + call.function.arguments + '\n```<｜tool▁call▁end｜>' }}{% endfor %}{% endfor %}"
+)
+
+
+def rendered(path: Path, talk: tuple[ChatMessage, ...]) -> str:
+    """Return the text of a prompt."""
+    prompt = builder(path).build(Request(model="m", messages=talk))
+    return Vocabulary.load(path).decode_bytes(unpack_ids(prompt.token_ids)).decode()
+
 
 def test_a_template_without_tools_gets_calls_and_results_as_text() -> None:
     messages = spell_out(TALK, [TOOL])
@@ -82,9 +101,37 @@ def test_ids_of_other_servers_are_made_to_fit_mistrals_templates(tmp_path: Path)
         ("{% if tools %}<tools>{% endif %}<tool_call>", "hermes"),
         ("{% if tools %}<|start_header_id|>system<|end_header_id|>{% endif %}<|python_tag|>", "llama3"),
         ("{% if tools %}<|tool|>{{ tools | tojson }}<|/tool|>{% endif %}", "json"),
+        ("{% if tools %}<tools>{% endif %}<tool_call>\n<function={{ n }}>\n<parameter={{ k }}>", "qwen3_coder"),
+        ("{% if tools %}<tools>{% endif %}<tool_call>{{ n }}\n<arg_key>{{ k }}</arg_key>", "glm45"),
+        (KIMI, "kimi_k2"),
+        (DEEPSEEK, "deepseek_v3"),
+        (DEEPSEEK.replace("```json", "").replace("```", ""), "deepseek_v31"),
     ],
 )
 def test_the_template_tells_how_a_model_writes_calls(template: str | None, style: str, tmp_path: Path) -> None:
     assert tool_style(template) == style
     if template is not None:
         assert ModelCard.load(write_chatml(tmp_path / "m", template=template)).tool_style == style
+
+
+def test_kimis_calls_are_numbered_through_the_conversation_and_results_follow(tmp_path: Path) -> None:
+    call = ToolCall(id="call_a", name="weather", arguments='{"city": "Oslo"}')
+    again = ToolCall(id="call_b", name="clock", arguments="{}")
+    talk = (
+        ChatMessage(role="user", content="hi"),
+        ChatMessage(role="assistant", tool_calls=(call,)),
+        ChatMessage(role="tool", content="5", tool_call_id="call_a"),
+        ChatMessage(role="assistant", tool_calls=(again,)),
+        ChatMessage(role="tool", content="9", tool_call_id="call_b"),
+    )
+    text = rendered(write_chatml(tmp_path / "m", template=KIMI), talk)
+    begin = "<|tool_calls_section_begin|>"
+    first = f'{begin}|functions.weather:0|{{"city": "Oslo"}}|functions.weather:0=5'
+    assert f"{first}{begin}|functions.clock:1|{{}}|functions.clock:1=9" in text
+
+
+def test_deepseeks_templates_get_arguments_as_the_text_they_add(tmp_path: Path) -> None:
+    call = ToolCall(id="call_a", name="weather", arguments='{"city":  "Oslo"}')
+    talk = (ChatMessage(role="user", content="hi"), ChatMessage(role="assistant", tool_calls=(call,)))
+    text = rendered(write_chatml(tmp_path / "m", template=DEEPSEEK), talk)
+    assert 'function<｜tool▁sep｜>weather\n```json\n{"city":  "Oslo"}\n```<｜tool▁call▁end｜>' in text

@@ -11,13 +11,18 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.edge.schema.lark import MAX_CALLS, any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
+from gateway.edge.schema.tool_grammar_elements import glm45, qwen3_coder
+from gateway.edge.schema.tool_grammar_tags import deepseek_v3, deepseek_v31, kimi_k2
 from wire.messages import Grammar
 from wire.model_card import ModelCard
 
-MAX_CALLS = 32
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
+
+
+_ELEMENTS = frozenset({"qwen3_coder", "glm45"})  # what arguments are is told by their own rules
 
 
 class Forced(enum.Enum):
@@ -25,6 +30,9 @@ class Forced(enum.Enum):
 
     ALWAYS = "always"
     ONCE_BEGUN = "once begun"
+
+
+_Rules = Callable[[Sequence[dict[str, Any]], ModelCard, Forced, bool], list[str] | None]
 
 
 def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, *, many: bool) -> Grammar | None:
@@ -35,7 +43,10 @@ def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: F
     rules = _STYLES[card.tool_style](functions, card, forced, many)
     if rules is None:
         return None
-    arguments = [f"args_{at}: %json {_schema(function)}" for at, function in enumerate(functions)]
+    has_elements = card.tool_style in _ELEMENTS
+    arguments = (
+        [] if has_elements else [f"args_{at}: %json {_schema(function)}" for at, function in enumerate(functions)]
+    )
     source = "\n".join(["%llguidance {}", *rules, *arguments]) + "\n"
     return Grammar(kind="lark", source=source, lenient=not any(strict))
 
@@ -59,29 +70,21 @@ def _schema(function: dict[str, Any]) -> str:
     return json.dumps({**without_prose(schema), "x-guidance": {**_WRITTEN, **lenient}})
 
 
-def _quote(text: str) -> str:
-    return json.dumps(text)
-
-
 def _calls(functions: Sequence[dict[str, Any]], key: str) -> list[str]:
     """Return the rule `call`: the object of any of the functions."""
-    heads = [_quote(f'{{"name": {json.dumps(function["name"])}, "{key}": ') for function in functions]
+    heads = [quote(f'{{"name": {json.dumps(function["name"])}, "{key}": ') for function in functions]
     options = [f'{head} args_{at} "}}"' for at, head in enumerate(heads)]
     return ["call: " + " | ".join(f"call_{at}" for at in range(len(options)))] + [
         f"call_{at}: {option}" for at, option in enumerate(options)
     ]
 
 
-def _more(separator: str, item: str, many: bool) -> str:
-    return f"{item} ({_quote(separator)} {item}){{0,{MAX_CALLS - 1}}}" if many else item
-
-
 def _hermes(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str]:
     calls = _calls(functions, "arguments")
-    begin, end = _tag("<tool_call>", card), _tag("</tool_call>", card)
+    begin, end = tag_of("<tool_call>", card), tag_of("</tool_call>", card)
     block = f'block: {{}} "\\n" call "\\n" {end}'
     if forced is Forced.ALWAYS:
-        return [f"start: {_more(chr(10), 'block', many)}", block.format(begin), *calls]
+        return [f"start: {repeated(chr(10), 'block', many)}", block.format(begin), *calls]
     repeat = f"{{0,{MAX_CALLS}}}" if many else "?"
     rules = [f"start: block{repeat} TEXT", r"TEXT: /(.|\n)*/", *calls]
     if "<tool_call>" in card.tool_tags:  # a control token is no part of any text
@@ -98,35 +101,39 @@ def _llama3(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced
 def _mistral(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
     if forced is Forced.ONCE_BEGUN:
         return None
-    tag = _tag("[TOOL_CALLS]", card)
+    tag = tag_of("[TOOL_CALLS]", card)
     if "[ARGS]" in card.tool_tags:
-        heads = [f"{_quote(function['name'])} {_tag('[ARGS]', card)}" for function in functions]
+        heads = [f"{quote(function['name'])} {tag_of('[ARGS]', card)}" for function in functions]
         calls = [f"call_{at}: {tag} {head} args_{at}" for at, head in enumerate(heads)]
-        return [f"start: call{{1,{MAX_CALLS if many else 1}}}", _any(len(calls)), *calls]
-    return [f'start: {tag} "[" {_more(", ", "call", many)} "]"', *_calls(functions, "arguments")]
+        return [f"start: call{{1,{MAX_CALLS if many else 1}}}", any_of(len(calls)), *calls]
+    return [f'start: {tag} "[" {repeated(", ", "call", many)} "]"', *_calls(functions, "arguments")]
 
 
 def _plain(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
     del card
     if forced is Forced.ONCE_BEGUN:
         return None
-    listed = f' | "[" {_more(", ", "call", True)} "]"' if many else ""
+    listed = f' | "[" {repeated(", ", "call", True)} "]"' if many else ""
     return [f"start: call{listed}", *_calls(functions, "arguments")]
 
 
-def _any(count: int) -> str:
-    return "call: " + " | ".join(f"call_{at}" for at in range(count))
+def _only_forced(rules: Callable[[Sequence[dict[str, Any]], ModelCard, bool], list[str]]) -> _Rules:
+    """Make a style of rules for calls that must come; under `auto` it has none."""
+
+    def style(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
+        return rules(functions, card, many) if forced is Forced.ALWAYS else None
+
+    return style
 
 
-def _tag(text: str, card: ModelCard) -> str:
-    """Write a tag: by its number if it is a control token, which has no bytes."""
-    token_id = card.tool_tags.get(text)
-    return _quote(text) if token_id is None else f"<[{token_id}]>"
-
-
-_STYLES: dict[str, Callable[[Sequence[dict[str, Any]], ModelCard, Forced, bool], list[str] | None]] = {
+_STYLES: dict[str, _Rules] = {
     "hermes": _hermes,
     "llama3": _llama3,
     "mistral": _mistral,
     "json": _plain,
+    "qwen3_coder": _only_forced(qwen3_coder),
+    "glm45": _only_forced(glm45),
+    "deepseek_v3": _only_forced(deepseek_v3),
+    "deepseek_v31": _only_forced(deepseek_v31),
+    "kimi_k2": _only_forced(kimi_k2),
 }

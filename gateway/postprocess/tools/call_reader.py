@@ -69,6 +69,9 @@ class CallReader:
             at = self._state(text, at, end)
         return at
 
+    def close(self) -> None:
+        """Take the call's closing tag: an object ends by its own brace."""
+
     def break_off(self) -> None:
         """Pass on what is held when the text ends inside the call."""
         if self._state == self._scalar and self._word != "null":

@@ -7,12 +7,14 @@ be no call is answer text, without the tags.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from hashlib import blake2b
 from typing import ClassVar, Protocol
 
 from gateway.postprocess.tools.call_reader import CallReader
+from gateway.postprocess.tools.element_reader import ElementReader
 from gateway.postprocess.tools.events import CallEnd, Event, Hidden, Text
+from gateway.postprocess.tools.overlap import overlap
 
 _SEPARATORS = frozenset(" \t\r\n[],;}`")
 
@@ -46,13 +48,13 @@ class JsonToolParser:
     inner: ClassVar[tuple[str, ...]] = ()
     leads: ClassVar[tuple[str, ...] | None] = None
 
-    def __init__(self, known: frozenset[str] = frozenset()) -> None:
+    def __init__(self, known: Container[str] = ()) -> None:
         self._known = known
         self._buffer = ""
         self._at = 0  # of the buffer, read by a call reader that is not sure yet
         self._events: list[Event] = []
         self._state: Callable[[bool], bool] = self._answer
-        self._reader = CallReader()
+        self._reader: CallReader | ElementReader = CallReader()
         self._bare = False
         self._is_beginning = True
         self._has_spoken = False
@@ -139,7 +141,7 @@ class JsonToolParser:
 
     def _open_tag_at(self) -> int:
         """Return where a tag may have begun that is not whole yet."""
-        return len(self._buffer) - _overlap(self._buffer, self.opens + self.closes)
+        return len(self._buffer) - overlap(self._buffer, self.opens + self.closes)
 
     # --- between tags ---
 
@@ -164,7 +166,7 @@ class JsonToolParser:
         self._trims, self._state = True, self._answer
         return True
 
-    def _begin(self, at: int, *, bare: bool, reader: CallReader | None = None) -> None:
+    def _begin(self, at: int, *, bare: bool, reader: CallReader | ElementReader | None = None) -> None:
         """Read a call from buffer[at:]."""
         self._bare = bare
         self._reader = reader or CallReader(self._known if bare else None)
@@ -182,6 +184,8 @@ class JsonToolParser:
                 self._at = reader.feed(self._buffer, self._at, end + 1)
             closes = goes_on is False
             final = final or bool(goes_on)
+        if closes:
+            reader.close()
         self._take()
         if closes or reader.done or reader.rejected:
             self._end_call()
@@ -193,15 +197,16 @@ class JsonToolParser:
         found = [at for tag in self.closes if (at := self._buffer.find(tag, self._at)) >= 0]
         if found:
             return min(found), True
-        return len(self._buffer) - (0 if final else _overlap(self._buffer, self.closes)), False
+        return len(self._buffer) - (0 if final else overlap(self._buffer, self.closes)), False
 
     def _goes_on(self, at: int, final: bool) -> bool | None:
         """Tell whether a closing tag inside a string is part of it: text follows that begins no call. None: open."""
         tag = next(tag for tag in self.closes if self._buffer.startswith(tag, at))
         rest = self._buffer[at + len(tag) :].lstrip()
-        if rest and not any(rest.startswith(tag) or tag.startswith(rest) for tag in self.opens):
+        next_tags = self.opens + self.closes[1:]  # the first one ends a call, those behind it end all calls
+        if rest and not any(rest.startswith(tag) or tag.startswith(rest) for tag in next_tags):
             return True
-        return False if final or any(rest.startswith(tag) for tag in self.opens) else None
+        return False if final or any(rest.startswith(tag) for tag in next_tags) else None
 
     def _take(self) -> None:
         """Pass on what the reader is sure of."""
@@ -236,11 +241,3 @@ class JsonToolParser:
 
 def _after_space(text: str, at: int) -> int:
     return len(text) - len(text[at:].lstrip())
-
-
-def _overlap(text: str, tags: tuple[str, ...]) -> int:
-    """Return the length of the longest end of `text` that begins a tag without being one."""
-    for length in range(min(max(map(len, tags), default=1) - 1, len(text)), 0, -1):
-        if any(tag.startswith(text[-length:]) and len(tag) > length for tag in tags):
-            return length
-    return 0

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from gateway.postprocess.tools.deepseek import DeepSeekParser
+from gateway.postprocess.tools.glm45 import Glm45Parser
 from gateway.postprocess.tools.hermes import HermesParser
+from gateway.postprocess.tools.kimi_k2 import KimiK2Parser
 from gateway.postprocess.tools.llama3 import Llama3Parser
 from gateway.postprocess.tools.mistral import MistralParser
 from gateway.postprocess.tools.parser import ToolParser
 from gateway.postprocess.tools.plain_json import PlainJsonParser
+from gateway.postprocess.tools.qwen3_coder import Qwen3CoderParser
 
-STYLES: dict[str, Callable[[frozenset[str]], ToolParser]] = {
+# A parser is made of the functions' schemas of arguments, by name.
+STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
     "hermes": HermesParser,
     "llama3": Llama3Parser,
     "mistral": MistralParser,
     "json": PlainJsonParser,
+    "qwen3_coder": Qwen3CoderParser,
+    "glm45": Glm45Parser,
+    "deepseek_v3": DeepSeekParser,
+    "deepseek_v31": DeepSeekParser,
+    "kimi_k2": KimiK2Parser,
 }

@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from gateway.edge.schema.tools import ToolPlan, plan_tools
 from gateway.postprocess.tools.events import Arguments, CallBegin
 from gateway.postprocess.tools.styles import STYLES
+from wire.errors import InvalidRequestError
 from wire.messages import Grammar, SamplingParams
 from wire.model_card import ModelCard
 
@@ -31,11 +32,38 @@ ONE = {
     "llama3": '{"name": "weather", "parameters": {"city": "Oslo"}}',
     "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]',
     "json": '{"name": "weather", "arguments": {"city": "Oslo"}}',
+    "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
+    '```json\n{"city": "Oslo"}\n```'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v31": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
 }
+ARGUMENTS = {
+    "qwen3_coder": "<parameter=city>\nOslo\n</parameter>\n",
+    "glm45": "<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n",
+}
+
+
+def no_arguments(style: str) -> str:
+    """Return how a style writes a call of `weather` without arguments."""
+    if style in ARGUMENTS:
+        return ONE[style].replace(ARGUMENTS[style], "")
+    return ONE[style].replace('{"city": "Oslo"}', "{}")
+
+
 TWO = {
     "hermes": ONE["hermes"] + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
     "mistral": ONE["mistral"][:-1] + ', {"name": "clock", "arguments": {}}]',
     "json": f'[{ONE["json"]}, {{"name": "clock", "arguments": {{}}}}]',
+    **{style: f"{ONE[style]}\n{no_arguments(style).replace('weather', 'clock')}" for style in ARGUMENTS},
+    "kimi_k2": ONE["kimi_k2"].replace(
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
 }
 
 
@@ -77,15 +105,15 @@ def allows(grammar: Grammar | None, text: str) -> bool:
 def test_required_lets_only_calls_through_and_the_parser_reads_them(style: str) -> None:
     grammar = plan(style).grammar
     assert allows(grammar, ONE[style])
-    parser = STYLES[style](frozenset({"weather", "clock"}))
+    parser = STYLES[style]({"weather": CITY, "clock": None})
     events = parser.feed(ONE[style]) + parser.close()
     assert [event.name for event in events if isinstance(event, CallBegin)] == ["weather"]
-    assert [event.text for event in events if isinstance(event, Arguments)] == ['{"city": "Oslo"}']
+    assert "".join(event.text for event in events if isinstance(event, Arguments)) == '{"city": "Oslo"}'
     for wrong in (
         "hello",
         "",
         ONE[style].replace("weather", "other"),
-        ONE[style].replace('"Oslo"', "5"),
+        ONE[style].replace('"Oslo"', "5") if style not in ARGUMENTS else no_arguments(style),
         ONE[style][:-1],
     ):
         assert not allows(grammar, wrong)
@@ -103,7 +131,7 @@ def test_a_named_function_is_the_only_one_that_passes_and_all_tools_are_shown(st
     named = plan(style, {"type": "function", "function": {"name": "clock"}})
     assert len(named.tools) == 2
     assert not allows(named.grammar, ONE[style])
-    assert allows(named.grammar, ONE[style].replace("weather", "clock").replace('{"city": "Oslo"}', "{}"))
+    assert allows(named.grammar, no_arguments(style).replace("weather", "clock"))
     assert plan(style, {"type": "function", "name": "clock"}) == named
     assert not named.parallel, "it is called once"
 
@@ -143,4 +171,65 @@ def test_any_schema_with_names_that_need_quoting_makes_a_valid_grammar() -> None
     for style in STYLES:
         made = plan(style, "required", tools).grammar
         text = ONE[style].replace("weather", "f-1_x").replace('{"city": "Oslo"}', '{"q\\"\\\\\\n{": null}')
+        if style in ARGUMENTS:
+            text = text.replace("city", 'q"\\\n{').replace("Oslo", "null")
         assert allows(made, text)
+
+
+def written(style: str, **values: str) -> str:
+    """Return a call of `f` with these arguments as elements."""
+    element = ARGUMENTS[style]
+    inner = "".join(element.replace("city", key).replace("Oslo", value) for key, value in values.items())
+    return ONE[style].replace("weather", "f").replace(element, inner)
+
+
+@pytest.mark.parametrize("style", ARGUMENTS)
+def test_elements_are_held_to_the_schema_of_each_value(style: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "kind": {"$ref": "#/$defs/kind"},
+            "count": {"type": "integer", "minimum": 1, "maximum": 9},
+            "place": {"$ref": "#/$defs/place"},
+        },
+        "required": ["text", "count"],
+        "$defs": {
+            "kind": {"enum": ["a", 1, None]},
+            "place": {"type": "object", "properties": {"x": {"type": "number"}}},
+        },
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    grammar = plan(style, "required", tools).grammar
+    right = [
+        {"text": "any\n<text> </x>", "count": "3"},
+        {"text": "", "kind": "null", "count": "9", "place": '{"x": 1.5}'},
+        {"text": "t", "kind": "a", "count": "1"},
+    ]
+    wrong = [{}, {"text": "t"}, {"count": "1"}, {"text": "t", "count": "10"}, {"text": "t", "count": "x"}]
+    wrong += [{"text": "t", "kind": "b", "count": "1"}, {"text": "t", "count": "1", "place": '{"x": "1"}'}]
+    for values in right:
+        assert allows(grammar, written(style, **values)), values
+    for values in wrong:
+        assert not allows(grammar, written(style, **values)), values
+    free = plan(style, "required", [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])
+    assert allows(free.grammar, written(style, anything="goes", more="1"))
+
+
+@pytest.mark.parametrize("style", ARGUMENTS)
+def test_a_strict_function_whose_texts_cannot_be_enforced_is_refused(style: str) -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "string", "pattern": "[0-9]+"}}, "required": ["id"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert plan(style, "required", [tool]).grammar is not None
+    tool["function"]["strict"] = True  # type: ignore[index]
+    with pytest.raises(InvalidRequestError, match="pattern of 'id' cannot be enforced"):
+        plan(style, "required", [tool])
+
+
+@pytest.mark.parametrize("style", ("qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "kimi_k2"))
+def test_tags_that_are_control_tokens_stand_by_their_number_in_every_style(style: str) -> None:
+    tags = {tag: 5 + at for at, tag in enumerate(STYLES[style]({}).tags) if not tag.startswith("<function")}
+    made = plan_tools([WEATHER, CLOCK], "required", None, card(style, **tags)).grammar
+    assert made is not None
+    assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
+    assert not [tag for tag in tags if f'"{tag}' in made.source]

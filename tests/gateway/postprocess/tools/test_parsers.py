@@ -4,165 +4,33 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import NamedTuple
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Event, Hidden, Text
+from gateway.postprocess.tools.element_reader import as_json
+from gateway.postprocess.tools.events import Arguments
 from gateway.postprocess.tools.parser import ToolParser
 from gateway.postprocess.tools.styles import STYLES
-
-KNOWN = frozenset({"weather", "f"})
-
-
-class Found(NamedTuple):
-    text: str
-    calls: list[tuple[str, str, bool]]
-
-
-def collect(events: list[Event]) -> Found:
-    text = ""
-    calls: list[tuple[str, str, bool]] = []
-    for event in events:
-        if isinstance(event, Text):
-            text += event.text
-        elif isinstance(event, CallBegin):
-            calls.append((event.name, "", False))
-        elif isinstance(event, Arguments):
-            calls[-1] = (calls[-1][0], calls[-1][1] + event.text, False)
-        elif isinstance(event, CallEnd):
-            calls[-1] = (*calls[-1][:2], event.complete)
-    return Found(text, calls)
-
-
-def parse(style: str, *pieces: str) -> Found:
-    parser = STYLES[style](KNOWN)
-    events = [event for piece in pieces for event in parser.feed(piece)] + parser.close()
-    num_chars = sum(len(e.text) if isinstance(e, Text) else e.num_chars for e in events if isinstance(e, Text | Hidden))
-    assert num_chars == sum(map(len, pieces)), "every character is text or hidden"
-    return collect(events)
-
-
-def one(arguments: str, text: str = "", *, name: str = "weather", complete: bool = True) -> Found:
-    return Found(text, [(name, arguments, complete)])
-
-
-NESTED = '{"q": "a \\"}{\\" b\\\\", "deep": {"list": [1, {"x": "]"}], "u": "\\u00e9\\ud83d\\ude00"}}'
-
-CASES: list[tuple[str, str, Found]] = [
-    (
-        "hermes",
-        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
-        one('{"city": "Oslo"}'),
-    ),
-    (
-        "hermes",
-        f'I look.\n<tool_call>{{"name": "f", "arguments": {NESTED}}}</tool_call>\n',
-        one(NESTED, "I look.", name="f"),
-    ),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n'
-        '<tool_call>{"name": "weather", "arguments": {"a": 1}}</tool_call>',
-        Found("", [("f", "{}", True), ("weather", '{"a": 1}', True)]),
-    ),
-    (
-        "hermes",
-        '<tool_call>[{"name": "f", "arguments": {}}, {"name": "weather", "arguments": {"a": 1}}]</tool_call> Done.',
-        Found("Done.", [("f", "{}", True), ("weather", '{"a": 1}', True)]),
-    ),
-    ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', one('{"a": 1}', name="f")),
-    ("hermes", '<tool_call>{"name": "f"}</tool_call>', one("{}", name="f")),
-    ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', one("{}", name="f")),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\u00e9\\"}"}</tool_call>',
-        one('{"a": "é"}', name="f"),
-    ),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": "\\ud83d\\ude00 \\ud83d"}</tool_call>',
-        one("😀 \ufffd", name="f"),
-    ),
-    (
-        "hermes",
-        '<tool_call>{"function": {"name": "f", "arguments": {"a": 1}}, "id": "x"}</tool_call>',
-        one('{"a": 1}', name="f"),
-    ),
-    ("hermes", '<tool_call>{"name": "unknown", "arguments": {"a": 1}}</tool_call>', one('{"a": 1}', name="unknown")),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call> in a string"}}</tool_call>',
-        one('{"a": "</tool_call> in a string"}', name="f"),
-    ),
-    (
-        "hermes",
-        'One. <tool_call>{"name": "f"}</tool_call>\n <tool_call>{"name": "f"}</tool_call> Two.\n',
-        Found("One. Two.\n", [("f", "{}", True), ("f", "{}", True)]),
-    ),
-    # broken: what came of the arguments, no markup, no crash
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', one('{"a": 1', name="f", complete=False)),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>', one('{"a": 1', name="f", complete=False)),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": {"a": "x</tool_call>\n',
-        one('{"a": "x', name="f", complete=False),
-    ),
-    (
-        "hermes",
-        '<tool_call>{"name": "f", "arguments": {"a": "x</tool_call><tool_call>{"name": "weather"}</tool_call>',
-        Found("", [("f", '{"a": "x', False), ("weather", "{}", True)]),
-    ),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {}}}\n</tool_call>', one("{}", name="f")),
-    ("hermes", "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>", Found("{'name': 'f', 'arguments': {}}", [])),
-    ("hermes", "<tool_call>no call</tool_call> at all", Found("no call at all", [])),
-    ("hermes", "<tool_call>", Found("", [])),
-    ("hermes", '<tool_call>{"na', Found('{"na', [])),
-    ("hermes", "a < b <tool_cal and <tool", Found("a < b <tool_cal and <tool", [])),
-    ("hermes", "  text  \n", Found("  text  \n", [])),
-    ("hermes", '{"name": "f", "arguments": {}}', Found('{"name": "f", "arguments": {}}', [])),
-    ("llama3", '{"name": "weather", "parameters": {"city": "Oslo"}}', one('{"city": "Oslo"}')),
-    ("llama3", '\n{"type": "function", "name": "f", "parameters": {}}', one("{}", name="f")),
-    ("llama3", '<|python_tag|>{"name": "other", "parameters": {"a": 1}}', one('{"a": 1}', name="other")),
-    ("llama3", 'Let me. <|python_tag|>{"name": "f", "parameters": {"a": 1}}', one('{"a": 1}', "Let me.", name="f")),
-    (
-        "llama3",
-        '{"name": "f", "parameters": {}}; {"name": "weather", "parameters": {"a": 1}}',
-        Found("", [("f", "{}", True), ("weather", '{"a": 1}', True)]),
-    ),
-    ("llama3", '{"name": "Ann", "age": 3}', Found('{"name": "Ann", "age": 3}', [])),
-    ("llama3", '{"age": 3, "name": "f"}', Found('{"age": 3, "name": "f"}', [])),
-    ("llama3", "[1, 2]", Found("[1, 2]", [])),
-    ("llama3", 'Like {"name": "f", "parameters": {}}', Found('Like {"name": "f", "parameters": {}}', [])),
-    ("llama3", "<|python_tag|>print(1)", Found("print(1)", [])),
-    ("llama3", '{"name": "f", "parameters": {"a": ', one('{"a": ', name="f", complete=False)),
-    ("mistral", '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]', one('{"city": "Oslo"}')),
-    (
-        "mistral",
-        'Yes. [TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "weather", "arguments": {"a": 1}}]',
-        Found("Yes.", [("f", "{}", True), ("weather", '{"a": 1}', True)]),
-    ),
-    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}', one('{"city": "Oslo"}')),
-    (
-        "mistral",
-        '[TOOL_CALLS]f[CALL_ID]abc123[ARGS]{}[TOOL_CALLS]weather{"a": {"b": "}"}}',
-        Found("", [("f", "{}", True), ("weather", '{"a": {"b": "}"}}', True)]),
-    ),
-    ("mistral", "[TOOL_CALLS]nothing to call", Found("nothing to call", [])),
-    ("mistral", "[TOOL", Found("[TOOL", [])),
-    ("json", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', one('{"a": 1}', name="f")),
-    ("json", '```json\n{"a": 1}\n```', Found('```json\n{"a": 1}\n```', [])),
-    ("json", "``` x", Found("``` x", [])),
-    (
-        "json",
-        '[{"name": "f", "parameters": {}}, {"name": "weather", "arguments": {"a": 1}}]',
-        Found("", [("f", "{}", True), ("weather", '{"a": 1}', True)]),
-    ),
-    ("json", 'functools[{"name": "f", "arguments": {}}]', one("{}", name="f")),
-    ("json", '<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>', one("{}", name="f")),
-]
+from tests.gateway.postprocess.tools.calls import (
+    CALL,
+    CALL_END,
+    CALLS,
+    CALLS_END,
+    CASES,
+    KNOWN,
+    SEP,
+    Found,
+    coder,
+    collect,
+    deepseek,
+    glm,
+    kimi,
+    one,
+    parse,
+)
 
 
 @pytest.mark.parametrize(("style", "text", "expected"), CASES)
@@ -173,7 +41,12 @@ def test_the_whole_text_and_single_characters_give_the_same_calls(style: str, te
         assert parse(style, text[:at], text[at:]) == expected
 
 
-TAGS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[ARGS]", "```json", "functools", "é😀")
+TAGS = (
+    *("<function=", "<parameter=", ">", "</parameter>", "</function>", "weather", "city", "days", "\n"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", CALLS, CALLS_END, CALL, CALL_END, SEP, "function"),
+    *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+)
+TAGS += ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[ARGS]", "```json", "functools", "é😀")
 PARTS = (
     '{"name": "f"',
     ', "arguments": ',
@@ -213,10 +86,36 @@ def test_arguments_come_out_as_the_model_wrote_them(value: dict[str, object], es
         "llama3": f'{{"name": "f", "parameters": {arguments}}}',
         "mistral": f"[TOOL_CALLS]f[ARGS]{arguments}",
         "json": f'[{{"name": "f", "arguments": {arguments}}}]',
+        "deepseek_v3": deepseek(("f", arguments)),
+        "deepseek_v31": f"{CALLS}{CALL}f{SEP}{arguments}{CALL_END}{CALLS_END}",
+        "kimi_k2": kimi(("f", arguments)),
     }
     for style, text in forms.items():
         places = [0, *sorted(cut for cut in set(cuts) if cut < len(text)), len(text)]
         assert parse(style, *(text[a:b] for a, b in pairwise(places))) == one(arguments, name="f")
+
+
+@given(st.text(), JSON, st.lists(st.integers(1, 200), max_size=8))
+def test_elements_come_out_as_json_of_the_same_values(text: str, value: object, cuts: list[int]) -> None:
+    hypothesis.assume("</" not in text)
+    other = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        other = value
+        hypothesis.assume("</" not in value and as_json(value, None)[:1] == '"')
+    pairs = [("city", text), ("x", other)]
+    for style, written in (("qwen3_coder", coder(*pairs)), ("glm45", glm(*pairs)), ("glm45", glm(*pairs, gap=""))):
+        places = [0, *sorted(cut for cut in set(cuts) if cut < len(written)), len(written)]
+        found = parse(style, *(written[a:b] for a, b in pairwise(places)))
+        assert found.calls[0][::2] == ("weather", True) and not found.text
+        assert json.loads(found.calls[0][1]) == {"city": text, "x": value}
+
+
+def test_texts_of_elements_stream_as_they_come() -> None:
+    parser = STYLES["qwen3_coder"](KNOWN)
+    parser.feed("<tool_call>\n<function=weather>\n<parameter=city>\n")
+    pieces = ["New", " York", "\n", "City"]
+    shown = [[e.text for e in parser.feed(piece) if isinstance(e, Arguments)] for piece in pieces]
+    assert shown == [["New"], [" York"], [], ["\\nCity"]]
 
 
 def test_nothing_is_held_longer_than_it_may_become_a_call() -> None:
