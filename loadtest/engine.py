@@ -17,7 +17,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,14 @@ from rich.table import Table
 from loadtest.kernels import ceilings
 from loadtest.shapes import LLAMA_8B, SMOLLM2_135M
 from model_svc.engine.engine import Engine
-from model_svc.engine.plan import Runner
+from model_svc.engine.plan import Runner, StepOutput
 from model_svc.engine.request import EngineRequest
 from model_svc.models.config import parse_config
 from model_svc.models.load import build_model
 from model_svc.quant.dequantized import Dequantized
 from model_svc.runner.load import make_runner
 from model_svc.weights.random import RandomSource
+from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
 
 # vLLM 0.26.0, bf16, per card; ms unless the test says otherwise.
@@ -92,16 +94,22 @@ class Bench:
         """Return an engine without any prefix in its cache."""
         return Engine(self.runner, token_bytes=lambda _: b"x", **options)
 
-    def add(self, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> str:
-        """Queue a greedy request that ends by length."""
+    def request(self, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> EngineRequest:
+        """Return a greedy request that ends by length, with the block hashes that the tokenizer desk would send."""
         self._requests += 1
-        name = f"r{self._requests}"
+        root, block_size = b"r" * 16, self.info.block_size
         content = Prompt(
-            token_ids=pack_ids(prompt), num_tokens=len(prompt), block_root=b"r" * 16, max_tokens=max_tokens
-        )
+            token_ids=pack_ids(prompt), num_tokens=len(prompt), block_root=root, max_tokens=max_tokens,
+            block_hashes=b"".join(block_hash.chain(root, prompt, block_size)), block_size=block_size,
+        )  # fmt: skip
         params = SamplingParams(**({"temperature": 0.0, "ignore_eos": True} | sampling))
-        self.engine.add(EngineRequest(request_id=name, prompt=content, sampling=params))
-        return name
+        return EngineRequest(request_id=f"r{self._requests}", prompt=content, sampling=params)
+
+    def add(self, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> str:
+        """Queue such a request."""
+        request = self.request(prompt, max_tokens, **sampling)
+        self.engine.add(request)
+        return request.request_id
 
     def prompt(self, length: int) -> list[int]:
         """Return ids that no other prompt begins with."""
@@ -156,8 +164,9 @@ def decode(bench: Bench, batch: int, tokens: int = 128) -> tuple[float, float]:
 
 def first_token_ms(bench: Bench, prompt: Sequence[int]) -> float:
     """Return the time from adding a request to its first token."""
+    request = bench.request(prompt, 1)
     began = time.perf_counter()
-    bench.add(prompt, 1)
+    bench.engine.add(request)
     while not bench.engine.step():
         pass
     took = (time.perf_counter() - began) * 1e3
@@ -171,12 +180,29 @@ def prefill(bench: Bench, length: int, rounds: int = 4) -> float:
     return statistics.median([first_token_ms(bench, bench.prompt(length)) for _ in range(rounds)][1:])
 
 
-def warm(bench: Bench) -> float:
-    """Return the time to first token of 64 new tokens behind 4,096 cached ones."""
+def warm(bench: Bench) -> tuple[float, float]:
+    """Return the time to first token of 64 new tokens behind 4,096 cached ones, and what the device took of it."""
     bench.engine = bench.new_engine()
     shared = bench.prompt(4096)
     first_token_ms(bench, shared)
-    return statistics.median([first_token_ms(bench, shared + bench.prompt(64)) for _ in range(6)][1:])
+    with device_times(bench.runner) as device:
+        took = [first_token_ms(bench, shared + bench.prompt(64)) for _ in range(6)]
+    return statistics.median(took[1:]), statistics.median(device[1:])
+
+
+@contextmanager
+def device_times(runner: Runner) -> Iterator[list[float]]:
+    """Note the ms that the device took for each step inside."""
+    collect, found = runner.collect, list[float]()
+
+    def noting(handle: Any) -> StepOutput:
+        output = collect(handle)
+        found.append(output.compute_ms)
+        return output
+
+    runner.collect = noting  # type: ignore[method-assign]
+    yield found
+    runner.collect = collect  # type: ignore[method-assign]
 
 
 def prompts(bench: Bench) -> float:
@@ -185,10 +211,10 @@ def prompts(bench: Bench) -> float:
     contents = []
     for number in range(32):
         bench._requests += number
-        contents.append(bench.prompt(1024))
+        contents.append(bench.request(bench.prompt(1024), 1))
     began = time.perf_counter()
     for content in contents:
-        bench.add(content, 1)
+        bench.engine.add(content)
     bench.drain()
     return 32 * 1024 / (time.perf_counter() - began)
 
@@ -198,10 +224,10 @@ def mixed(bench: Bench) -> float:
     bench.engine = bench.new_engine()
     draw = random.Random(7)
     sizes = [(draw.randint(64, 1024), draw.randint(32, 512)) for _ in range(256)]
-    contents = [bench.prompt(size) for size, _ in sizes]
+    contents = [bench.request(bench.prompt(size), output) for size, output in sizes]
     began = time.perf_counter()
-    for content, (_, output) in zip(contents, sizes, strict=True):
-        bench.add(content, output)
+    for content in contents:
+        bench.engine.add(content)
     bench.drain()
     return sum(output for _, output in sizes) / (time.perf_counter() - began)
 
@@ -320,6 +346,10 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
         model.runner.close()
         return Figure("small", "ms/step", took, floor)
 
+    def warms() -> Figure:
+        took, device = warm(bench)
+        return Figure("warm", "ms", took, bench.decode_floor_ms(1, 0), note=f"device {device:.2f} ms")
+
     def itl() -> Figure:
         quiet, busy = stutter(bench)
         return Figure("itl", "x quiet p99", busy / quiet, note=f"{quiet:.2f} ms quiet, {busy:.2f} ms busy")
@@ -332,7 +362,7 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
     rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 32, 64, 128, 256)}
     rows |= {f"prefill{n}": prefills(n) for n in (128, 2048, 8192)}
     rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.prefill_floor_ms(1024, 32))
-    rows["warm"] = lambda: Figure("warm", "ms", warm(bench), bench.decode_floor_ms(1, 0))
+    rows["warm"] = warms
     rows |= {"itl": itl, "host256": host, "small": small}
     rows["mixed"] = lambda: Figure("mixed", "tok/s", mixed(bench))
     return rows
