@@ -70,16 +70,17 @@ def fits(x: Tensor, num_rows: int) -> bool:
 
 
 def norm_qkv(
-    x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation, arrived: Tensor | None = None
-) -> Tensor:
+    x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation, arrived: Tensor | None = None,
+    begun: HalfNormed | None = None,
+) -> Tensor:  # fmt: skip
     """Return norm(x) W^T [T, (H + 2K) D] with queries and keys rotated; keys and values go to the caches as well.
 
-    `arrived` as in `linear_add`.
+    `arrived` as in `linear_add`; `begun` is what that returned when it made this x with this norm.
     """
     _check(x, weight, arrived)
     if dispatch.form(x) == "triton":
         out = x.new_empty(x.shape[0], weight.shape[0])
-        _launch(x, norm, weight, out, _QKV.value, head_dim=head_dim, turn=turn, arrived=arrived)
+        _launch(x, norm, weight, out, _QKV.value, head_dim=head_dim, turn=turn, arrived=arrived, begun=begun)
         return out
     return reference_qkv(x, norm, weight, head_dim, turn)
 
@@ -87,10 +88,7 @@ def norm_qkv(
 def norm_gate(
     x: Tensor, norm: RmsNormWeights, weight: Tensor, act: int, begun: HalfNormed | None = None
 ) -> Tensor:  # fmt: skip
-    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first.
-
-    `begun` is what `linear_add` returned when it made this x with this norm.
-    """
+    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first. `begun` as above."""
     _check(x, weight)
     if dispatch.form(x) == "triton":
         out = x.new_empty(x.shape[0], weight.shape[0] // 2)

@@ -115,16 +115,17 @@ class Attention:
         )
 
     def add_few_rows(
-        self, norm: few_rows.RmsNormWeights, total: Tensor, step: StepBatch, kv: LayerKv, then: few_rows.RmsNormWeights
-    ) -> few_rows.HalfNormed | None:
+        self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
+        kv: LayerKv, then: few_rows.RmsNormWeights,
+    ) -> few_rows.HalfNormed | None:  # fmt: skip
         """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence.
 
-        May begin the norm `then` of the sum.
+        `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
         assert self._rope is not None
         D = self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
-        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived)
+        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived, begun)
         if self._arrived is None:
             self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
         out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)

@@ -37,10 +37,16 @@ def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Te
 
 
 class FewRows:
-    """A pre-norm layer for the few rows of a decode step: norms, additions and gate are parts of the products."""
+    """A pre-norm layer for the few rows of a decode step: norms, additions and gate are parts of the products.
+
+    A product that makes what a norm is next of begins that norm; so a layer begins the first norm of the `following`.
+    """
+
+    following: FewRows | None = None
 
     def __init__(self, norm: RmsNorm, attention: Attention, mlp_norm: RmsNorm, mlp: GatedMlp) -> None:
         self._norm, self._attention, self._mlp_norm, self._mlp = norm.weights, attention, mlp_norm.weights, mlp
+        self._begun: few_rows.HalfNormed | None = None  # by the layer before, in this same step
 
     @classmethod
     def of(cls, norm: Norm, attention: Attention, mlp_norm: Norm, mlp: Mlp) -> FewRows | None:
@@ -51,8 +57,12 @@ class FewRows:
 
     def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Add both parts to `total` in place and return it."""
-        begun = self._attention.add_few_rows(self._norm, total, step, kv, self._mlp_norm)
-        self._mlp.add_few_rows(self._mlp_norm, total, begun)
+        begun, self._begun = self._begun, None
+        begun = self._attention.add_few_rows(self._norm, begun, total, step, kv, self._mlp_norm)
+        if self.following is None:
+            self._mlp.add_few_rows(self._mlp_norm, begun, total, None)
+        else:
+            self.following._begun = self._mlp.add_few_rows(self._mlp_norm, begun, total, self.following._norm)
         return total
 
 
@@ -84,6 +94,11 @@ class PreNorm:
         normed, residual = add_norm(self._norm, x, residual)
         normed = self._mlp_norm.add(self._scaled(self._attention(normed, step, kv)), residual)
         return self._scaled(self._mlp(normed)), residual
+
+    def precede(self, following: Layer) -> None:
+        """Know the layer after this one."""
+        if self._fused is not None and isinstance(following, PreNorm):
+            self._fused.following = following._fused
 
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self._multiplier == 1.0 else x * self._multiplier

@@ -47,8 +47,12 @@ class GatedMlp:
         return self._gate_up.serves_few_rows and self._down.serves_few_rows
 
     def add_few_rows(
-        self, norm: few_rows.RmsNormWeights, total: Tensor, begun: few_rows.HalfNormed | None = None
-    ) -> None:
-        """Add the block's output for norm(total) to `total` [T, E] in place, with the norm `begun` or not."""
+        self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor,
+        then: few_rows.RmsNormWeights | None,
+    ) -> few_rows.HalfNormed | None:  # fmt: skip
+        """Add the block's output for norm(total) to `total` [T, E] in place.
+
+        `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
+        """
         gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._act, begun)
-        self._down.add_few_rows(gated, total)
+        return self._down.add_few_rows(gated, total, then)

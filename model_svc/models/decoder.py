@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from model_svc.layers.attention import Attention, AttentionConfig
-from model_svc.layers.blocks import Layer, add_norm
+from model_svc.layers.blocks import Layer, PreNorm, add_norm
 from model_svc.layers.embedding import load_tables
 from model_svc.layers.loader import Loader
 from model_svc.layers.mlp import GatedMlp
@@ -51,6 +52,9 @@ class Decoder:
         )
         body = loader.at("model")
         self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in range(config.num_layers)]
+        for layer, following in pairwise(self._layers):
+            if isinstance(layer, PreNorm):
+                layer.precede(following)
         self._norm = self.norm(body, "norm")
 
     def layer(self, loader: Loader, index: int) -> Layer:

@@ -52,9 +52,9 @@ def generate(
 def counted(function: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
     """Return `function`, noting each call."""
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         calls.append(None)
-        return function(*args)
+        return function(*args, **named)
 
     return call
 
@@ -75,9 +75,12 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
     monkeypatch.setattr(few_rows, "fits", lambda _, num_rows: num_rows <= few_rows.MAX_ROWS)
     fused = []
     monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
+    norms: list[None] = []
+    monkeypatch.setattr(few_rows, "_norm_kernel", {(4,): counted(few_rows._norm_kernel[(4,)], norms)})
     with dispatch.forced("triton"), np.errstate(all="ignore"):
         assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
     assert len(fused) == 2 * 5  # layers, steps after the prompts
+    assert len(norms) == 5  # the first of each step; products begin the others
 
 
 def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(
