@@ -4,7 +4,8 @@
 
 Prompts that ask for what stands in them (quote, rename, extract, summarise) against open chat, greedy and sampled. With
 and without take turns; the answers must be the same to the token. Prints tokens per second of decoding, how many of the
-guesses came true, and tokens per step of a sequence.
+guesses came true, and tokens per step of a sequence. With `--threads 1 --processor-time` seconds are those of the
+processor, which other work on the machine does not stretch much.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from wire.model_card import ModelCard
 
 _TEXT = (
     "The harbour of Lisbon lies on the Tagus, some fifteen kilometres from the open sea. Ships of up to three hundred "
-    "metres can moor at the terminal of Santa Apolonia, which was finished in 2017 and cost 79 million euros. In summer "
+    "metres can moor at the terminal of Santa Apolonia, finished in 2017 for 79 million euros. In summer "
     "about forty ships a month call there; in winter it is fewer than ten. The old docks at Alcantara were turned into "
     "restaurants and bars, and a path for cyclists leads from there along the river to the tower of Belem. "
 )
@@ -68,7 +69,8 @@ class Measured:
 class Bench:
     """One runner, an engine for each measurement."""
 
-    def __init__(self, model: Path, length: int, max_tokens: int, **options: Any) -> None:
+    def __init__(self, model: Path, length: int, max_tokens: int, clock: Callable[[], float], **options: Any) -> None:
+        self._clock = clock
         self._runner: Runner = load_runner(model, max_drafts=64, **options)
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         self._eos_ids = ModelCard.load(model).eos_token_ids
@@ -96,8 +98,8 @@ class Bench:
                 answers[chunk.request_id] += chunk.token_ids
             engine.events()
             if not began and all(answers.values()):
-                began, num_first = time.perf_counter(), sum(map(len, answers.values()))
-        into.rates.append((sum(map(len, answers.values())) - num_first) / (time.perf_counter() - began))
+                began, num_first = self._clock(), sum(map(len, answers.values()))
+        into.rates.append((sum(map(len, answers.values())) - num_first) / (self._clock() - began))
         load = engine.load()
         into.num_guesses += load.num_draft_tokens
         into.num_accepted += load.num_accepted_tokens
@@ -110,9 +112,10 @@ class Bench:
         return EngineRequest(request_id=name, prompt=prompt, sampling=sampling)
 
 
-def run(bench: Bench, streams: int, rounds: int, table: Table) -> None:
-    """Measure every kind at a number of streams."""
-    for kind, texts in PROMPTS.items():
+def run(bench: Bench, streams: int, rounds: int, kinds: Iterable[str], table: Table) -> None:
+    """Measure kinds of prompts at a number of streams."""
+    for kind in kinds:
+        texts = PROMPTS[kind]
         for words, sampling in (("greedy", {"temperature": 0.0}), ("t 0.7", {"temperature": 0.7, "top_p": 0.95})):
             asked = [texts[n % len(texts)] for n in range(streams)] if streams > 1 else [texts[0]]
             plain, drafted = Measured(), Measured()
@@ -138,17 +141,21 @@ def main() -> None:
     parser.add_argument("--num-draft-tokens", type=int, default=7)
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", default=",".join(PROMPTS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--processor-time", action="store_true")
     args = parser.parse_args()
+    clock = time.process_time if args.processor_time else time.perf_counter
     bench = Bench(
-        args.model, args.num_draft_tokens, args.max_tokens, device=args.device, dtype="auto", threads=args.threads,
+        args.model, args.num_draft_tokens, args.max_tokens, clock, device=args.device, threads=args.threads,
+        dtype="auto",
         max_num_seqs=32, num_blocks=1024, max_model_len=2048,
     )  # fmt: skip
     table = Table("streams", "prompt", "draws", "tok/s", "with guesses", "ratio", "came true", "tokens a checked step")
     bench.measure(PROMPTS["chat"], {"temperature": 0.0}, guesses=True, into=Measured())  # records the usual steps
     for streams in map(int, args.streams.split(",")):
-        run(bench, streams, args.rounds, table)
+        run(bench, streams, args.rounds, args.kinds.split(","), table)
     Console(width=120).print(table)
 
 

@@ -23,6 +23,7 @@ from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request,
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
+_MOST_CHARACTERS = 16  # of a token of a prediction; what is behind so many is not worth looking at
 _COUNTED_CONTEXTS = 4  # a text that is too long is counted, so that a client sees by how much; not just any text
 
 
@@ -109,12 +110,17 @@ class PromptBuilder:
         answer_follows: bool = True,
         contexts: int = 1,
     ) -> tuple[str, list[int]]:
-        """Return prompt text (with stand-ins) and ids of a conversation, up to where an answer begins."""
+        """Return prompt text (with stand-ins) and ids of a conversation, up to where an answer begins or goes on."""
+        begun = messages[-1].content if request.continues else ""
+        messages = messages[:-1] if request.continues else messages
         for extra in (reasoning.SCAFFOLD if thinking.scaffold else "", request.instructions):
             messages = with_system(messages, extra) if extra else messages
         told = reasoning.variables(thinking, self._renderer.source) | {"add_generation_prompt": answer_follows}
         text = self._renderer.render(messages, request, told)
         text += self._encoder.marks.place(thinking.opening) if answer_follows else ""
+        if begun and answer_follows:
+            text += self._encoder.marks.place(thinking.closing()) if self._is_open(text, thinking) else ""
+            text += begun
         self._refuse_early(text, param="messages", contexts=contexts)
         ids, _ = splice(self._encoder, stored, text)
         missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
@@ -123,6 +129,10 @@ class PromptBuilder:
     def thinking(self, request: Request) -> reasoning.Thinking:
         """Return how a request thinks with this model."""
         return reasoning.choose(request, self._renderer.source)
+
+    def _is_open(self, text: str, thinking: reasoning.Thinking) -> bool:
+        """Tell whether a prompt ends inside a think block."""
+        return text.rstrip().endswith(self._encoder.marks.place(thinking.open_tag))
 
     def _refuse_early(self, text: str, *, param: str, contexts: int = 1) -> None:
         least = self._encoder.at_least(text)
@@ -170,7 +180,15 @@ class PromptBuilder:
             reasoning=self._plan(thinking, text, max_tokens) if thinking else None,
             messages_dropped=num_dropped,
             bad_word_ids=self._bad_word_ids(request.sampling.bad_words),
+            prediction_ids=self._prediction_ids(request, max_tokens),
         )
+
+    def _prediction_ids(self, request: Request, max_tokens: int) -> bytes:
+        """Return the client's guess at the answer, as far as the answer can go; nobody guesses where nobody may."""
+        text = request.prediction
+        if not text or request.sampling.num_draft_tokens == 0:
+            return b""
+        return pack_ids(self._encoder.encode(text[: max_tokens * _MOST_CHARACTERS])[:max_tokens])
 
     def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the ways a text spells these words: at its start, after a space, and on a new line."""
@@ -190,7 +208,7 @@ class PromptBuilder:
         return reasoning.plan(
             thinking,
             self._efforts,
-            starts_open=text.rstrip().endswith(self._encoder.marks.place(thinking.open_tag)),
+            starts_open=self._is_open(text, thinking),
             max_tokens=max_tokens,
             encode=self._encoder.encode_template_text,
         )

@@ -64,4 +64,5 @@ def draft_length(rate: float, price: float, limit: int) -> int:
 
 
 def _mean(mean: float, value: float) -> float:
-    return value if mean == 0.0 else mean + _TIME_WEIGHT * (value - mean)
+    """Return the running mean; one step that the machine held up counts as twice the usual at most."""
+    return value if mean == 0.0 else mean + _TIME_WEIGHT * (min(value, 2 * mean) - mean)

@@ -350,3 +350,19 @@ def test_a_bad_word_of_spaces_is_refused(chatml: PromptBuilder) -> None:
             )
         )
     assert caught.value.param == "bad_words"
+
+
+def test_a_prediction_is_plain_text_as_long_as_the_answer_may_be(chatml: PromptBuilder) -> None:
+    def predicted(text: str, **sampling: int) -> list[int]:
+        asked = Request(
+            model="m", messages=(ChatMessage(role="user", content="hi"),), prediction=text,
+            sampling=SamplingParams(**{"max_tokens": 3, **sampling}),
+        )  # fmt: skip
+        return unpack_ids(chatml.build(asked).prediction_ids)
+
+    whole = predicted("the quick brown fox jumps", max_tokens=50)
+    assert chatml._vocabulary.decode_bytes(whole) == b"the quick brown fox jumps"
+    assert predicted("the quick brown fox jumps") == whole[:3]
+    assert predicted("the quick brown fox jumps", num_draft_tokens=0) == predicted("") == []
+    special = set(chatml._vocabulary.special.values())
+    assert special.isdisjoint(predicted("<|im_end|>", max_tokens=50))

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from gateway.edge.schema.begun import check_begun
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.content import MessageIn, check_number, translate_message
 from gateway.edge.schema.grammar import bind_format
+from gateway.edge.schema.prediction import translate_prediction
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -71,6 +73,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     store: bool | None = None
     prompt_logprobs: int | None = None
     include_reasoning: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    prediction: dict[str, Any] | None = None
 
 
 def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> Request:
@@ -91,19 +96,29 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         logprobs=_logprobs(body),
         prompt_logprobs=check_prompt_logprobs(body.prompt_logprobs, stream=bool(body.stream)),
     )
+    sampling = tools.bind(bind_format(sampling, body, body.response_format, "response_format"))
+    messages = tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages))
+    effort, budget = check_effort(body.reasoning_effort, "reasoning_effort"), check_budget(body.thinking_token_budget)
+    if body.continue_final_message:
+        if messages[-1].role != "assistant":
+            raise fail("continue_final_message", "the last message must be the assistant's.")
+        check_begun(messages, f"messages[{len(messages) - 1}]", sampling, effort=effort, budget=budget)
+        effort, budget = "none", None
     return Request(
         model=card.name,
-        messages=tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
+        messages=messages,
         tools=tools.tools,
         parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
-        sampling=tools.bind(bind_format(sampling, body, body.response_format, "response_format")),
-        effort=check_effort(body.reasoning_effort, "reasoning_effort"),
-        budget_tokens=check_budget(body.thinking_token_budget),
+        sampling=sampling,
+        effort=effort,
+        budget_tokens=budget,
+        continues=bool(body.continue_final_message),
         cache_salt=check_salt(body.cache_salt),
         prompt_cache_key=check_cache_key(body.prompt_cache_key),
         priority=priority_of(body.service_tier, body.priority),
         include_reasoning=body.include_reasoning is not False,
+        prediction=translate_prediction(body.prediction),
         created_at=time.time(),
     )
 
@@ -115,6 +130,8 @@ def _refuse_unsupported(body: ChatRequest) -> None:
         raise fail("functions", "is not supported; use tools.")
     if body.modalities and body.modalities != ["text"]:
         raise fail("modalities", "only ['text'] is supported.")
+    if body.add_generation_prompt is not None and body.add_generation_prompt is bool(body.continue_final_message):
+        raise fail("add_generation_prompt", "must be true, or false with continue_final_message.")
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
 
 

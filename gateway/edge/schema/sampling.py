@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
 MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_DRAFT_TOKENS = 64
 _INT64 = 2**63
 
 # field -> (lowest, highest); both are allowed
@@ -24,6 +25,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2.0, 2.0),
     "seed": (-_INT64, _INT64 - 1),
     "top_logprobs": (0, MAX_TOP_LOGPROBS),
+    "num_draft_tokens": (0, MAX_DRAFT_TOKENS),
 }
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows float32
 
@@ -58,6 +60,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     bad_words: list[str] | None = None
     top_logprobs: int | None = None
     deterministic: bool | None = None
+    num_draft_tokens: int | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
@@ -114,6 +117,7 @@ def translate_sampling(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         deterministic=bool(body.deterministic),
+        num_draft_tokens=body.num_draft_tokens,
     )
 
 

@@ -281,6 +281,7 @@ UNREAD: dict[str, str] = {
     "display": "is one of two words",
     "metadata.user_id": "is not kept",
     "metadata{}": "of a chat completion is not kept",
+    "prediction{}": "is only compared with what is drawn",
     "prompt_cache_key": "of a chat completion is hashed",
     "prompt_cache_retention": "is not kept",
     "safety_identifier": "of a chat completion is not kept",

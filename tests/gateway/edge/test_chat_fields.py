@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.edge.schema.chat import ChatRequest
@@ -104,6 +105,27 @@ async def test_responses_have_tier_and_cache_key_too(ring: Ring) -> None:
     assert (await ring.http.post(RESPONSES, json=body)).status_code == 200
     running = ring.replica.requests[-1]
     assert running.request.priority == PRIORITIES["flex"] and running.job.affinity
+
+
+async def test_a_prediction_and_a_limit_of_drafts_reach_the_replica(ring: Ring) -> None:
+    parts = [{"type": "text", "text": "as "}, {"type": "text", "text": "before"}]
+    for content in ("as before", parts):
+        await whole(ring, prediction={"type": "content", "content": content}, num_draft_tokens=3)
+        got = ring.replica.requests[-1].request
+        assert (got.prediction, got.sampling.num_draft_tokens) == ("as before", 3)
+    await whole(ring)
+    got = ring.replica.requests[-1].request
+    assert (got.prediction, got.sampling.num_draft_tokens) == ("", None)
+    for wrong in ({}, {"type": "content"}, {"type": "content", "content": [{"type": "image"}]}, {"type": "x"}):
+        await refused(ring, "prediction", prediction=wrong)
+    await refused(ring, "num_draft_tokens", num_draft_tokens=-1)
+
+
+async def test_usage_tells_of_guesses(ring: Ring) -> None:
+    replace = msgspec.structs.replace
+    ring.replica.transform = lambda chunk: [replace(chunk, num_accepted_drafts=3, num_rejected_drafts=1)]
+    details = (await whole(ring, n=2))["usage"]["completion_tokens_details"]
+    assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (6, 2)
 
 
 async def test_usage_may_come_with_every_chunk(ring: Ring) -> None:
