@@ -16,11 +16,14 @@ from model_svc.runner import start_times
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
-from model_svc.runner.memory import kv_bytes
+from model_svc.runner.memory import kv_bytes, too_large
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.warm_up import warm_up
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 class RunnerConfigError(ValueError):
@@ -59,10 +62,15 @@ def load_runner(
     elif threads is not None:
         torch.set_num_threads(threads)
     set_threads(threads)
-    with start_times.part("weights"):
-        model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
-        if where.type == "cuda":
-            torch.cuda.synchronize(where)
+    try:
+        with start_times.part("weights"):
+            model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
+            if where.type == "cuda":
+                torch.cuda.synchronize(where)
+    except torch.OutOfMemoryError as error:
+        needs = sum(file.stat().st_size for file in Path(model_path).iterdir() if file.suffix in _WEIGHTS)
+        remedy = "end what else runs there, or take a smaller model or one of fewer bits"
+        raise RunnerConfigError(too_large("the weights", needs, remedy)) from error
     runner = make_runner(
         model,
         dtype=kind,
@@ -143,7 +151,12 @@ def make_runner(
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
     )
-    cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
+    try:
+        cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
+    except torch.OutOfMemoryError as error:
+        needs = num_blocks * block_size * per_token
+        remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
+        raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
     if native_kernels:
         return CpuRunner(model, cache, info)
     return GpuRunner(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)

@@ -47,6 +47,19 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
     return torch.cuda.max_memory_allocated(device) - before
 
 
+def too_large(what: str, needs: int, remedy: str) -> str:
+    """Say that something does not fit on the GPU: how much it takes, how much there is and who has it, what to do."""
+    gib = 1 << 30
+    free, total = torch.cuda.mem_get_info()
+    ours = torch.cuda.memory_reserved()
+    takes = f" take {needs / gib:.1f} GiB and" if needs else ""
+    others = max(0, total - free - ours)
+    return (
+        f"{what}{takes} do not fit: the GPU has {total / gib:.1f} GiB, {free / gib:.1f} GiB are free, "
+        f"{ours / gib:.1f} GiB are this engine's and {others / gib:.1f} GiB another process's or the driver's; {remedy}"
+    )
+
+
 def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
     """Return how many bytes the KV cache may take on the model's GPU.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,7 +17,8 @@ GIB = 1 << 30
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card of 80 GiB with 20 free and weights of 16."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (20 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 16 * GIB)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
@@ -43,3 +46,28 @@ def test_a_step_that_does_not_fit_says_so(tiny_model: Decoder, monkeypatch: pyte
     monkeypatch.setattr(memory, "step_bytes", fail)
     with pytest.raises(RunnerConfigError, match=r"8192 tokens does not fit.*max_num_batched_tokens"):
         load._gpu_bytes(tiny_model, torch.bfloat16, 8192, 64)
+
+
+def out_of_memory(*_: object, **__: object) -> int:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.usefixtures("card")
+def test_weights_that_do_not_fit_say_how_large_they_are_and_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(64 * GIB)
+    monkeypatch.setattr(load, "load_model", out_of_memory)
+    said = r"weights take 64.0 GiB.*80.0 GiB, 20.0 GiB are free, 50.0 GiB are this.*10.0 GiB another.*smaller model"
+    with pytest.raises(RunnerConfigError, match=said):
+        load.load_runner(tmp_path, dtype="bfloat16")
+
+
+@pytest.mark.usefixtures("card")
+def test_a_cache_that_was_asked_for_and_does_not_fit_names_its_settings(
+    tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "KvCache", out_of_memory)
+    with pytest.raises(RunnerConfigError, match=r"1000000 KV blocks take \d.*20.0 GiB are free.*num_blocks"):
+        load.make_runner(tiny_model, num_blocks=1000000)

