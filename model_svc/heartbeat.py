@@ -32,6 +32,7 @@ class Heartbeat:
         self.state = "loading"
         self.info: RunnerInfo | None = None
         self.load: EngineLoad | None = None
+        self.num_generated_tokens = 0
 
     def become(self, state: str) -> None:
         """Change the state and say so at once."""
@@ -89,4 +90,5 @@ class Heartbeat:
             num_drafts=load.num_drafts,
             num_draft_tokens=load.num_draft_tokens,
             num_accepted_tokens=load.num_accepted_tokens,
+            num_generated_tokens=self.num_generated_tokens,
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from model_svc.token_log import TokenLog
 from wire.errors import HeadraceError, RequestCancelledError
-from wire.messages import Job, TokenChunk
+from wire.messages import Checkpoint, Job, TokenChunk, unpack_ids
 
 KEPT_S = 60.0
 KEPT_MAX = 1024  # ended requests; beyond, the oldest is forgotten and its client gets what the edge has kept
@@ -28,6 +28,8 @@ class OpenRequest:
         self.error: HeadraceError | None = None
         self.cancelled = False
         self.submitted = False
+        self.keeps_checkpoints = False
+        self.num_kept = 0  # tokens in the newest checkpoint
         self.closed_at: dict[int, tuple[int, ...]] = {}  # where the client ended thinking, by choice
         self.closed_anew = False  # and the record does not say so yet
         self.wait_ms = wait_ms
@@ -54,6 +56,28 @@ class OpenRequest:
             self.closed_anew = True
         if chunk.finish_reason is not None and self.finished:
             self.ended.set()
+
+    def begin_with(self, checkpoint: Checkpoint) -> None:
+        """Take what earlier attempts generated."""
+        for choice, ids in checkpoint.token_ids.items():
+            if choice not in self.logs:
+                self.logs[choice] = TokenLog()
+                self.logs[choice].begin_with(unpack_ids(ids), checkpoint.marks.get(choice, ()))
+        self.num_kept = self.num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens there are of all choices."""
+        return sum(log.num_tokens for log in self.logs.values())
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what another replica can go on from."""
+        shots = {choice: log.snapshot() for choice, log in self.logs.items()}
+        return Checkpoint(
+            attempt=self.job.attempt,
+            token_ids={choice: ids for choice, (ids, _) in shots.items()},
+            marks={choice: marks for choice, (_, marks) in shots.items() if marks},
+        )
 
     def fail(self, error: HeadraceError) -> None:
         """End the request with an error."""

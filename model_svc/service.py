@@ -80,6 +80,7 @@ async def _run(
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(replica.follow_engine)
         tasks.start_soon(replica.send_tokens)
+        tasks.start_soon(replica.keep_checkpoints)
         tasks.start_soon(drain, replica.requests, heartbeat, settings.drain_s, stop, tasks.cancel_scope)
         await replica.ready.wait()
         tasks.start_soon(replica.obey)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import itemgetter
 
-from wire.messages import ANSWER, PhaseMark, TokenChunk, TokenLogprob
+from wire.messages import ANSWER, PhaseMark, TokenChunk, TokenLogprob, pack_ids
 
 
 class TokenLog:
-    """All tokens of one choice of one attempt; `take` returns what was not sent yet as one chunk."""
+    """All tokens of one choice; `take` returns what was not sent yet as one chunk.
+
+    Those of earlier attempts come first, if they are known (`begin_with`): who asks for the answer again gets it whole.
+    """
 
     __slots__ = (
-        "_ended_by", "_first_index", "_logprobs", "_marks", "_phase", "_token_ids", "first", "last", "next_index",
-        "sent_all",
+        "_ended_by", "_first_index", "_logprobs", "_marks", "_num_before", "_phase", "_token_ids", "first", "last",
+        "next_index", "sent_all",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -22,6 +25,7 @@ class TokenLog:
         self._marks: list[tuple[int, int, int]] = []  # (token number, offset, phase), the phase's first byte
         self._phase = ANSWER
         self._first_index = 0
+        self._num_before = 0
         self._ended_by: str | None = None
         self.first: TokenChunk | None = None
         self.last: TokenChunk | None = None
@@ -36,22 +40,34 @@ class TokenLog:
     @property
     def has_unsent(self) -> bool:
         """Whether `take` would return anything."""
-        return self.next_index < self._end or (self.finished and not self.sent_all)
+        return self.first is not None and (self.next_index < self._end or (self.finished and not self.sent_all))
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens this attempt has generated."""
+        """How many tokens there are, those of earlier attempts that are known included."""
         return len(self._token_ids)
 
     @property
     def _end(self) -> int:
         return self._first_index + len(self._token_ids)
 
+    def begin_with(self, token_ids: list[int], marks: tuple[PhaseMark, ...]) -> None:
+        """Take the tokens that an earlier attempt generated, from the first one on; their edge has them."""
+        self._token_ids = token_ids
+        self._num_before = self.next_index = len(token_ids)
+        self._marks = [(mark.index, mark.offset, mark.phase) for mark in marks]
+        self._phase = marks[-1].phase if marks else ANSWER
+
+    def snapshot(self) -> tuple[bytes, tuple[PhaseMark, ...]]:
+        """Return the ids, packed, and where their phase changes: what `begin_with` takes in another replica."""
+        return pack_ids(self._token_ids), tuple(PhaseMark(*mark) for mark in self._marks)
+
     def add(self, chunk: TokenChunk) -> None:
         """Append what the engine produced."""
         if self.first is None:
             self.first = chunk
-            self._first_index = self.next_index = chunk.index
+            self._first_index = chunk.index - self._num_before
+            self.next_index = max(self.next_index, self._first_index)
         base = len(self._token_ids)
         if chunk.token_ids and chunk.phase != self._phase:
             self._marks.append((base, 0, chunk.phase))
@@ -65,7 +81,7 @@ class TokenLog:
         self.last = chunk
 
     def rewind(self, index: int) -> None:
-        """Send again from `index` on (what an earlier attempt generated is not here)."""
+        """Send again from `index` on, or from the first token that is here."""
         self.next_index = min(max(index, self._first_index), self._end)
         self.sent_all = False
 
@@ -82,7 +98,7 @@ class TokenLog:
             self.next_index, self.sent_all = self._end, self.finished  # the common case: all before it was sent
             return last
         begin = self.next_index - self._first_index
-        at_start = begin == 0
+        at_start = begin in (0, self._num_before)
         phase, marks = self._phases(begin)
         self.next_index = self._end
         self.sent_all = self.finished
@@ -94,12 +110,12 @@ class TokenLog:
             token_ids=tuple(self._token_ids[begin:]),
             phase=phase,
             marks=marks,
-            logprobs=tuple(self._logprobs[begin:]),
+            logprobs=tuple(self._logprobs[begin - self._num_before :]) if begin >= self._num_before else (),
             finish_reason=last.finish_reason,
             stop_token=last.stop_token,
             num_cached_tokens=first.num_cached_tokens if at_start else 0,
             num_prompt_tokens=first.num_prompt_tokens if at_start else 0,
-            prompt_logprobs=first.prompt_logprobs if at_start else (),
+            prompt_logprobs=first.prompt_logprobs if begin == 0 else (),
             num_reasoning_tokens=last.num_reasoning_tokens,
             reasoning_ended_by=self._ended_by if marks or self.finished else None,
             num_accepted_drafts=last.num_accepted_drafts,

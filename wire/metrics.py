@@ -32,6 +32,13 @@ _LABELS = ("desk", "model")
 _wait = Histogram("headrace_desk_wait_seconds", "From publish to read.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
 _work = Histogram("headrace_desk_work_seconds", "From read to left.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
 _jobs = Counter("headrace_desk_jobs", "Jobs by how they left the desk.", (*_LABELS, "outcome"), registry=REGISTRY)
+_moved = Counter("headrace_moved_requests", "Requests moved from lost replicas.", ("model",), registry=REGISTRY)
+_kept = Counter(
+    "headrace_moved_tokens",
+    "Tokens that moved requests had already, so nobody made them again.",
+    ("model",),
+    registry=REGISTRY,
+)
 _process = Gauge("headrace_process", "1 for the process that answers, by its name.", ("name",), registry=REGISTRY)
 _length = Gauge("headrace_stream_length", "Entries on a stream, read or not.", ("stream",), registry=REGISTRY)
 _pending = Gauge("headrace_stream_pending", "Entries read and not yet left.", ("stream",), registry=REGISTRY)
@@ -61,6 +68,18 @@ def note_left(desk: str, model: str, outcome: str, *, wait_s: float = 0.0, work_
     if outcome not in (RETRIED, DEAD_LETTER, LOST):
         _wait.labels(desk, model).observe(wait_s)
         _work.labels(desk, model).observe(work_s)
+
+
+def show_moves(model: str) -> None:
+    """Begin with zeros: a rate needs them."""
+    _moved.labels(model)
+    _kept.labels(model)
+
+
+def note_moved(model: str, num_tokens: int) -> None:
+    """Count a request that was moved from a lost replica with the tokens that it had."""
+    _moved.labels(model).inc()
+    _kept.labels(model).inc(num_tokens)
 
 
 def note_process(name: str) -> None:

@@ -15,7 +15,8 @@ from gateway.balancer.policy import POLICIES
 from gateway.balancer.recovery import Recovery
 from gateway.balancer.registry import Registry
 from gateway.balancer.settings import BalancerSettings
-from wire import topics
+from gateway.balancer.token_reports import TokenReports
+from wire import metrics, topics
 from wire.bus import Bus
 from wire.desk import Step
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, UnavailableError
@@ -46,7 +47,10 @@ class BalancerDesk:
         self._changed = {model: anyio.Event() for model in settings.models}
         self._registries = {model: Registry(bus, model) for model in settings.models}
         self._recovering: set[str] = set()
-        self.recovery = Recovery(bus, settings.partitions, self.place, linger_s=linger_s)
+        self.reports = TokenReports(bus)
+        for model in settings.models:
+            metrics.show_moves(model)
+        self.recovery = Recovery(bus, settings.partitions, self.place, self.reports.ask, linger_s=linger_s)
 
     def fleet(self, model: str) -> Fleet:
         """Return what is known of a model's replicas."""

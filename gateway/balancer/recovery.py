@@ -1,6 +1,7 @@
 """Moves what a lost replica held to others: attempt + 1, from the job record.
 
 Only balancers do this, and any number of them may at once: moving an entry succeeds for whoever finds it still there.
+What was generated goes along: its edge is asked for it, and if that is gone too, the record's last checkpoint serves.
 A replica counted as lost may still get work from a balancer that has not noticed yet, so its stream is looked at again
 until that can no longer be.
 """
@@ -15,25 +16,31 @@ from typing import Any
 import anyio
 import msgspec
 
-from wire import topics
+from wire import metrics, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError
-from wire.messages import Job, Placement
+from wire.messages import Checkpoint, Holder, Job, Placement
 
 log = logging.getLogger(__name__)
+
+Ask = Callable[[str, str], Awaitable[Checkpoint | None]]
+"""Asks an edge for the tokens it has of a request; None: it is gone, or has nothing to do with it."""
 
 Place = Callable[[Job, Mapping[str, Any]], Awaitable[Placement]]
 """Chooses a replica for a job by its record; waits for one, or raises a HeadraceError."""
 
 _LOOK_AGAIN_S = 1.0
+_FIELDS = ("prompt", "matches", "holder", "checkpoint")
+_ID_BYTES = 4
 _AT_ONCE = 16
 
 
 class Recovery:
     """Re-places the open work of replicas that are lost."""
 
-    def __init__(self, bus: Bus, partitions: int, place: Place, *, linger_s: float = 30.0) -> None:
+    def __init__(self, bus: Bus, partitions: int, place: Place, ask: Ask, *, linger_s: float = 30.0) -> None:
         self._bus = bus
+        self._ask = ask
         self._partitions = range(partitions)
         self._place = place
         self._linger_s = linger_s
@@ -73,18 +80,27 @@ class Recovery:
             if time.time() > job.deadline:
                 raise DeadlineExceededError("The deadline passed while its replica was lost.")
             again = msgspec.structs.replace(job, attempt=job.attempt + 1)
-            record = await self._bus.record(job.partition, job.request_id, "prompt", "matches")
+            record = await self._bus.record(job.partition, job.request_id, *_FIELDS)
             placement = await self._place(again, record)
+            checkpoint = await self._checkpoint(job, record)  # last: until then tokens may come in
             to = topics.replica(job.partition, placement.replica_id)
-            fields = {"placement": placement}
+            fields = {"placement": placement, "checkpoint": checkpoint}
             if await self._bus.re_place(job.partition, replica_id, entry_id, again, to=to, fields=fields):
                 self.num_replaced += 1
-                log.warning("request %s moved from %s to %s", job.request_id, replica_id, placement.replica_id)
+                num_tokens = sum(map(len, checkpoint.token_ids.values())) // _ID_BYTES
+                metrics.note_moved(job.model, num_tokens)
+                said = "request %s moved from %s to %s with %d tokens"
+                log.warning(said, job.request_id, replica_id, placement.replica_id, num_tokens)
         except HeadraceError as error:
             await self._give_up(replica_id, entry_id, job, error)
         except Exception:
             log.exception("could not move request %s away from %s", job.request_id, replica_id)
             await self._give_up(replica_id, entry_id, job, InternalError("Its replica was lost."))
+
+    async def _checkpoint(self, job: Job, record: Mapping[str, Any]) -> Checkpoint:
+        holder: Holder | None = record.get("holder")
+        shown = await self._ask(holder.edge if holder is not None else job.edge, job.request_id)
+        return shown or record.get("checkpoint") or Checkpoint(attempt=job.attempt)
 
     async def _give_up(self, replica_id: str, entry_id: str, job: Job, error: HeadraceError) -> None:
         stream = topics.replica(job.partition, replica_id)

@@ -31,14 +31,16 @@ async def _jobs(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    await serve_desk(
-        bus,
-        name="balancer",
-        streams=[topics.balancer(p, model) for p in range(settings.partitions) for model in settings.models],
-        group="balancer",
-        consumer=f"balancer-{os.urandom(6).hex()}",
-        handle=desk.handle,
-        concurrency=settings.balancer_concurrency,
-        fields=("prompt", "matches"),
-        task_status=task_status,
-    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.reports.run)
+        await serve_desk(
+            bus,
+            name="balancer",
+            streams=[topics.balancer(p, model) for p in range(settings.partitions) for model in settings.models],
+            group="balancer",
+            consumer=f"balancer-{os.urandom(6).hex()}",
+            handle=desk.handle,
+            concurrency=settings.balancer_concurrency,
+            fields=("prompt", "matches"),
+            task_status=task_status,
+        )

@@ -31,7 +31,7 @@ from gateway.edge.reply import Reply
 from gateway.edge.safety import Safety
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.takeover import follow, job_of, take_over
+from gateway.edge.takeover import follow, job_of, report, take_over
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
@@ -46,8 +46,8 @@ from wire.messages import (
     Holder,
     Job,
     ReplicaStatus,
+    ReportTokens,
     Request,
-    Resubscribe,
     TokenBatch,
     TokenizeReply,
 )
@@ -136,6 +136,8 @@ class Edge:
                 self.history.deliver(message)
             elif isinstance(message, TokenizeReply):
                 self.tokenizer.deliver(message)
+            elif isinstance(message, ReportTokens):
+                self._tasks.start_soon(report, self.bus, self.inflight, message)
 
     async def watch_replicas(self, model: str) -> None:
         """Follow the heartbeats of a model's replicas."""
@@ -285,14 +287,7 @@ class Edge:
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()
-        message = Resubscribe(
-            request_id=gap.request_id,
-            edge=self.inbox,
-            choice=gap.choice,
-            from_index=gap.from_index,
-            attempt=gap.attempt,
-        )
         try:
-            await self.bus.send(topics.control(gap.replica_id), message, maxlen=CONTROL_MAXLEN)
+            await self.bus.send(topics.control(gap.replica_id), gap.question(self.inbox), maxlen=CONTROL_MAXLEN)
         except HeadraceError as error:
             logger.warning("request %s: gap not asked for: %s", gap.request_id, error.message)

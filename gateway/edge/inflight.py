@@ -16,8 +16,9 @@ import anyio
 import msgspec
 
 from gateway.edge.joining import joined
+from gateway.edge.received import Received, checkpoint
 from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError, RequestCancelledError
-from wire.messages import Failure, PhaseMark, TokenBatch, TokenChunk
+from wire.messages import Checkpoint, Failure, PhaseMark, Resubscribe, TokenBatch, TokenChunk
 
 _ASK_AGAIN_S = 0.5
 _JOIN_FROM = 64  # chunks; a client that keeps up has one or two waiting
@@ -32,6 +33,16 @@ class Gap(msgspec.Struct, frozen=True):
     choice: int
     from_index: int
     attempt: int = -1
+
+    def question(self, edge: str) -> Resubscribe:
+        """Return what asks the replica for them."""
+        return Resubscribe(
+            request_id=self.request_id,
+            edge=edge,
+            choice=self.choice,
+            from_index=self.from_index,
+            attempt=self.attempt,
+        )
 
 
 class Bell:
@@ -69,6 +80,7 @@ class Flight:
         self._pending: list[TokenChunk] = []
         self._join_at = _JOIN_FROM
         self._next_index: dict[int, int] = {}
+        self._received: dict[int, Received] = {}
         self._finished: set[int] = set()
         self._asked_at: dict[int, float] = {}
         self._failure: HeadraceError | None = None
@@ -144,8 +156,16 @@ class Flight:
             await self._bell.wait_until(lambda: self.is_ready)
         return self.is_ready
 
+    def checkpoint(self) -> Checkpoint:
+        """Return all tokens that came, for another replica to go on from."""
+        return checkpoint(self.attempt, self._received)
+
     def _append(self, chunk: TokenChunk) -> None:
         self._next_index[chunk.choice] = chunk.index + len(chunk.token_ids)
+        received = self._received.get(chunk.choice)
+        if received is None:
+            received = self._received[chunk.choice] = Received()
+        received.add(chunk)
         self._asked_at.pop(chunk.choice, None)
         if chunk.finish_reason is not None:
             self._finished.add(chunk.choice)
@@ -216,6 +236,11 @@ class InFlight:
             if gap is not None:
                 gaps.append(gap)
         return gaps
+
+    def checkpoint(self, request_id: str) -> Checkpoint | None:
+        """Return the tokens that are here of a request; None if it is not in flight at this edge."""
+        flight = self._flights.get(request_id)
+        return flight.checkpoint() if flight is not None else None
 
     def fail(self, failure: Failure, error: HeadraceError) -> None:
         """Hand out a desk's failure."""

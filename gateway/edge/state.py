@@ -50,6 +50,7 @@ class State(Collector):
             "headrace_replica_kv_waste", "Share of held KV room without a token.", labels=_REPLICA
         )
         preempted = CounterMetricFamily("headrace_replica_preemptions", "Sequences preempted.", labels=_REPLICA)
+        generated = CounterMetricFamily("headrace_replica_generated_tokens", "Tokens generated.", labels=_REPLICA)
         drafts = CounterMetricFamily("headrace_spec_decode_num_drafts", "Runs of guesses checked.", labels=_REPLICA)
         guessed = CounterMetricFamily("headrace_spec_decode_num_draft_tokens", "Tokens guessed.", labels=_REPLICA)
         accepted = CounterMetricFamily(
@@ -66,8 +67,9 @@ class State(Collector):
             free.add_metric(labels, status.num_free_blocks)
             waste.add_metric(labels, status.kv_waste)
             preempted.add_metric(labels, status.num_preemptions)
+            generated.add_metric(labels, status.num_generated_tokens)
             drafts.add_metric(labels, status.num_drafts)
             guessed.add_metric(labels, status.num_draft_tokens)
             accepted.add_metric(labels, status.num_accepted_tokens)
             length.add_metric(labels, 1 + status.num_accepted_tokens / max(1, status.num_drafts))
-        yield from (running, waiting, blocks, free, waste, preempted, drafts, guessed, accepted, length)
+        yield from (running, waiting, blocks, free, waste, preempted, generated, drafts, guessed, accepted, length)

@@ -18,7 +18,7 @@ from wire import topics
 from wire.bus import Bus
 from wire.bus.records import Fate
 from wire.errors import HeadraceError, RequestCancelledError, UnavailableError
-from wire.messages import Holder, Job, Resubscribe
+from wire.messages import Holder, Job, ReportTokens, Resubscribe, TokenReport
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,15 @@ def _ending(fate: Fate) -> HeadraceError | None:
     if fate.cancelled and fate.placement is None:
         return RequestCancelledError("The request was cancelled.")
     return None
+
+
+async def report(bus: Bus, inflight: InFlight, question: ReportTokens) -> None:
+    """Tell a balancer which tokens of a request are here: the replica that gave them is lost, another goes on."""
+    answer = TokenReport(request_id=question.request_id, checkpoint=inflight.checkpoint(question.request_id))
+    try:
+        await bus.send(question.reply_to, answer, maxlen=CONTROL_MAXLEN)
+    except HeadraceError as error:
+        logger.warning("request %s: its tokens were not reported: %s", question.request_id, error.message)
 
 
 async def _ask(bus: Bus, job: Job, replica_id: str, num_choices: int) -> None:

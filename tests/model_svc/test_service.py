@@ -29,6 +29,7 @@ from wire.messages import (
     SamplingParams,
     TokenBatch,
     pack_ids,
+    unpack_ids,
 )
 
 pytestmark = pytest.mark.anyio
@@ -246,6 +247,37 @@ async def test_a_moved_request_goes_on_from_its_checkpoint(bus: Bus, bus_url: st
         await home.until(lambda: home.finish_reason("r"))
     assert home.answer("r") == whole[5:]
     assert (home.chunks[0].index, home.chunks[0].attempt) == (5, 1)
+
+
+async def test_a_moved_request_can_be_asked_for_from_its_first_token(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, Script())
+    whole = expected("r", [1, 2, 3], SamplingParams(), 0)
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        await home.place("r", [1, 2, 3], attempt=1, checkpoint={0: whole[:5]})
+        await home.until(lambda: home.finish_reason("r"))
+        home.chunks.clear()
+        await home.command(Resubscribe(request_id="r", edge=home.edge))
+        await home.until(lambda: home.finish_reason("r"))
+        assert home.answer("r") == whole
+        assert home.chunks[0].num_prompt_tokens == 3
+    assert home.statuses[-1].num_generated_tokens == len(whole) - 5
+
+
+async def test_what_is_generated_is_written_down_now_and_then(
+    bus: Bus, bus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_svc.checkpoints.EVERY_S", 0.01)
+    make_model(tmp_path, ENDLESS)
+    async with house(bus, settings_for(tmp_path, bus_url, drain_s=0.0)) as home:
+        await home.place("r", [1, 2, 3], max_tokens=60_000)
+        await home.place("scored", [1, 2, 3], max_tokens=60_000, sampling=SamplingParams(logprobs=1))
+        with anyio.fail_after(20):
+            while not (record := await bus.record(0, "r", "checkpoint")):
+                await anyio.sleep(0.01)
+        kept = unpack_ids(record["checkpoint"].token_ids[0])
+        await home.until(lambda: len(home.answer("r")) >= len(kept))
+        assert len(kept) >= 64 and kept == home.answer("r")[: len(kept)]
+        assert await bus.record(0, "scored", "checkpoint") == {}
 
 
 async def test_a_request_that_outlived_many_replicas_is_given_up(bus: Bus, bus_url: str, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import given
 
+from gateway.edge.received import Received, checkpoint
 from model_svc.token_log import TokenLog
-from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenChunk, TokenLogprob
+from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenChunk, TokenLogprob, pack_ids, unpack_ids
 
 TOKEN_BYTES = 3
 PHASES = st.sampled_from([ANSWER, REASONING, MARKUP])
@@ -102,3 +104,28 @@ def test_what_could_not_be_sent_does_not_overtake_a_rewind() -> None:
     log.rewind(0)  # a client came back while the send was under way
     log.take_back(failed.index)
     assert log.take().token_ids == (1, 2, 3)
+
+
+@given(chunks(), st.integers(1, 6), st.integers(0, 20))
+def test_what_an_edge_has_is_taken_up_in_another_replica_with_its_phases(
+    made: list[TokenChunk], kept: int, again: int
+) -> None:
+    first = made[0].index
+    made = [msgspec.structs.replace(chunk, index=chunk.index - first) for chunk in made]
+    before, after = made[:kept], made[kept:]
+    received = Received()
+    for chunk in before:
+        received.add(chunk)
+    shown = checkpoint(2, {1: received})
+    log = TokenLog()
+    log.begin_with(unpack_ids(shown.token_ids[1]), shown.marks.get(1, ()))
+    assert not log.has_unsent
+    for chunk in after:
+        log.add(chunk)
+    sent = [log.take()] if log.has_unsent else []
+    assert bytes_of(sent) == bytes_of(after)
+    if after:
+        log.rewind(again)
+        whole = bytes_of([log.take()])
+        assert whole == {index: phases for index, phases in bytes_of(made).items() if index >= again}
+        assert log.snapshot()[0] == pack_ids(token for chunk in made for token in chunk.token_ids)

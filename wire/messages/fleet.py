@@ -32,6 +32,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_generated_tokens: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

@@ -13,9 +13,24 @@ import pytest
 from gateway.balancer.desk import BalancerDesk
 from gateway.balancer.service import _jobs
 from gateway.balancer.settings import BalancerSettings
+from gateway.balancer.token_reports import TokenReports
 from wire import topics
 from wire.bus import Bus
-from wire.messages import Failure, Job, Match, Matches, Placement, Prompt, ReplicaStatus, pack_ids
+from wire.messages import (
+    Checkpoint,
+    Failure,
+    Holder,
+    Job,
+    Match,
+    Matches,
+    Placement,
+    Prompt,
+    ReplicaStatus,
+    ReportTokens,
+    TokenReport,
+    pack_ids,
+    unpack_ids,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -102,8 +117,8 @@ async def met(desks: list[BalancerDesk], *fleet: PlayedReplica) -> None:
 async def failure(bus: Bus) -> Failure:
     with anyio.fail_after(5):
         async for message in bus.inbox(EDGE):
-            assert isinstance(message, Failure)
-            return message
+            if isinstance(message, Failure):  # the balancer also asks for tokens
+                return message
     raise AssertionError
 
 
@@ -220,6 +235,50 @@ async def test_a_cancelled_job_is_not_placed_again(bus: Bus) -> None:
         assert (await failure(bus)).code == "request_cancelled"
         await until(lambda: _has(a, 0))
         assert await b.work() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on_with"),
+    [
+        (Checkpoint(attempt=0, token_ids={0: pack_ids([7, 8])}), [7, 8]),  # the edge knows best, also if it has less
+        (Checkpoint(attempt=0), []),
+        (None, [7, 8, 9]),  # it has nothing to do with the request any more
+        ("silent", [7, 8, 9]),
+    ],
+)
+async def test_a_moved_job_takes_along_what_its_edge_has(
+    bus: Bus, answer: Checkpoint | str | None, goes_on_with: list[int]
+) -> None:
+    async def play_edge() -> None:
+        async for message in bus.inbox(topics.edge("taker")):
+            if isinstance(message, ReportTokens) and not isinstance(answer, str):
+                report = TokenReport(request_id=message.request_id, checkpoint=answer)
+                await bus.send(message.reply_to, report, maxlen=10)
+
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks, anyio.create_task_group() as tasks:
+        tasks.start_soon(play_edge)
+        await met(desks, a, b)
+        await submit(bus, "q", 20, a=16)
+        await until(lambda: _has(a, 1))
+        kept = Checkpoint(attempt=0, token_ids={0: pack_ids([7, 8, 9])})
+        holder = Holder(edge=topics.edge("taker"), deadline=time.time() + 60)
+        await bus.update_record(0, "q", {"checkpoint": kept, "holder": holder})
+        a.life.cancel()
+        await until(lambda: _has(b, 1))
+        found = (await bus.record(0, "q", "checkpoint"))["checkpoint"]
+        assert unpack_ids(found.token_ids.get(0, b"")) == goes_on_with
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_edge_that_was_silent_is_not_waited_for_again(bus: Bus) -> None:
+    reports = TokenReports(bus, answer_s=0.05)
+    assert await reports.ask(topics.edge("dead"), "q1") is None
+    began = anyio.current_time()
+    for number in range(200):
+        assert await reports.ask(topics.edge("dead"), f"q{number}") is None
+    assert anyio.current_time() - began < 200 * 0.05
+    asked = await bus.route.call(topics.edge("dead"), "XLEN", topics.edge("dead"))
+    assert asked == 1
 
 
 async def test_a_job_waits_for_a_replica_that_is_loading(bus: Bus) -> None:

@@ -16,7 +16,7 @@ from tests.gateway.edge.asks import streamed, whole
 from tests.ring import Ring
 from tests.scripted_replica import say
 from wire.errors import DeadlineExceededError, InternalError, OverloadedError
-from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenBatch, TokenChunk, TokenLogprob
+from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenBatch, TokenChunk, TokenLogprob, unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +40,21 @@ async def test_repeats_are_dropped_and_overlaps_cut() -> None:
     for piece in (chunk(0, 1, 2), chunk(0, 1, 2), chunk(1, 2, 3), chunk(0, 1), chunk(2, 3, 4, finish="stop")):
         assert opened.offer(piece, "replica") is None
     assert await taken(opened) == [1, 2, 3, 4]
+
+
+async def test_what_came_is_told_to_whoever_goes_on_however_it_came() -> None:
+    table = InFlight(max_pending_tokens=100)
+    assert table.checkpoint("r") is None
+    with table.open("r", deadline=time.time() + 10) as opened:
+        thought = msgspec.structs.replace(chunk(0, 1, 2), phase=REASONING)
+        for piece in (thought, thought, chunk(1, 2, 3), chunk(5, 6), chunk(0, 9, choice=1), chunk(2, 3, 4, attempt=1)):
+            opened.offer(piece, "replica")
+        await opened.take()
+        opened.offer(chunk(4, 5, attempt=1), "replica")
+        found = table.checkpoint("r")
+    assert found is not None
+    assert {choice: unpack_ids(ids) for choice, ids in found.token_ids.items()} == {0: [1, 2, 3, 4, 5], 1: [9]}
+    assert (found.attempt, found.marks) == (1, {0: (PhaseMark(0, 0, REASONING), PhaseMark(2, 0, ANSWER))})
 
 
 async def test_a_gap_is_asked_for_once_from_where_it_begins() -> None:
