@@ -1,12 +1,16 @@
 """Sends tokens to the edges: one batch per edge and step, or, with the bus slow or an edge full, all that came since.
 
-What waits here is bounded by what the open requests can generate; it lies in their token logs, nothing is copied.
+A batch goes out at once, without a task of its own and without waiting for the reply to the last one. What may not go
+so (an edge that is full, a bus that is away or far behind, a record to be written first) is sent by the one task that
+waits. What waits is bounded by what the open requests can generate; it lies in their token logs, nothing is copied.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 import anyio
 
@@ -23,6 +27,8 @@ EDGE_MAXLEN = 10_000  # batches that an edge has not read; full: they are sent l
 KV_EVENTS_MAXLEN = 10_000  # the oldest is dropped; readers see the gap by the numbers and ask for a report
 _PAUSE_S = 0.1
 
+Taken = list[tuple[OpenRequest, list[TokenChunk]]]
+
 
 class Outbox:
     """The one sender of token batches and KV events, so that each stream keeps its order."""
@@ -32,67 +38,106 @@ class Outbox:
         self._requests = requests
         self._replica_id = replica_id
         self._kv_stream = topics.kv_events(model)
+        self._courier = bus.courier()
         self._dirty: dict[str, OpenRequest] = {}
         self._events: list[KvEvent] = []
         self._step = 0
         self._wake = anyio.Event()
         self._resting: dict[str, float] = {}  # edges that were full, and until when they are left alone
+        self._sending: set[str] = set()  # edges that the task sends to just now: `flush` shall not overtake it
+        self._under_way: Counter[str] = Counter()  # batches to each edge that are neither arrived nor lost
 
     def put(self, step: int, request: OpenRequest) -> None:
         """Note that a request has tokens to send."""
         self._step = step
         self._dirty[request.job.request_id] = request
-        self._wake.set()
 
     def put_events(self, events: tuple[KvEvent, ...]) -> None:
         """Queue KV events."""
         self._events += events
-        self._wake.set()
+
+    def flush(self) -> None:
+        """Send what can go at once; the task sees to the rest."""
+        ready: dict[str, Taken] = {}
+        for key, request in list(self._dirty.items()):
+            edge = request.edge
+            if edge in self._resting or edge in self._sending or request.closed_anew:
+                continue
+            if not self._courier.may_post(edge):
+                continue
+            del self._dirty[key]
+            if (chunks := _unsent(request)) is not None:
+                ready.setdefault(edge, []).append((request, chunks))
+        for edge, taken in ready.items():
+            self._under_way[edge] += 1
+            tell = partial(self._told, edge, taken)
+            self._courier.post(edge, self._batch(taken), maxlen=EDGE_MAXLEN, tell=tell)
+        if self._dirty or self._events:
+            self._wake.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
-        while True:
-            with anyio.move_on_after(_PAUSE_S if self._dirty else None):
-                await self._wake.wait()
-            self._wake = anyio.Event()
-            await self._send_tokens()
-            await self._send_events()
+        try:
+            while True:
+                with anyio.move_on_after(_PAUSE_S if self._dirty else None):
+                    await self._wake.wait()
+                self._wake = anyio.Event()
+                await self._send_tokens()
+                await self._send_events()
+        finally:
+            self._courier.close()
 
     async def _send_tokens(self) -> None:
         now = anyio.current_time()
-        resting = {
-            key: request
-            for key, request in self._dirty.items()
-            if self._resting.get(request.edge, now) > now and request.error is None
-        }
-        dirty, self._dirty = self._dirty, resting
-        taken: dict[str, list[tuple[OpenRequest, list[TokenChunk]]]] = {}
-        for key, request in dirty.items():
-            if key in resting or request.error is not None:
-                continue  # of what failed its edge has heard: nobody waits for tokens any more
-            chunks = [item.take() for item in request.logs.values() if item.has_unsent]
-            if chunks:
-                taken.setdefault(request.edge, []).append((request, chunks))
+        taken: dict[str, Taken] = {}
+        for key, request in list(self._dirty.items()):
+            edge = request.edge
+            # Behind what is under way: an edge that sees a gap asks for it.
+            waits = self._under_way[edge] > 0 or self._resting.get(edge, now) > now
+            if waits and request.error is None:
+                continue
+            del self._dirty[key]
+            if (chunks := _unsent(request)) is not None:
+                taken.setdefault(edge, []).append((request, chunks))
         if not taken:
             return
-        await self._note_closings(dirty.values())
-        batches = [
-            (edge, TokenBatch(replica_id=self._replica_id, step=self._step, chunks=_all_chunks(requests)))
-            for edge, requests in taken.items()
-        ]
-        for edge in await self._send_batches(batches):
-            if edge not in self._resting:
-                log.warning("%s does not take tokens; they are sent again later", edge)
-            for request, chunks in taken.pop(edge):
-                for chunk in chunks:
-                    request.logs[chunk.choice].take_back(chunk.index)
-                self._dirty[request.job.request_id] = request
-            self._resting[edge] = now + _PAUSE_S
+        self._sending = set(taken)
+        await self._note_closings(request for requests in taken.values() for request, _ in requests)
+        refused = await self._send_batches([(edge, self._batch(requests)) for edge, requests in taken.items()])
         for edge, requests in taken.items():
-            self._resting.pop(edge, None)
-            for request, _ in requests:
-                if request.finished and not any(item.has_unsent for item in request.logs.values()):
-                    request.settled.set()
+            if edge in refused:
+                self._keep(edge, requests)
+            else:
+                self._resting.pop(edge, None)
+                _settle(requests)
+                await self._courier.prepare(edge)
+        self._sending.clear()
+        self.flush()
+
+    def _told(self, edge: str, taken: Taken, arrived: bool) -> None:
+        """Hear what became of a batch."""
+        self._under_way[edge] -= 1
+        if not self._under_way[edge]:
+            del self._under_way[edge]
+        if arrived:
+            _settle(taken)
+        else:
+            self._keep(edge, taken)
+        self.flush()
+
+    def _keep(self, edge: str, taken: Taken) -> None:
+        """Count tokens as not sent; they are sent again after a pause."""
+        if edge not in self._resting:
+            log.warning("%s does not take tokens; they are sent again later", edge)
+        for request, chunks in taken:
+            for chunk in chunks:
+                request.logs[chunk.choice].take_back(chunk.index)
+            self._dirty[request.job.request_id] = request
+        self._resting[edge] = anyio.current_time() + _PAUSE_S
+
+    def _batch(self, taken: Taken) -> TokenBatch:
+        chunks = tuple(chunk for _, chunks in taken for chunk in chunks)
+        return TokenBatch(replica_id=self._replica_id, step=self._step, chunks=chunks)
 
     async def _send_batches(self, batches: list[tuple[str, TokenBatch]]) -> list[str]:
         """Send; returns the edges that did not take theirs: full, or the bus is away."""
@@ -131,5 +176,15 @@ class Outbox:
                 log.warning("KV events could not be published: %r", error)
 
 
-def _all_chunks(requests: list[tuple[OpenRequest, list[TokenChunk]]]) -> tuple[TokenChunk, ...]:
-    return tuple(chunk for _, chunks in requests for chunk in chunks)
+def _unsent(request: OpenRequest) -> list[TokenChunk] | None:
+    """Take what was not sent; nothing of what failed: its edge has heard, nobody waits for tokens any more."""
+    if request.error is not None:
+        return None
+    return [log.take() for log in request.logs.values() if log.has_unsent] or None
+
+
+def _settle(taken: Taken) -> None:
+    """Note which requests are wholly with their edges."""
+    for request, _ in taken:
+        if request.finished and not any(log.has_unsent for log in request.logs.values()):
+            request.settled.set()

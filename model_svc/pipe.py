@@ -122,43 +122,51 @@ def _frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
 
 
 class ServiceEnd(asyncio.Protocol):
-    """The service's end; any number of senders, one receiver. It joins the event loop with the first call."""
+    """The service's end; any number of senders, one receiver. It joins the event loop when that first receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
+        # Writing goes its own way: a transport that cannot write any more would throw away what is still to be read.
+        self._out = sock.dup()
         self._transport: asyncio.Transport | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+        self._unsent = bytearray()
+        self._sending = anyio.Lock()
         self._messages: list[ToService] = []
-        self._joining = anyio.Lock()
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._ended = False
 
     async def send(self, message: ToEngine) -> None:
         """Send a message; messages arrive in the order of the calls. Raises BrokenPipeError when the engine is gone."""
-        transport = self._transport or await self._join()
-        if self._ended:
-            raise BrokenPipeError("the engine is gone")
-        transport.write(_frame(self._encoder, message))
-        await self._room.wait()
+        self._unsent += _frame(self._encoder, message)
+        async with self._sending:
+            while self._unsent:
+                try:
+                    sent = self._out.send(self._unsent[:_READ_BYTES])
+                except BlockingIOError:
+                    await anyio.wait_writable(self._out)
+                else:
+                    del self._unsent[:sent]
 
     async def receive(self) -> list[ToService]:
         """Return the next messages, at least one; an empty list at the end of the stream."""
-        transport = self._transport or await self._join()
+        if self._transport is None:
+            loop = asyncio.get_running_loop()
+            self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
         while not self._messages and not self._ended:
             self._news.clear()
             await self._news.wait()
         messages, self._messages = self._messages, []
-        if not transport.is_reading() and not self._ended:
-            transport.resume_reading()
+        if not self._transport.is_reading() and not self._ended:
+            self._transport.resume_reading()
         return messages
 
     def close(self) -> None:
         """Close the end; the engine reads the end of the stream and stops."""
         (self._transport or self._socket).close()
+        self._out.close()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the loop; when nobody fetches the messages, the engine waits."""
@@ -173,22 +181,6 @@ class ServiceEnd(asyncio.Protocol):
         del exc
         self._ended = True
         self._news.set()
-        self._room.set()
-
-    def pause_writing(self) -> None:
-        """Let senders wait: the engine reads between two steps only."""
-        self._room.clear()
-
-    def resume_writing(self) -> None:
-        """Let senders go on."""
-        self._room.set()
-
-    async def _join(self) -> asyncio.Transport:
-        async with self._joining:
-            if self._transport is None:
-                loop = asyncio.get_running_loop()
-                self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
-        return self._transport
 
 
 class EngineEnd:

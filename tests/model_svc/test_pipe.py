@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -16,12 +16,13 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[ServiceEnd, EngineEnd, socket.socket]]:
+async def ends() -> AsyncIterator[tuple[ServiceEnd, EngineEnd, socket.socket]]:
     ours, theirs = socket.socketpair()
     service, engine = ServiceEnd(ours), EngineEnd(theirs)
     yield service, engine, theirs
     service.close()
     theirs.close()
+    await anyio.lowlevel.checkpoint()
 
 
 async def test_messages_larger_than_the_kernels_buffer_arrive_whole_and_in_order(

@@ -84,6 +84,11 @@ class Relay:
         for line in list(self._lines):
             await line.aclose()
 
+    async def until_left(self) -> None:
+        """Wait until all clients are gone: a wait for a socket may not be cancelled while something comes from it."""
+        while self._lines:
+            await anyio.lowlevel.checkpoint()
+
     async def _relay(self, client: SocketStream) -> None:
         self.num_lines += 1
         self._lines.add(client)

@@ -117,16 +117,35 @@ async def test_a_message_whose_reply_got_lost_is_sent_again_and_read_once(bus: B
 
 
 async def test_every_watcher_sees_every_message_and_removes_none(bus: Bus) -> None:
-    for number in range(4):
+    many = 70  # more than an inbox's reader leaves lying
+    for number in range(many):
         await bus.publish(STATUS, note(number), maxlen=100)
     watchers = [bus.watch(STATUS), bus.watch(STATUS)]
     for watcher in watchers:
-        assert [(await anext(watcher)).request_id for _ in range(4)] == ["r0", "r1", "r2", "r3"]  # type: ignore[union-attr]
-    await bus.publish(STATUS, note(4), maxlen=100)
+        assert [(await anext(watcher)).request_id for _ in range(many)] == [f"r{number}" for number in range(many)]  # type: ignore[union-attr]
+    await bus.publish(STATUS, note(many), maxlen=100)
     for watcher in watchers:
-        assert (await anext(watcher)).request_id == "r4"  # type: ignore[union-attr]
+        assert (await anext(watcher)).request_id == f"r{many}"  # type: ignore[union-attr]
         await watcher.aclose()
-    assert await length(bus, STATUS) == 5
+    assert await length(bus, STATUS) == many + 1
+
+
+async def test_an_inbox_that_is_busy_is_trimmed_while_it_is_read(bus: Bus) -> None:
+    found: list[str] = []
+
+    async def follow() -> None:
+        async for message in bus.inbox(EDGE):
+            found.append(message.request_id)  # type: ignore[union-attr] # noqa: PERF401
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        for number in range(200):
+            await bus.send(EDGE, note(number), maxlen=100)  # it would be full
+            with anyio.fail_after(5):
+                while len(found) <= number:
+                    await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert found == [f"r{number}" for number in range(200)]
 
 
 async def test_a_watcher_from_now_on_misses_nothing_that_comes_later(bus: Bus) -> None:

@@ -107,13 +107,28 @@ class Server:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
         return _last(await self.call_many((("ASKING",), args)))
 
+    async def dial(self) -> Line:
+        """Open a connection, for a caller who keeps and closes it. Raises redis-py's ConnectionError."""
+        dialled = self._class(**self._kwargs)
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + self._options.reply_timeout_s):
+                await dialled.connect()  # type: ignore[no-untyped-call]
+                return Line(dialled)
+            raise RedisConnectionError(f"no connection within {self._options.reply_timeout_s} s")
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await dialled.disconnect(nowait=True)
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"no connection: {error!r}") from error
+            raise
+
     async def aclose(self) -> None:
         """Close what is idle."""
         while self._idle:
             self._idle.pop().close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        line = self._take() or await self._dial()
+        line = self._take() or await self.dial()
         in_step = False
         try:
             replies = await line.exchange(commands, timeout_s=self._options.reply_timeout_s)
@@ -133,20 +148,6 @@ class Server:
                 return line
             line.close()  # closed by the server, or holds bytes that nobody asked for
         return None
-
-    async def _dial(self) -> Line:
-        dialled = self._class(**self._kwargs)
-        try:
-            with anyio.CancelScope(deadline=anyio.current_time() + self._options.reply_timeout_s):
-                await dialled.connect()  # type: ignore[no-untyped-call]
-                return Line(dialled)
-            raise RedisConnectionError(f"no connection within {self._options.reply_timeout_s} s")
-        except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await dialled.disconnect(nowait=True)
-            if isinstance(error, OSError):
-                raise RedisConnectionError(f"no connection: {error!r}") from error
-            raise
 
 
 def _last(replies: list[Any]) -> Any:

@@ -8,7 +8,8 @@ caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -20,11 +21,13 @@ from redis.exceptions import InvalidResponse
 Arg = bytes | str | int | float
 Command = tuple[Arg, ...]
 
+Told = Callable[[list[Any] | RedisConnectionError], None]
+
 _MORE = object()  # what the parser returns when a reply is not complete
 
 
 class Line(asyncio.Protocol):
-    """An open connection; one exchange at a time."""
+    """An open connection. Replies come in the order of the commands."""
 
     def __init__(self, dialled: AbstractConnection) -> None:
         self._dialled = dialled  # whoever forgets it closes it
@@ -32,16 +35,29 @@ class Line(asyncio.Protocol):
         self._parser = hiredis.Reader(
             protocolError=InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_MORE
         )
-        self._answer: asyncio.Future[list[Any]] | None = None
+        self._waiting: deque[tuple[int, Told]] = deque()
         self._replies: list[Any] = []
-        self._num_wanted = 0
-        self._lost: Exception | None = None
+        self._lost: RedisConnectionError | None = None
         self._transport.set_protocol(self)
 
     @property
     def is_fit(self) -> bool:
         """Whether the next caller may have it: open, and nothing is still to come."""
-        return self._lost is None and self._answer is None
+        return self._lost is None and not self._waiting
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._lost is None
+
+    def send(self, commands: Sequence[Command], tell: Told) -> None:
+        """Send commands in one write; `tell` gets their replies, error replies in their places, or why none come.
+
+        It is called from the loop, once, and must not raise. The line must be open.
+        """
+        assert self._lost is None, "the line is lost"
+        self._waiting.append((len(commands), tell))
+        self._transport.write(b"".join([hiredis.pack_command(one) for one in commands]))  # type: ignore[arg-type]
 
     async def exchange(self, commands: Sequence[Command], *, timeout_s: float) -> list[Any]:
         """Send commands in one write and return their replies; an error reply stands in its place.
@@ -51,28 +67,32 @@ class Line(asyncio.Protocol):
         """
         if self._lost is not None:
             raise self._lost
-        assert self._answer is None, "one exchange at a time"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Any]] = loop.create_future()
-        self._answer = answer
-        self._num_wanted = len(commands)
-        self._transport.write(_packed(commands))
+
+        def tell(outcome: list[Any] | RedisConnectionError) -> None:
+            if answer.done():  # its caller was cancelled
+                return
+            if isinstance(outcome, list):
+                answer.set_result(outcome)
+            else:
+                answer.set_exception(outcome)
+
+        self.send(commands, tell)
         # A bare timer: a cancel scope costs a tenth of a hop.
-        timer = loop.call_later(timeout_s, self._fail, RedisConnectionError(f"no reply within {timeout_s} s"))
+        timer = loop.call_later(timeout_s, self._fail, f"no reply within {timeout_s} s")
         try:
-            replies = await answer
+            return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():
                 answer.exception()  # both at once: nobody else will look at it
             raise
         finally:
             timer.cancel()
-        self._answer = None
-        return replies
 
     def close(self) -> None:
         """Close at once; whatever is still to come meets nobody."""
-        self._fail(RedisConnectionError("closed"))
+        self._fail("closed")
         self._transport.close()
         self._dialled._writer = self._dialled._reader = None
 
@@ -83,33 +103,30 @@ class Line(asyncio.Protocol):
             while (reply := self._parser.gets()) is not _MORE:
                 self._take(reply)
         except InvalidResponse as error:
-            self._fail(RedisConnectionError(f"not a reply: {error}"))
+            self._fail(f"not a reply: {error}")
 
     def eof_received(self) -> None:
         """Take note that the server says no more."""
-        self._fail(RedisConnectionError("closed by the server"))
+        self._fail("closed by the server")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note that the connection is gone."""
-        self._fail(RedisConnectionError(f"connection lost: {exc!r}"))
+        self._fail(f"connection lost: {exc!r}")
 
     def _take(self, reply: Any) -> None:
-        if self._answer is None:
-            self._fail(RedisConnectionError("a reply that nobody asked for"))
+        if not self._waiting:
+            self._fail("a reply that nobody asked for")
         elif isinstance(reply, RedisConnectionError):  # the server is loading, or will not have us
             self._fail(reply)
         else:
             self._replies.append(reply)
-            if len(self._replies) == self._num_wanted:
+            if len(self._replies) == self._waiting[0][0]:
                 replies, self._replies = self._replies, []
-                if not self._answer.done():  # its caller was cancelled
-                    self._answer.set_result(replies)
+                self._waiting.popleft()[1](replies)
 
-    def _fail(self, error: Exception) -> None:
-        self._lost = self._lost or error
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(self._lost)
-
-
-def _packed(commands: Sequence[Command]) -> bytes:
-    return b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+    def _fail(self, why: str | RedisConnectionError) -> None:
+        if self._lost is None:
+            self._lost = RedisConnectionError(why) if isinstance(why, str) else why
+        waiting, self._waiting = self._waiting, deque()
+        for _, tell in waiting:
+            tell(self._lost)

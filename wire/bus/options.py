@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from wire import topics
+
 MAX_DELIVERIES = 3
 """A job that was delivered so often without being handed on goes to the dead letters."""
 
@@ -21,6 +23,12 @@ FAILURE_MAXLEN = 20_000
 
 INBOX_TTL_S = 3_600.0
 """An inbox that nobody wrote to for so long is removed: its owner died, ids of edges and replicas never come back."""
+
+
+def inbox_ttl_ms(stream: str) -> int:
+    """Return when a stream is removed that nobody writes to; 0: never, since those of the ring hold open work."""
+    return int(INBOX_TTL_S * 1000) if topics.partition_of(stream) is None else 0
+
 
 SILENT_CONSUMER_TTL_S = 3_600.0
 """A consumer that holds nothing and was not seen for so long is struck from its group; names are unique per start."""

@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from wire import codec, topics
 from wire.bus.core import Core
+from wire.bus.courier import Courier
 from wire.bus.inbox import follow
 from wire.bus.line import Arg
-from wire.bus.options import INBOX_TTL_S
+from wire.bus.options import inbox_ttl_ms
 from wire.bus.scripts import PUBLISH, SEND
 from wire.errors import OverloadedError
 from wire.messages import AnyMessage
@@ -37,6 +38,10 @@ class Post(Core):
         letters = [(stream, self._letter(codec.encode(message), stream, maxlen)) for stream, message in messages]
         sent = await self.route.run_many(SEND, letters)
         return [stream for (stream, _), done in zip(letters, sent, strict=True) if not done]
+
+    def courier(self) -> Courier:
+        """Return a sender that does not wait for replies; whoever asks for one closes it."""
+        return Courier(self.route, self.options)
 
     async def publish(self, stream: str, message: AnyMessage, *, maxlen: int) -> None:
         """Add a message to a stream that many watch; the oldest is dropped beyond about `maxlen`."""
@@ -71,6 +76,4 @@ class Post(Core):
             raise OverloadedError(f"{stream} is full", retry_after_s=1.0)
 
     def _letter(self, raw: bytes, stream: str, maxlen: int) -> tuple[Arg, ...]:
-        # Streams of the ring never expire: they hold open work.
-        ttl_ms = int(INBOX_TTL_S * 1000) if topics.partition_of(stream) is None else 0
-        return maxlen, ttl_ms, self._nonce(), time.time(), raw
+        return maxlen, inbox_ttl_ms(stream), self._nonce(), time.time(), raw

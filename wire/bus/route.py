@@ -101,7 +101,7 @@ class Route:
         replies: list[Any] = [None] * len(calls)
         places: dict[Server, list[int]] = {}
         for place, (key, _) in enumerate(calls):
-            places.setdefault(self._owner(key), []).append(place)
+            places.setdefault(self.owner(key), []).append(place)
         for server, mine in places.items():
             commands = [("EVALSHA", script.digest, 1, calls[place][0], *calls[place][1]) for place in mine]
             try:
@@ -119,7 +119,7 @@ class Route:
 
         `blocking`: it may wait on the server; commands of the same key `before` it go in the same write.
         """
-        server = self._owner(key)
+        server = self.owner(key)
         for _ in range(_MAX_REDIRECTS):
             try:
                 return await (server.call_blocking(*args, before=before) if blocking else server.call(*args))
@@ -139,7 +139,8 @@ class Route:
             except PASSING:
                 return
 
-    def _owner(self, key: str) -> Server:
+    def owner(self, key: str) -> Server:
+        """Return the server that holds a key, as far as we know."""
         return self._owners[key_slot(key.encode())] if self._owners else self._seed
 
     def _server(self, host: str, port: int) -> Server:

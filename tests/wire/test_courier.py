@@ -1,0 +1,126 @@
+"""The courier: in order without waiting, and every message is told of, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.wire.test_inbox import first, length, note
+from wire import topics
+from wire.bus import Bus, BusOptions
+from wire.bus.courier import MAX_UNANSWERED, Courier
+
+pytestmark = pytest.mark.anyio
+
+EDGE = topics.edge("e")
+
+
+class Told:
+    """What became of messages, in the order in which it was told."""
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[int, bool]] = []
+        self._news = anyio.Event()
+
+    def of(self, number: int) -> Any:
+        """Return the function to be told of a message."""
+
+        def tell(arrived: bool) -> None:
+            self.arrived.append((number, arrived))
+            self._news.set()
+
+        return tell
+
+    async def until(self, count: int) -> None:
+        """Wait until so many are told of."""
+        with anyio.fail_after(10):
+            while len(self.arrived) < count:
+                self._news = anyio.Event()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def ready(bus: Bus) -> AsyncIterator[Courier]:
+    courier = bus.courier()
+    try:
+        assert not courier.may_post(EDGE)
+        await courier.prepare(EDGE)
+        assert courier.may_post(EDGE)
+        yield courier
+    finally:
+        courier.close()
+
+
+async def test_messages_arrive_in_order_and_are_told_of_without_anybody_waiting(bus: Bus) -> None:
+    told = Told()
+    async with ready(bus) as courier:
+        for number in range(MAX_UNANSWERED):
+            assert courier.may_post(EDGE)
+            courier.post(EDGE, note(number), maxlen=100, tell=told.of(number))
+        assert not courier.may_post(EDGE)  # so much and no more is pressed upon a server
+        await told.until(MAX_UNANSWERED)
+        assert courier.may_post(EDGE)
+    assert told.arrived == [(number, True) for number in range(MAX_UNANSWERED)]
+    assert await first(bus.inbox(EDGE), MAX_UNANSWERED) == [f"r{number}" for number in range(MAX_UNANSWERED)]
+
+
+async def test_it_finds_a_stream_full_and_keeps_one_from_expiring_for_ever(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    async with ready(bus) as courier:
+        courier.post(EDGE, note(0), maxlen=1, tell=told.of(0))
+        await told.until(1)
+        assert 3_500_000 < await bus.route.call(EDGE, "PTTL", EDGE) <= 3_600_000
+        monkeypatch.setattr("wire.bus.courier.CHECK_S", 0.0)  # the time of a look has come
+        courier.post(EDGE, note(1), maxlen=1, tell=told.of(1))
+        await told.until(2)
+    assert told.arrived == [(0, True), (1, False)]
+    assert await length(bus, EDGE) == 1
+
+
+async def test_a_lost_line_is_told_for_all_that_was_on_it(bus: Bus, make_relay: Any) -> None:
+    relay, told = make_relay(), Told()
+
+    async def cut(command: list[bytes]) -> None:
+        if b"XADD" in command:
+            await relay.cut()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, bus.options) as far, ready(far) as courier:
+            courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
+            await told.until(1)
+            relay.before = cut
+            for number in range(1, 4):
+                courier.post(EDGE, note(number), maxlen=9, tell=told.of(number))
+            await told.until(4)
+            assert not courier.may_post(EDGE)
+            relay.before = None
+            await courier.prepare(EDGE)
+            assert courier.may_post(EDGE)
+        await relay.until_left()
+        tasks.cancel_scope.cancel()
+    assert told.arrived == [(0, True), (1, False), (2, False), (3, False)]
+
+
+async def test_a_silent_server_is_told_of_after_the_reply_timeout(bus: Bus, make_relay: Any) -> None:
+    relay, told = make_relay(), Told()
+
+    async def hold(command: list[bytes]) -> None:
+        if command[0] == b"EVALSHA":
+            await anyio.sleep_forever()
+
+    options = BusOptions(block_s=0.05, reply_timeout_s=0.2, patience_s=5.0)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, options) as far, ready(far) as courier:
+            relay.before = hold
+            courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
+            await told.until(1)
+        tasks.cancel_scope.cancel()
+    assert told.arrived == [(0, False)]
