@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 from opentelemetry.trace import Span
 
+from model_svc.checkpoints import keep_checkpoints
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.heartbeat import Heartbeat
@@ -68,6 +69,10 @@ class Replica:
         """Send tokens and KV events to where they belong, until cancelled."""
         await self._outbox.run()
 
+    async def keep_checkpoints(self) -> None:
+        """Write down now and then what requests have generated, until cancelled."""
+        await keep_checkpoints(self._bus, self.requests)
+
     async def take_jobs(self, partition: int, tasks: TaskGroup) -> None:
         """Read the jobs placed on this replica in one partition; each is served by a task of its own."""
         await take_jobs(self._bus, self._replica_id, partition, self._serve, tasks)
@@ -88,6 +93,7 @@ class Replica:
                     log.warning("a %s on the control stream", type(message).__name__)
 
     def _progress(self, progress: Progress) -> None:
+        self._heartbeat.num_generated_tokens += sum(len(chunk.token_ids) for chunk in progress.chunks)
         for chunk in progress.chunks:
             request = self.requests.get(chunk.request_id)
             if request is not None and request.job.attempt == chunk.attempt and request.error is None:
@@ -205,6 +211,9 @@ class Replica:
         request.num_choices = wanted.sampling.n
         request.edge = holder.edge if holder is not None else job.edge  # it may have been taken over meanwhile
         request.tenant, request.key_id = wanted.tenant, wanted.key_id
+        request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
+        if checkpoint is not None:
+            request.begin_with(checkpoint)
         request.submitted = True
         request.closed_at = dict(closed.at) if closed is not None else {}
         engine_request = EngineRequest(
