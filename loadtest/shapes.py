@@ -14,3 +14,5 @@ SMOLLM2_135M: dict[str, Any] = {
     "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
     "max_position_embeddings": 8192, "rope_theta": 100000.0, "tie_word_embeddings": True,
 }  # fmt: skip
+
+SHAPES = {"llama-8b": LLAMA_8B, "smollm2-135m": SMOLLM2_135M}

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import torch
 
-from loadtest.shapes import LLAMA_8B, SMOLLM2_135M
+from loadtest.shapes import SHAPES
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
@@ -34,7 +34,6 @@ from model_svc.weights.random import RandomSource
 from wire.block_hash import root
 from wire.messages import Prompt, SamplingParams, TokenChunk, pack_ids
 
-SHAPES = {"smollm2-135m": SMOLLM2_135M, "llama-8b": LLAMA_8B}
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 1.0},

@@ -1,6 +1,6 @@
 """An 8B model's start on a GPU: from the process's start to its first token, with weights in the page cache.
 
-    python -m loadtest.start [--dir /tmp/llama-8b] [--rounds 2]
+    python -m loadtest.start [--shape llama-8b] [--rounds 2]
 
 Writes a checkpoint of random weights once (16 GB of sharded safetensors), then starts the engine's process as a replica
 does and sends it a prompt of 100 tokens: first with an empty cache of compiled kernels, as on a new machine, then with
@@ -22,12 +22,13 @@ from typing import Any
 import anyio
 import numpy as np
 
-from loadtest.shapes import LLAMA_8B
+from loadtest.shapes import SHAPES
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.pipe import Progress, Ready
 from model_svc.settings import ModelSettings
 from wire.messages import Prompt, SamplingParams, pack_ids
+from wire.vocabulary import byte_alphabet
 
 _SHARD_BYTES = 5 << 30
 _PIECE = 32 << 20
@@ -36,17 +37,18 @@ _PIECE = 32 << 20
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=Path("/tmp/llama-8b"))
-    parser.add_argument("--layers", type=int, default=LLAMA_8B["num_hidden_layers"], help="fewer: a smaller model")
+    parser.add_argument("--shape", choices=SHAPES, default="llama-8b")
+    parser.add_argument("--dir", type=Path, help="/tmp and the shape's name by default")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=2, help="starts with the cache kept")
     parser.add_argument(
         "--state", type=Path, default=Path("/tmp/headrace-start"), help="state directory; emptied first"
     )
     args = parser.parse_args()
+    args.dir = args.dir or Path("/tmp") / args.shape
     began = time.perf_counter()
     if not (args.dir / "config.json").exists():
-        write_checkpoint(args.dir, {**LLAMA_8B, "num_hidden_layers": args.layers})
+        write_checkpoint(args.dir, {**SHAPES[args.shape], "tie_word_embeddings": False})
         say(f"wrote {args.dir} in {time.perf_counter() - began:.1f} s")
     os.environ.pop("TRITON_CACHE_DIR", None)  # the state directory's is measured
     shutil.rmtree(args.state, ignore_errors=True)
@@ -88,7 +90,7 @@ async def start(settings: ModelSettings) -> dict[str, float]:
 
 def request() -> EngineRequest:
     """Return a greedy request of 100 tokens for one."""
-    ids = [n * 104729 % 100000 for n in range(100)]
+    ids = [n * 104729 % 40000 for n in range(100)]
     prompt = Prompt(token_ids=pack_ids(ids), num_tokens=100, block_root=b"r" * 16, max_tokens=1)
     return EngineRequest(request_id="first", prompt=prompt, sampling=SamplingParams(temperature=0.0, ignore_eos=True))
 
@@ -164,11 +166,17 @@ def write_shard(path: Path, tensors: dict[str, tuple[int, ...]], piece: bytes) -
 
 
 def tokenizer(size: int) -> dict[str, Any]:
-    """Return a vocabulary of byte tokens and words; nothing is encoded with it."""
-    letters = [chr(n) for n in range(33, 127)]
-    vocab = {letter: n for n, letter in enumerate(letters)}
-    vocab |= {f"w{n}": n for n in range(len(letters), size)}
-    return {"model": {"type": "BPE", "vocab": vocab, "merges": []}, "decoder": {"type": "ByteLevel"}}
+    """Return a tokenizer of single bytes, whose other ids stand for made-up words."""
+    letters = sorted(byte_alphabet())
+    vocab = {letter: n for n, letter in enumerate(letters)} | {f"w{n}": n for n in range(len(letters), size)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }
 
 
 if __name__ == "__main__":
