@@ -38,7 +38,13 @@ class BalancerDesk:
     """
 
     def __init__(
-        self, bus: Bus, settings: BalancerSettings, *, first_heartbeat_s: float = 3.0, linger_s: float = 30.0
+        self,
+        bus: Bus,
+        settings: BalancerSettings,
+        *,
+        first_heartbeat_s: float = 3.0,
+        linger_s: float = 30.0,
+        answer_s: float = 1.0,
     ) -> None:
         self._bus = bus
         self._settings = settings
@@ -47,7 +53,7 @@ class BalancerDesk:
         self._changed = {model: anyio.Event() for model in settings.models}
         self._registries = {model: Registry(bus, model) for model in settings.models}
         self._recovering: set[str] = set()
-        self.reports = TokenReports(bus)
+        self.reports = TokenReports(bus, answer_s=answer_s)
         for model in settings.models:
             metrics.show_moves(model)
         self.recovery = Recovery(bus, settings.partitions, self.place, self.reports.ask, linger_s=linger_s)

@@ -14,15 +14,17 @@ from wire.bus import Bus
 from wire.errors import HeadraceError
 from wire.messages import Checkpoint, ReportTokens, TokenReport
 
-_ANSWER_S = 1.0  # an edge answers within milliseconds; one that is stopped or dead never
 _SILENT_S = 10.0  # so long an edge that did not answer is not asked again: it may have had a thousand requests
 _MAXLEN = 10_000
 
 
 class TokenReports:
-    """Questions of this balancer to edges, and their answers."""
+    """Questions of this balancer to edges, and their answers.
 
-    def __init__(self, bus: Bus, *, answer_s: float = _ANSWER_S) -> None:
+    An edge answers within milliseconds, or never: after `answer_s` it counts as stopped or dead.
+    """
+
+    def __init__(self, bus: Bus, *, answer_s: float) -> None:
         self._bus = bus
         self._answer_s = answer_s
         self._inbox = topics.balancer_inbox(os.urandom(6).hex())

@@ -1,10 +1,12 @@
-"""kill -9 of a replica in mid-answer: the text goes on as if nothing had been, and no token is made twice."""
+"""kill -9 of a replica in mid-answer, and of the edge with it: the text goes on, and hardly a token is made twice."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import httpx
 import pytest
 
 from tests.e2e.house import House, free_port, headrace_up, wait_for
+from wire.bus import Bus
+from wire.bus.embedded import running_url
 
 MODEL = "smollm2-135m-instruct"
 SCHEMA = {
@@ -91,6 +95,82 @@ async def ask_all(house: House, *, at_once: int = 4, kill: Any = None) -> dict[s
     return answers
 
 
+@pytest.fixture(scope="module")
+def metrics_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path, metrics_port: int) -> Iterator[House]:
+    """Two replicas and two edges."""
+    arguments = ("--replicas=2", "--edges=2", f"--model-dir={smollm2_path.parent}")
+    environ = {"HEADRACE_METRICS_PORT": str(metrics_port)}
+    with headrace_up(tmp_path_factory.mktemp("pair"), *arguments, environ=environ) as house:
+        until_ready(house, 2)
+        yield house
+
+
+def until_ready(house: House, num_replicas: int) -> None:
+    def ready() -> bool:
+        with contextlib.suppress(httpx.HTTPError):  # killed edges are started again
+            return house.metric("headrace_replicas_ready") >= num_replicas
+        return False
+
+    wait_for(ready, timeout_s=60, what=f"{num_replicas} replicas are ready")
+
+
+@pytest.mark.anyio
+async def test_a_killed_replicas_answers_go_on_where_they_were(pair: House, metrics_port: int) -> None:
+    undisturbed = await ask_all(pair, at_once=1)  # then their prompts are known at one replica
+    before = by_replica(pair, "headrace_replica_generated_tokens_total")
+    home = max(before, key=lambda replica: before[replica])
+    answers = await ask_all(pair, kill=lambda: os.kill(process_of(pair, home), signal.SIGKILL))
+    for name, answer in answers.items():
+        assert (answer.text, answer.thoughts) == (undisturbed[name].text, undisturbed[name].thoughts), name
+        assert answer.usage["completion_tokens"] == undisturbed[name].usage["completion_tokens"]
+    json.loads(answers["grammar"].text)
+    assert answers["thinking"].usage["headrace"]["reasoning"]["used"] <= 20
+    (other,) = (replica for replica in before if replica != home)
+    num_moved, num_kept = moved(metrics_port)
+    assert num_moved == len(REQUESTS) and num_kept >= _KILL_AFTER * len(REQUESTS)
+    wait_for(lambda: by_replica(pair, "headrace_replica_running").get(other) == 0, timeout_s=10, what="it is idle")
+    made = by_replica(pair, "headrace_replica_generated_tokens_total")[other] - before[other]
+    assert made == sum(answer.usage["completion_tokens"] for answer in answers.values()) - num_kept
+
+
+@pytest.mark.anyio
+async def test_with_the_edge_killed_too_the_last_checkpoint_serves(pair: House, metrics_port: int) -> None:
+    until_ready(pair, 2)
+    kept_before = moved(metrics_port)[1]
+    resumable = {"include_usage": True, "resumable": True}
+    asked = {**body("greedy"), "max_tokens": 150, "stream_options": resumable}
+    undisturbed, first, rest, last_id = Answer(), Answer(), Answer(), ""
+    async with httpx.AsyncClient(base_url=pair.url, timeout=120, trust_env=False) as http:
+        await read(http, asked, undisturbed)
+        with pytest.raises(httpx.TransportError):
+            async with (
+                Bus.open(running_url(pair.state_dir) or "") as bus,
+                http.stream("POST", "/v1/chat/completions", json=asked) as reply,
+            ):
+                async for line in reply.aiter_lines():
+                    first.take(line)
+                    last_id = line.removeprefix("id: ") if line.startswith("id: ") else last_id
+                    if last_id and await bus.record(0, last_id.split(".")[1], "checkpoint"):
+                        kill_what_works_on_it(pair)
+        assert len(first.text) < len(undisturbed.text)
+        until_ready(pair, 1)
+        await read(http, asked, rest, headers={"Last-Event-ID": last_id})
+    assert first.text + rest.text == undisturbed.text
+    assert moved(metrics_port)[1] - kept_before >= 64
+
+
+async def read(http: httpx.AsyncClient, asked: dict[str, Any], answer: Answer, **options: Any) -> None:
+    async with http.stream("POST", "/v1/chat/completions", json=asked, **options) as reply:
+        assert reply.status_code == 200, await reply.aread()
+        async for line in reply.aiter_lines():
+            answer.take(line)
+
+
 def by_replica(house: House, name: str) -> dict[str, float]:
     with house.client() as client:
         lines = client.get("/metrics").text.splitlines()
@@ -98,45 +178,29 @@ def by_replica(house: House, name: str) -> dict[str, float]:
     return {labels.split('replica="')[1].split('"')[0]: float(value) for labels, value in found}
 
 
-def moved(port: int) -> dict[str, float]:
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headrace_moved_")]
-    return {name.split("{")[0]: float(value) for name, value in lines}
+def moved(port: int) -> tuple[float, float]:
+    """Return how many requests the balancer has moved, and how many tokens they had."""
+    counts = {"headrace_moved_requests_total": 0.0, "headrace_moved_tokens_total": 0.0}
+    for at in range(6):
+        with contextlib.suppress(httpx.HTTPError):
+            for line in httpx.get(f"http://127.0.0.1:{port + at}/metrics", trust_env=False).text.splitlines():
+                name, _, value = line.replace("{", " ", 1).partition(" ")
+                if name in counts:
+                    counts[name] += float(value.rsplit(" ", 1)[1])
+    return counts["headrace_moved_requests_total"], counts["headrace_moved_tokens_total"]
 
 
-@pytest.mark.anyio
-async def test_a_killed_replicas_answers_go_on_where_they_were(tmp_path: Path, smollm2_path: Path) -> None:
-    port = free_port()
-    arguments = ("--replicas=2", f"--model-dir={smollm2_path.parent}")
-    with headrace_up(tmp_path, *arguments, environ={"HEADRACE_METRICS_PORT": str(port)}) as house:
-        wait_for(lambda: house.metric("headrace_replicas_ready") == 2, timeout_s=60, what="both replicas are ready")
-        undisturbed = await ask_all(house, at_once=1)  # then their prompts are known at one replica
-        before = by_replica(house, "headrace_replica_generated_tokens_total")
-        home = max(before, key=lambda replica: before[replica])
-
-        def kill() -> None:
-            os.kill(process_of(house, home), signal.SIGKILL)
-
-        answers = await ask_all(house, kill=kill)
-        for name, answer in answers.items():
-            assert (answer.text, answer.thoughts) == (undisturbed[name].text, undisturbed[name].thoughts), name
-            assert answer.usage["completion_tokens"] == undisturbed[name].usage["completion_tokens"]
-        json.loads(answers["grammar"].text)
-        assert answers["thinking"].usage["headrace"]["reasoning"]["used"] <= 20
-        found = next(
-            counts for counts in (moved(port + at) for at in range(4)) if counts.get("headrace_moved_requests_total")
-        )
-        assert found["headrace_moved_requests_total"] == len(REQUESTS)
-        total = sum(answer.usage["completion_tokens"] for answer in answers.values())
-        (other,) = (replica for replica in before if replica != home)
-        wait_for(lambda: by_replica(house, "headrace_replica_running").get(other) == 0, timeout_s=10, what="it is idle")
-        made = by_replica(house, "headrace_replica_generated_tokens_total")[other] - before[other]
-        assert made == total - found["headrace_moved_tokens_total"]
-        assert found["headrace_moved_tokens_total"] >= _KILL_AFTER * len(REQUESTS)
+def kill_what_works_on_it(house: House) -> None:
+    """Kill both edges and the replica that has work."""
+    running = by_replica(house, "headrace_replica_running")
+    replica = max(running, key=lambda name: running[name])
+    edges = [process.pid for process in house.family() if "edge" in process.cmdline()]
+    assert len(edges) == 2 and running[replica] == 1
+    for pid in (process_of(house, replica), *edges):
+        os.kill(pid, signal.SIGKILL)
 
 
 def process_of(house: House, replica: str) -> int:
     """Return the process of a replica, by the name in its id."""
-    lines = [(process.pid, process.cmdline()) for process in house.family()]
     name = replica.removeprefix(f"{MODEL}-").rsplit("-", 1)[0]
-    return next(pid for pid, words in lines if f"--replica-name={name}" in words)
+    return next(process.pid for process in house.family() if f"--replica-name={name}" in process.cmdline())

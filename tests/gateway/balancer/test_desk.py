@@ -76,7 +76,7 @@ async def balancers(bus: Bus, number: int = 1, **settings: float) -> AsyncIterat
     chosen = BalancerSettings(models=(MODEL,), **settings)  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         for _ in range(number):
-            desk = BalancerDesk(bus, chosen, first_heartbeat_s=0.5, linger_s=0.0)
+            desk = BalancerDesk(bus, chosen, first_heartbeat_s=0.5, linger_s=0.0, answer_s=0.1)
             await tasks.start(desk.follow, MODEL)
             await tasks.start(partial(_jobs, bus, chosen, desk))
             made.append(desk)
