@@ -87,6 +87,12 @@ def _routes() -> list[Route]:
         Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
         Route("/v1/messages", messages.create_message, methods=["POST"]),
         Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
+        Route(
+            "/v1/messages/batches{rest:path}",
+            messages.batches,
+            methods=["GET", "POST", "DELETE"],
+            include_in_schema=False,
+        ),
         Route("/v1/moderations", moderations.create_moderation, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/detokenize", tokenize.detokenize, methods=["POST"]),

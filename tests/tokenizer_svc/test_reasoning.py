@@ -170,3 +170,16 @@ def test_no_thinking_is_closed_without_a_bridge(tmp_path: Path) -> None:
 def test_the_last_stretch_of_a_budget_lands_softly(chatml: PromptBuilder, budget: int, landing: int) -> None:
     found = build(chatml, budget_tokens=budget).reasoning
     assert (found.landing if found else 0) == landing
+
+
+def test_an_answer_that_was_begun_stands_behind_a_closed_think_block(
+    chatml: PromptBuilder, always_open: PromptBuilder
+) -> None:
+    talk = (ChatMessage(role="user", content="why?"), ChatMessage(role="assistant", content="<|im_end|> So"))
+    for model, before in ((chatml, "assistant\n"), (always_open, "<think>\n\n</think>\n\n")):
+        prompt = model.build(Request(model="m", messages=talk, effort="none", continues=True))
+        assert text_of(model, prompt).endswith(f"{before}<|im_end|> So")
+        assert prompt.reasoning is None or not prompt.reasoning.starts_open
+        plain = unpack_ids(build(model, effort="none").token_ids)
+        added = unpack_ids(prompt.token_ids)[len(plain) :]
+        assert model._encoder.encode("<|im_end|> So") == added[-len(model._encoder.encode("<|im_end|> So")) :]

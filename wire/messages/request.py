@@ -98,7 +98,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
     repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
     ends with its first whole call. `key_id` names the API key it came with (not the key itself). `prediction` is what
-    the client thinks the answer will be like.
+    the client thinks the answer will be like. `continues`: the last message is an answer that was begun, to go on with.
     """
 
     kind: Literal["chat", "text", "ids", "embedding"] = "chat"
@@ -126,3 +126,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key_id: str = ""
     prompt_cache_key: str = ""
     prediction: str = ""
+    continues: bool = False

@@ -13,6 +13,7 @@ from gateway.edge.schema.messages import MessagesRequest, translate_messages
 from gateway.edge.schema.messages_reply import MessagesReply
 from gateway.edge.screening import screen
 from gateway.edge.tracing import trace_headers
+from wire.errors import NotFoundError
 
 
 async def create_message(request: Request) -> GenerationResponse:
@@ -30,6 +31,11 @@ async def create_message(request: Request) -> GenerationResponse:
         stream=stream,
         settings=edge.settings,
     )
+
+
+async def batches(_request: Request) -> Response:
+    """Say that there are none."""
+    raise NotFoundError("Message batches are not supported; send the messages one by one.")
 
 
 async def count_tokens(request: Request) -> Response:

@@ -25,6 +25,10 @@ class Block(msgspec.Struct, kw_only=True):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
+    source: str | dict[str, Any] | None = None
+    title: str | None = None
+    context: str | None = None
+    citations: dict[str, Any] | None = None
 
 
 class AnthropicMessage(msgspec.Struct, kw_only=True):
@@ -47,14 +51,14 @@ def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage
     for at, block in enumerate(message.content):
         place = f"{where}.content[{at}]"
         if block.type != "tool_result":
-            texts.append(text_blocks([block], place, at=""))
+            texts.append(text_blocks([block], place, at="", documents=True))
             continue
         if texts:
             found.append(ChatMessage(role="user", content="\n".join(texts)))
             texts = []
         if not block.tool_use_id:
             raise fail(f"{place}.tool_use_id", "is missing.")
-        result = text_blocks(block.content or "", f"{place}.content")
+        result = text_blocks(block.content or "", f"{place}.content", documents=True)
         found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
     if texts:
         found.append(ChatMessage(role="user", content="\n".join(texts)))
@@ -84,16 +88,44 @@ def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:
     )
 
 
-def text_blocks(content: str | list[Block], where: str, *, at: str = "[{}]") -> str:
-    """Join text blocks. Raises InvalidRequestError naming the block that is no text."""
+def text_blocks(content: str | list[Block], where: str, *, at: str = "[{}]", documents: bool = False) -> str:
+    """Join text blocks, and documents where they may stand. Raises InvalidRequestError naming what is none."""
     if isinstance(content, str):
         return content
     texts: list[str] = []
     for number, block in enumerate(content):
         place = where + at.format(number)
+        if documents and block.type in ("document", "search_result"):
+            texts.append(_document(block, place))
+            continue
         if block.type != "text":
             raise fail(place, f"a block of type {block.type[:40]!r} is not supported here.")
         if block.text is None:
             raise fail(f"{place}.text", "is missing.")
         texts.append(block.text)
     return "\n".join(texts)
+
+
+def _document(block: Block, place: str) -> str:
+    """Return a document's or a search result's text below its title; others than texts are refused."""
+    if (block.citations or {}).get("enabled"):
+        raise fail(f"{place}.citations", "are not supported.")
+    if block.type == "search_result":
+        named, inner, path = [block.title, block.source], block.content, f"{place}.content"
+    else:
+        source = block.source if isinstance(block.source, dict) else {}
+        named, path = [block.title, block.context], f"{place}.source"
+        inner = source.get("data") if source.get("type") == "text" else None
+        if source.get("type") == "content":
+            inner = _blocks(source.get("content"), f"{path}.content")
+    if inner is None:
+        raise fail(path, "must hold text; other documents are not supported.")
+    texts = [*(text for text in named if isinstance(text, str) and text), text_blocks(inner, path)]
+    return "\n".join(texts)
+
+
+def _blocks(value: Any, place: str) -> str | list[Block] | None:
+    try:
+        return msgspec.convert(value, str | list[Block] | None)
+    except (msgspec.ValidationError, RecursionError):
+        raise fail(place, "must be a text or a list of text blocks.") from None

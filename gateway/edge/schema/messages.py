@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.anthropic_content import AnthropicMessage, Block, text_blocks, translate_content
+from gateway.edge.schema.begun import check_begun
 from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
@@ -85,22 +86,25 @@ def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool
         found for at, message in enumerate(body.messages) for found in translate_content(message, f"messages[{at}]")
     ]
     check_number(messages)
-    if messages[-1].role == "assistant":
-        raise fail("messages", "the last one must be the user's; an answer that was begun cannot be continued.")
+    continues = messages[-1].role == "assistant"
     choice = body.tool_choice or ToolChoice(type="auto")
     tools = plan_tools(_tools(body.tools), _choice(choice), not choice.disable_parallel_tool_use, card)
     effort, budget, shows = _thinking(body)
+    sampling = tools.bind(_sampling(body, card))
+    if continues:
+        check_begun(messages, f"messages[{len(body.messages) - 1}]", sampling, effort=effort, budget=budget)
     return Request(
         model=card.name,
         messages=tuple(messages),
         instructions=text_blocks(body.system, "system") if body.system else None,
         tools=tools.tools,
         parallel_tool_calls=tools.parallel,
-        sampling=tools.bind(_sampling(body, card)),
+        sampling=sampling,
         effort=effort,
         budget_tokens=budget,
         include_reasoning=shows,
         priority=priority_of(body.service_tier),
+        continues=continues,
         created_at=time.time(),
     )
 

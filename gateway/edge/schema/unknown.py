@@ -30,7 +30,7 @@ REFUSED: dict[str, Misleading] = {
     "add_special_tokens": Misleading("the chat template writes a conversation's control tokens", (False,)),
     "audio": Misleading("no audio is made"),
     "best_of": Misleading("is for /v1/completions", (1,)),
-    "continue_final_message": Misleading("a message that was begun is not continued", (False,)),
+    "continue_final_message": Misleading("is for /v1/chat/completions", (False,)),
     "custom_logit_processor": Misleading("is not supported"),
     "documents": Misleading("is not supported; put them into a message", ([],)),
     "dry_multiplier": Misleading("is not supported", (0,)),

@@ -100,6 +100,25 @@ async def test_a_cache_key_is_an_affinity_that_says_nothing_of_the_key(ring: Rin
     await refused(ring, "prompt_cache_key", prompt_cache_key="k" * 513)
 
 
+async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring) -> None:
+    talk = [*ASK["messages"], {"role": "assistant", "content": "It is"}]
+    ring.replica.play(*say(*" so"))
+    for more in ({}, {"add_generation_prompt": False}):
+        answer = await whole(ring, messages=talk, continue_final_message=True, **more)
+        assert answer["choices"][0]["message"]["content"] == " so"
+        request = ring.replica.requests[-1].request
+        assert request.continues and request.effort == "none"
+    await refused(ring, "continue_final_message", continue_final_message=True)
+    await refused(ring, "add_generation_prompt", add_generation_prompt=False)
+    await refused(ring, "add_generation_prompt", messages=talk, continue_final_message=True, add_generation_prompt=True)
+    for wrong in (
+        {"response_format": {"type": "json_object"}},
+        {"reasoning_effort": "high"},
+        {"messages": [*ASK["messages"], {"role": "assistant", "content": "It is "}]},
+    ):
+        await refused(ring, "messages[1]", **{"messages": talk, "continue_final_message": True, **wrong})
+
+
 async def test_responses_have_tier_and_cache_key_too(ring: Ring) -> None:
     body = {"model": "tiny", "input": "hi", "service_tier": "flex", "prompt_cache_key": "team-a", "store": False}
     assert (await ring.http.post(RESPONSES, json=body)).status_code == 200

@@ -125,6 +125,60 @@ async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: AsyncAnt
         await client.messages.create(**ASK, output_config={"format": {"type": "nope"}})
 
 
+async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring, client: AsyncAnthropic) -> None:
+    ring.replica.play(*say(*" is it"))
+    talk = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [{"type": "text", "text": "<|end|> So"}]},
+    ]
+    message = await client.messages.create(**{**ASK, "messages": talk})
+    assert message.content[0].text == " is it" and asked(ring).continues and asked(ring).effort == "none"
+    prompt = ring.replica.requests[-1].prompt
+    assert prompt is not None
+    text = ring.replica.vocabulary.decode_bytes(unpack_ids(prompt.token_ids)).decode()
+    await client.messages.create(**ASK)
+    plain = ring.replica.requests[-1].prompt
+    assert plain is not None
+    assert text == ring.replica.vocabulary.decode_bytes(unpack_ids(plain.token_ids)).decode() + "<|end|> So"
+    count = await client.messages.count_tokens(**{**counted(), "messages": talk})
+    assert count.input_tokens == prompt.num_tokens == len(unpack_ids(plain.token_ids)) + len("<|end|> So")
+
+
+async def test_one_call_only_where_parallel_calls_are_off(ring: Ring, client: AsyncAnthropic) -> None:
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    ring.replica.play(*say(*f"{call}\n{call}"))
+    ask = {**ASK, "max_tokens": 500, "tools": [TOOL]}
+    for choice, count in (
+        ({"type": "auto"}, 2),
+        ({"type": "auto", "disable_parallel_tool_use": True}, 1),
+        ({"type": "any", "disable_parallel_tool_use": True}, 1),
+        ({"type": "tool", "name": "add"}, 1),
+    ):
+        message = await client.messages.create(**ask, tool_choice=choice)
+        assert [block.type for block in message.content] == ["tool_use"] * count
+        assert (asked(ring).sampling.grammar is not None) is (choice["type"] != "auto")
+    await client.messages.create(**ask, tool_choice={"type": "none"})
+    assert not asked(ring).tools and asked(ring).sampling.grammar is None
+
+
+async def test_documents_of_text_are_read_as_text(ring: Ring, client: AsyncAnthropic) -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "the facts"}
+    blocks = {"type": "content", "content": [{"type": "text", "text": "more"}]}
+    document = {"type": "document", "source": source, "title": "Facts", "context": "of 1999"}
+    content = [document, {"type": "document", "source": blocks}, {"type": "text", "text": "what?"}]
+    cached = [{"type": "text", "text": "rules", "cache_control": {"type": "ephemeral"}}]
+    await client.messages.create(**{**ASK, "messages": [{"role": "user", "content": content}]}, system=cached)
+    assert asked(ring).messages[0].content == "Facts\nof 1999\nthe facts\nmore\nwhat?"
+    assert asked(ring).instructions == "rules"
+
+
+async def test_batches_are_refused_with_the_reason(ring: Ring, client: AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="batches"):
+        await client.messages.batches.create(requests=[{"custom_id": "a", "params": ASK}])
+    with pytest.raises(anthropic.NotFoundError, match="batches"):
+        await client.messages.batches.retrieve("batch_1")
+
+
 async def test_tools_go_in_and_their_calls_come_out_streamed_and_whole(ring: Ring, client: AsyncAnthropic) -> None:
     ask = {**ASK, "max_tokens": 500, "tools": [TOOL]}
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -184,16 +238,36 @@ async def test_tokens_are_counted_as_the_request_would_have_them(ring: Ring, cli
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+
+
+def document(**fields: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "document", **fields}]}]
+
+
+USER = [{"role": "user", "content": "a"}]
+BEGUN = [*USER, {"role": "assistant", "content": "so"}]
+USE = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("max_tokens", {"max_tokens": None}),
     ("max_tokens", {"max_tokens": 0}),
     ("temperature", {"temperature": 3}),
     ("stop_sequences", {"stop_sequences": [""]}),
     ("messages", {"messages": []}),
-    ("messages", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "so"}]}),
+    ("messages[1]", {"messages": [*USER, {"role": "assistant", "content": "so "}]}),
+    ("messages[1]", {"messages": [*USER, {"role": "assistant", "content": ""}]}),
+    ("messages[1]", {"messages": [*USER, {"role": "assistant", "content": [USE]}]}),
+    ("messages", {"messages": [{"role": "assistant", "content": "so"}]}),
+    ("messages[1]", {"messages": BEGUN, "tools": [TOOL], "tool_choice": {"type": "any"}}),
+    ("messages[1]", {"messages": BEGUN, "thinking": {"type": "enabled", "budget_tokens": 9}}),
+    ("messages[1]", {"messages": BEGUN, "output_config": {"format": {"type": "json_object"}}}),
     ("messages[0].role", {"messages": [{"role": "boss", "content": "a"}]}),
     ("messages[0].content[1]", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]}),
-    ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "document"}]}]}),
+    ("messages[0].content[0].source", {"messages": document()}),
+    ("messages[0].content[0].source", {"messages": document(source={"type": "base64", "data": "", "media_type": "x"})}),
+    ("messages[0].content[0].source", {"messages": document(source={"type": "url", "url": "http://a"})}),
+    ("messages[0].content[0].source.content", {"messages": document(source={"type": "content", "content": [1]})}),
+    ("messages[0].content[0].source[0]", {"messages": document(source={"type": "content", "content": [IMAGE]})}),
+    ("messages[0].content[0].citations", {"messages": document(citations={"enabled": True})}),
     ("messages[0].content[0].tool_use_id", {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}),
     ("system[0]", {"system": [IMAGE]}),
     ("tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
@@ -246,8 +320,8 @@ async def test_models_are_listed_for_this_client_too(client: AsyncAnthropic) -> 
 
 async def test_every_error_below_this_path_has_anthropics_shape(ring: Ring) -> None:
     answers = [
-        (await ring.http.get(PATH), 404, "not_found_error"),
-        (await ring.http.post(f"{PATH}/nope"), 405, "invalid_request_error"),
+        (await ring.http.get(PATH), 405, "invalid_request_error"),
+        (await ring.http.post(f"{PATH}/nope"), 404, "not_found_error"),
         (await ring.http.post(PATH, content=b"{"), 400, "invalid_request_error"),
         (await ring.http.post(PATH, json=ASK, headers={"Origin": "http://evil.example"}), 403, "permission_error"),
     ]
