@@ -112,25 +112,24 @@ class Bench:
         return EngineRequest(request_id=name, prompt=prompt, sampling=sampling)
 
 
-def run(bench: Bench, streams: int, rounds: int, kinds: Iterable[str], table: Table) -> None:
-    """Measure kinds of prompts at a number of streams."""
-    for kind in kinds:
-        texts = PROMPTS[kind]
-        for words, sampling in (("greedy", {"temperature": 0.0}), ("t 0.7", {"temperature": 0.7, "top_p": 0.95})):
-            asked = [texts[n % len(texts)] for n in range(streams)] if streams > 1 else [texts[0]]
-            plain, drafted = Measured(), Measured()
-            for _ in range(rounds):
-                same = bench.measure(asked, sampling, guesses=False, into=plain) == bench.measure(
-                    asked, sampling, guesses=True, into=drafted
-                )
-                if not same:
-                    raise SystemExit(f"{kind}, {words}: guesses changed an answer")
-            without, with_guesses = statistics.median(plain.rates), statistics.median(drafted.rates)
-            table.add_row(
-                str(streams), kind, words, f"{without:.0f}", f"{with_guesses:.0f}", f"{with_guesses / without:.2f}",
-                f"{drafted.num_accepted / max(1, drafted.num_guesses):.0%} of {drafted.num_guesses // rounds}",
-                f"{1 + drafted.num_accepted / max(1, drafted.num_draws):.1f}",
-            )  # fmt: skip
+def run(bench: Bench, streams: int, rounds: int, kind: str, table: Table) -> None:
+    """Measure a kind of prompts at a number of streams."""
+    texts = PROMPTS[kind]
+    for words, sampling in (("greedy", {"temperature": 0.0}), ("t 0.7", {"temperature": 0.7, "top_p": 0.95})):
+        asked = [texts[n % len(texts)] for n in range(streams)] if streams > 1 else [texts[0]]
+        plain, drafted = Measured(), Measured()
+        for _ in range(rounds):
+            same = bench.measure(asked, sampling, guesses=False, into=plain) == bench.measure(
+                asked, sampling, guesses=True, into=drafted
+            )
+            if not same:
+                raise SystemExit(f"{kind}, {words}: guesses changed an answer")
+        without, with_guesses = statistics.median(plain.rates), statistics.median(drafted.rates)
+        table.add_row(
+            str(streams), kind, words, f"{without:.0f}", f"{with_guesses:.0f}", f"{with_guesses / without:.2f}",
+            f"{drafted.num_accepted / max(1, drafted.num_guesses):.0%} of {drafted.num_guesses // rounds}",
+            f"{1 + drafted.num_accepted / max(1, drafted.num_draws):.1f}",
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -152,11 +151,14 @@ def main() -> None:
         dtype="auto",
         max_num_seqs=32, num_blocks=1024, max_model_len=2048,
     )  # fmt: skip
+    console = Console(width=120)
     table = Table("streams", "prompt", "draws", "tok/s", "with guesses", "ratio", "came true", "tokens a checked step")
     bench.measure(PROMPTS["chat"], {"temperature": 0.0}, guesses=True, into=Measured())  # records the usual steps
     for streams in map(int, args.streams.split(",")):
-        run(bench, streams, args.rounds, args.kinds.split(","), table)
-    Console(width=120).print(table)
+        for kind in args.kinds.split(","):
+            console.print(f"{streams} streams, {kind}")
+            run(bench, streams, args.rounds, kind, table)
+    console.print(table)
 
 
 if __name__ == "__main__":

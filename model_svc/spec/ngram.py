@@ -16,18 +16,19 @@ _END = -1  # follows the prediction: nothing is guessed beyond
 class NgramGuesser:
     """The n-grams of one sequence and where each stood last."""
 
-    __slots__ = ("_ids", "_learned", "_places", "_prediction", "_read")
+    __slots__ = ("_begun", "_ids", "_learned", "_places", "_prediction", "_read")
 
     def __init__(self, prediction: Sequence[int] = ()) -> None:
         self._prediction = tuple(prediction)
         self._ids: list[int] = [*prediction, _END] if prediction else []
+        self._begun = False
         self._read = 0  # tokens of the sequence in `_ids`
         self._learned = 0
         self._places: list[dict[tuple[int, ...], int]] = [{} for _ in SIZES]
 
     def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return what followed the newest place that ends like `token_ids`."""
-        starts = self._read == 0
+        starts, self._begun = not self._begun, True
         self._ids += token_ids[self._read :]
         self._read = len(token_ids)
         self._learn()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.grammar import Matchers
 from model_svc.engine.request import EngineRequest
@@ -24,7 +25,7 @@ class Driver:
     """An engine, its runner, and all that came out."""
 
     def __init__(self, reply: Reply, *, policy: str = "fcfs", token_bytes: Any = one_byte, inter_token_ms: float = 0.0,
-                 matchers: Matchers | None = None, **sizes: int) -> None:  # fmt: skip
+                 matchers: Matchers | None = None, drafter: Drafter | None = None, **sizes: int) -> None:  # fmt: skip
         self.runner = ScriptedRunner(reply, **sizes)
         self.now = 0.0
         self.engine = Engine(
@@ -35,6 +36,7 @@ class Driver:
             inter_token_ms=inter_token_ms,
             clock=lambda: self.now,
             matchers=matchers,
+            drafter=drafter,
         )
         self.chunks: list[TokenChunk] = []
         self.received: dict[tuple[str, int], Received] = {}
