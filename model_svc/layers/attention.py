@@ -90,12 +90,16 @@ class Attention:
             rope_store_kv(
                 q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, interleaved=self._config.interleaved
             )
+        return self._paged(q, step, kv)
+
+    def _paged(self, q: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""
         out = paged_attention(
             q, *kv, step.block_tables, step.query_start, step.context_lens,
             scale=self._scale, window=self._config.window, softcap=self._config.softcap,
             max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
-        return out.view(x.shape[0], -1)
+        return out.view(q.shape[0], -1)
 
     @property
     def serves_few_rows(self) -> bool:
@@ -118,7 +122,7 @@ class Attention:
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
         kv: LayerKv, then: few_rows.RmsNormWeights,
     ) -> few_rows.HalfNormed | None:  # fmt: skip
-        """Add the layer's output for norm(total) to `total` [T, E] in place, one token of each sequence.
+        """Add the layer's output for norm(total) to `total` [T, E] in place.
 
         `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
@@ -126,9 +130,12 @@ class Attention:
         D = self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
         qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived, begun)
-        if self._arrived is None:
-            self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
-        out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
+        if step.max_query_len > 1:
+            out = self._paged(qkv.view(total.shape[0], -1, D)[:, : self.num_heads], step, kv)
+        else:
+            if self._arrived is None:
+                self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
+            out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
         return self._o.add_few_rows(out, total, then)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,7 +37,7 @@ def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Te
 
 
 class FewRows:
-    """A pre-norm layer for the few rows of a decode step: norms, additions and gate are parts of the products.
+    """A pre-norm layer for steps of few tokens: norms, additions and gate are parts of the products.
 
     A product that makes what a norm is next of begins that norm; so a layer begins the first norm of the `following`.
     """
@@ -69,7 +69,7 @@ class FewRows:
 class PreNorm:
     """x + attn(norm x), then x + mlp(norm x): Llama and most others. `multiplier` scales what is added (Granite).
 
-    Decode steps with few rows take fused kernels where all parts are of the plain kind; with more rows on a GPU, the
+    Steps of few tokens take fused kernels where all parts are of the plain kind; with more rows on a GPU, the
     products o and down end in the addition, so that a norm need not read two tensors and write one more.
     """
 
@@ -81,7 +81,7 @@ class PreNorm:
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
         """Return what this layer adds, and the sum before it."""
-        if self._fused is not None and step.max_query_len == 1 and few_rows.fits(x, x.shape[0]):
+        if self._fused is not None and few_rows.fits(x, x.shape[0]):
             return self._fused(x if residual is None else residual.add_(x), step, kv), None
         several = (
             x.shape[0] > 1 and dispatch.form(x) == "triton" and not dispatch.fixed()
