@@ -55,8 +55,8 @@ fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try the OpenAPI doc
 fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
 	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_fuzz.py $(ARGS)
 
-sanitize: $(VENV)/.develop-$(TARGET)  ## Native kernels under sanitizers: make sanitize BUILDS="avx2 generic"
-	HEADRACE_SANITIZE="$(BUILDS)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
+sanitize: $(VENV)/.develop-$(TARGET)  ## Every native kernel build of this machine under sanitizers (BUILDS="avx2 amx")
+	HEADRACE_SANITIZE="$(or $(BUILDS),all)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
 
 sanitize-gpu: $(VENV)/.develop-$(TARGET)  ## Compiled GPU kernels under compute-sanitizer: make sanitize-gpu TARGET=cuda
 	$(BIN)/python -m tests.kernels.sanitize $(ARGS)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import GgufTensor, read_header
 from model_svc.weights.gguf_names import Change, rename
 from model_svc.weights.safetensors import map_file
@@ -46,6 +47,9 @@ class GgufSource(TrackedSource):
         else:
             stored = QuantizedTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
         if change.unpermute:
+            if change.unpermute < 0 or tensor.shape[0] % (2 * change.unpermute):
+                fault = f"tensor {tensor.name!r} has {tensor.shape[0]} rows, no pairs of {change.unpermute} heads"
+                raise CheckpointError(self.header.path, fault)
             order = _unpermuted_rows(tensor.shape[0], change.unpermute)
             return stored.rows(order) if isinstance(stored, QuantizedTensor) else stored[order]
         if change.minus_one and isinstance(stored, Tensor):

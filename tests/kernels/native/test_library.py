@@ -8,6 +8,8 @@ import pytest
 
 from kernels.native import build, library, record
 
+_TESTS = Path(__file__).parents[2]
+
 
 def test_records_have_the_size_that_c_sees(isa):
     assert library.library().op_bytes() == record.LAYOUT.size
@@ -52,9 +54,9 @@ def test_zig_is_asked_for_arms_dot_product_in_its_own_words():
 @pytest.mark.slow
 @pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
 def test_no_kernel_touches_foreign_memory(tmp_path: Path):
-    """Every kernel over fuzzed shapes in a build with address and undefined-behaviour sanitizers.
+    """Every kernel over fuzzed shapes, and models whose files were tampered with, in builds with sanitizers.
 
-    HEADRACE_SANITIZE names the builds to try, by default the best one that this machine runs.
+    HEADRACE_SANITIZE names the builds to try or says `all`; the default is the best one that this machine runs.
     """
     found = subprocess.run(
         [*(build.compiler() or []), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
@@ -62,23 +64,26 @@ def test_no_kernel_touches_foreign_memory(tmp_path: Path):
     runtime = Path(found.stdout.strip())
     if not runtime.is_absolute():
         pytest.skip("this compiler has no address sanitizer")
+    runnable = library.available() or ("generic",)
+    asked = os.environ.get("HEADRACE_SANITIZE", "").split()
+    wanted = runnable if asked == ["all"] else tuple(asked) or runnable[:1]
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-    wanted = os.environ.get("HEADRACE_SANITIZE", "").split() or [(library.available() or ("generic",))[0]]
-    assert set(build.build(tmp_path, only=tuple(wanted), flags=flags)) == set(wanted)
+    assert set(build.build(tmp_path, only=wanted, flags=flags)) == set(wanted)
     for name in wanted:
-        _fuzz(tmp_path, name, runtime)
+        for script in ("kernels/native/fuzz.py", "model_svc/weights/fuzz_models.py"):
+            _fuzz(_TESTS / script, tmp_path, name, runtime)
 
 
-def _fuzz(folder: Path, name: str, runtime: Path) -> None:
+def _fuzz(script: Path, folder: Path, name: str, runtime: Path) -> None:
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "fuzz.py"), str(folder), name],
+        [sys.executable, str(script), str(folder), name],
         capture_output=True,
         text=True,
         check=False,
         env={"LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(Path.cwd()), "PATH": ""},
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    assert "all well" in run.stdout
+    assert "all well" in run.stdout, run.stdout[-3000:]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="reads Linux's list of x86 flags")

@@ -186,6 +186,18 @@ def test_blocks_stay_blocks_and_permuted_rows_are_put_back_as_blocks(tmp_path: P
     assert torch.equal(stored.blocks, torch.from_numpy(packed))
 
 
+@pytest.mark.parametrize("heads", [3, 1 << 31])
+def test_rows_that_are_no_pairs_of_heads_are_refused(tmp_path: Path, heads: int) -> None:
+    path = tmp_path / "model.gguf"
+    write_llama(path, tiny_llama())
+    raw = path.read_bytes()
+    count = key("llama.attention.head_count", U32, struct.pack("<I", 4))
+    assert raw.count(count) == 1
+    path.write_bytes(raw.replace(count, key("llama.attention.head_count", U32, struct.pack("<I", heads))))
+    with pytest.raises(CheckpointError, match="no pairs of"):
+        GgufSource(path).get("model.layers.0.self_attn.q_proj.weight", (64, 64))
+
+
 def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
     assert rename("blk.3.ssm_a.weight", "llama", 4, 2).name == "blk.3.ssm_a.weight"  # type: ignore[union-attr]
     assert rename("rope_freqs.weight", "llama", 4, 2) is None
