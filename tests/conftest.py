@@ -12,7 +12,10 @@ import hypothesis
 import pytest
 import redis
 
+from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from wire.bus import Bus, BusOptions
+
+__all__ = ["pytest_runtest_call", "pytest_runtest_setup", "pytest_runtest_teardown"]
 
 # Before torch is imported: spinning OpenMP threads make a test ten times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -62,16 +65,19 @@ def bus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-c", _OWNER, str(tmp_path_factory.mktemp("state"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        url = owner.stdout.readline().strip()
-        assert url.startswith("unix://"), "the embedded server did not start"
-        yield url
-        owner.communicate("", timeout=20)
+        try:
+            url = owner.stdout.readline().strip()
+            assert url.startswith("unix://"), "the embedded server did not start"
+            yield url
+            owner.communicate("", timeout=20)
+        finally:
+            owner.kill()  # else leaving the block would wait for it without an end; its server dies with it
 
 
 @pytest.fixture
 def bus_url(bus_server: str) -> str:
     """The URL of a real and empty server."""
-    with redis.Redis.from_url(bus_server) as client:
+    with redis.Redis.from_url(bus_server, socket_timeout=20) as client:
         client.flushall()
         client.script_flush()
     return bus_server

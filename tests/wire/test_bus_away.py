@@ -76,7 +76,7 @@ def test_a_desk_whose_bus_is_gone_ends_when_it_is_told_to_and_leaves_no_future_b
                 server.kill()
                 assert desk.stdout.readline() == "looking up\n"
                 desk.send_signal(signal.SIGTERM)
-                _, said = desk.communicate()
+                _, said = desk.communicate(timeout=60)
             finally:
                 give_up.cancel()
                 desk.kill()

@@ -54,6 +54,7 @@ def owner(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
+        assert url, "the owner of the server did not start"
         server = psutil.Process(server_pid(url))
         try:
             yield process, url

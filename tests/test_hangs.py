@@ -1,0 +1,73 @@
+"""A test that waits for ever fails by name, and those after it run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HANGING = """
+import subprocess, threading, time
+import anyio, anyio.to_thread, pytest
+
+@pytest.fixture
+def stuck():
+    yield
+    threading.Event().wait()
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio", {"use_uvloop": True}
+
+def test_process():
+    with subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        pass
+
+def test_teardown(stuck):
+    pass
+
+@pytest.mark.anyio
+async def test_event():
+    await anyio.Event().wait()
+
+@pytest.mark.anyio
+async def test_thread():
+    await anyio.to_thread.run_sync(time.sleep, 3, abandon_on_cancel=True)
+
+def test_fine():
+    pass
+"""
+
+
+def test_every_kind_of_endless_wait_is_broken_off_by_name(tmp_path: Path) -> None:
+    (tmp_path / "test_hanging.py").write_text(HANGING)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.hangs",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:langsmith_plugin",
+    ]
+    environ = {**os.environ, "TEST_LIMIT_S": "0.4", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "test_hanging.py"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    failed = re.findall(r"^(?:FAILED|ERROR) test_hanging\.py::(\w+)", done.stdout, re.MULTILINE)
+    assert sorted(failed) == ["test_event", "test_process", "test_teardown", "test_thread"], done.stdout
+    assert "2 passed" in done.stdout
+    assert "the test hangs: not done after 0.4 s; its tasks" in done.stdout
