@@ -56,9 +56,9 @@ def _tile(T: int, x: Tensor) -> _Tile:
         return _Tile(64, 16, 32, 4, 2)
     if T <= 16:
         return _Tile(64, 16, 64, 4, 8)
-    if T <= 64:
+    if T <= 128:
         return _Tile(64, 64, 64, 4, 6)
-    return _Tile(128, 128, 64, 8, 4) if T <= 512 else _Tile(128, 256, 64, 8, 3)
+    return _Tile(64, 128, 64, 4, 5) if T <= 512 else _Tile(128, 256, 64, 8, 3)
 
 
 def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:

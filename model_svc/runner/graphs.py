@@ -39,7 +39,14 @@ def recorded_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[Step
     """Return the shapes to record, the largest first, so that the others fit in the memory it leaves."""
     limit = max(max_num_batched_tokens, max_num_seqs)
     decodes = [StepShape(size, size, True) for size in decode_sizes(max_num_seqs)]
-    mixed = [StepShape(T, S, False) for T in _MIXED_TOKENS for S in widths(max_num_seqs) if limit >= T]
+    sizes = widths(max_num_seqs)
+    # A width that has room for a sequence in each token is the last one that is of use.
+    mixed = [
+        StepShape(T, S, False)
+        for T in _MIXED_TOKENS
+        for smaller, S in zip([0, *sizes], sizes, strict=False)
+        if limit >= T > smaller
+    ]
     return sorted(decodes + mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.compile_ahead import compile_ahead
+from kernels.compile_ahead import compile_ahead, note_for, write_note
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.kv_cache import KvCache
@@ -37,8 +37,11 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
         logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
         model.logits_into(hidden, logits)
 
-    with compile_ahead():
-        run()
+    note = note_for("largest step", model.config.raw, num_tokens, num_sequences, dtype)
+    if note is not None and not note.exists():
+        with compile_ahead():
+            run()
+        write_note(note)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

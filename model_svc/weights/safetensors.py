@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.mapped import map_file as map_file
 from model_svc.weights.safetensors_header import TensorPlace, read_header
 from model_svc.weights.source import TrackedSource
 
@@ -39,12 +40,6 @@ class SafetensorsSource(TrackedSource):
         if place.offset % place.dtype.itemsize:
             raw = raw.clone()
         return raw.view(place.dtype).view(place.shape)
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a file copy-on-write: torch wants writable memory, and the file must never change."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def has_safetensors(directory: Path) -> bool:

@@ -1,14 +1,16 @@
 """Weights from host memory, most often a mapped file, to a GPU at the speed of memory.
 
-The driver copies from ordinary memory with one thread (5 to 8 GB/s), through pinned memory of its own. Here all of
-torch's threads copy into a small ring of pinned buffers, and the device fetches from one while the next is filled: no
-second copy of the weights is ever in host memory.
+The driver copies from ordinary memory with one thread (5 to 8 GB/s), through pinned memory of its own. Here several
+threads read into a small ring of pinned buffers, and the device fetches from one while the next is filled: no second
+copy of the weights is ever in host memory.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from model_svc.weights.mapped import FileReader
 
 _CHUNK_BYTES = 32 << 20
 _BUFFERS = 4
@@ -22,6 +24,7 @@ class Upload:
         self._buffers: list[Tensor] = []
         self._free: list[torch.cuda.Event | None] = []
         self._at = 0
+        self._reader = FileReader()
 
     def fill(self, out: Tensor, source: Tensor) -> None:
         """Copy `source`, of any dtype, to `out` of the same shape on the device; queued when this returns."""
@@ -31,7 +34,8 @@ class Upload:
         flat, target = source.contiguous().view(-1), out.view(-1)
         for chunk, place in zip(self._chunks(flat), self._chunks(target, flat.element_size()), strict=True):
             buffer = self._next()[: chunk.nbytes].view(chunk.dtype)
-            buffer.copy_(chunk)
+            if not self._reader.read_into(buffer, chunk):
+                buffer.copy_(chunk)
             arrived = buffer if place.dtype == chunk.dtype else buffer.to(self._device, non_blocking=True)
             place.copy_(arrived, non_blocking=True)
             event = self._free[self._at]

@@ -36,7 +36,7 @@ PARTS = (
     "test_step_inputs.py",
 )
 # What a tool cannot judge. Racecheck reports the words through which Triton hands the arguments of `warp_specialize` to
-# the other warps (all at the first line of `_hopper_prefill_kernel`, none in its body).
+# the other warps (at the kernel's first line and where it branches to them, nowhere in what they do).
 LEFT_OUT = {"racecheck": "long_prefills"}
 TOOLS = {
     "memcheck": (),

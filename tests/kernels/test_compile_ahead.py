@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from kernels.compile_ahead import note_for, write_note
+
 _SCRIPT = """
 import torch
 from triton.backends.compiler import GPUTarget
@@ -18,7 +20,7 @@ class Hopper:
 
 driver.set_active(Hopper())
 from kernels import rms_norm
-from kernels.compile_ahead import compile_ahead
+from kernels.compile_ahead import compile_ahead, note_for, write_note
 from triton.runtime.jit import JITFunction
 
 launch = JITFunction.run
@@ -28,6 +30,10 @@ with compile_ahead(2):
         rms_norm._launch(torch.zeros(3, width), None, torch.ones(width), out, 1e-5, 0.0)
         assert (out == 7).all()
 assert JITFunction.run is launch
+note = note_for("model", 1)
+assert not note.exists() and note != note_for("model", 2)
+write_note(note)
+assert note_for("model", 1).exists()
 print([len(kernels[0]) for kernels in rms_norm._rms_norm_kernel.device_caches.values()])
 """
 
@@ -39,3 +45,8 @@ def test_kernels_are_compiled_and_not_launched(tmp_path):
     )
     assert found.stdout.strip() == "[2]", found.stderr
     assert list(tmp_path.glob("*/*.cubin"))
+
+
+def test_nothing_is_noted_where_triton_interprets():
+    assert note_for("model") is None
+    write_note(None)
