@@ -30,7 +30,7 @@ def logits(model: Decoder, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_additions_in_the_products_change_nothing_but_rounding(monkeypatch, changes, device, dtype) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    apart = logits(tiny_llama(**changes))
+    exact = logits(tiny_llama(**changes))
     calls = []
     add = torch.Tensor.addmm_
     monkeypatch.setattr(torch.Tensor, "addmm_", lambda *args, **more: calls.append(1) or add(*args, **more))
@@ -39,5 +39,10 @@ def test_additions_in_the_products_change_nothing_but_rounding(monkeypatch, chan
         monkeypatch.setattr("model_svc.layers.blocks.dispatch", SimpleNamespace(form=lambda _: "triton", fixed=bool))
     together = logits(model, dtype)
     assert calls, "the products did not add"
-    error = (together - apart).norm() / apart.norm()
-    assert error < (1e-5 if dtype == torch.float32 else 3e-2)
+    for layer in model._layers:
+        layer._adding = layer._fused = None
+    num_calls = len(calls)
+    apart = logits(model, dtype)
+    assert len(calls) == num_calls
+    allowed = 1e-5 if dtype == torch.float32 else 1.5 * float((apart - exact).norm() / exact.norm())
+    assert (together - exact).norm() / exact.norm() <= allowed
