@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import activation, dispatch, gemv
 
-# Rows for which one kernel is ahead: waves of tiles of 128 are nearly full. H200, 4,096 -> 2 x 14,336, us against apart:
+# Rows for which one kernel is ahead: waves of tiles of 128 are nearly full. H200, 4,096 -> 2 x 14,336, us against two:
 # 63 / 70 at 128 rows, 95 / 99-106 at 256, 180 / 285 at 448, 302 / 325 at 896, 345 / 368 at 1,024, 2,820 / 2,860 at
 # 8,192 (and down 43 less in a layer of 4,400 behind it); behind at 192 (94 / 81), 384 (141 / 136) and 512 (186 / 172).
 _ROWS = (range(97, 129), range(225, 257), range(385, 449), range(769, 1 << 30))
