@@ -76,11 +76,12 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
     fused = []
     monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
     norms: list[None] = []
-    monkeypatch.setattr(few_rows, "_norm_kernel", {(4,): counted(few_rows._norm_kernel[(4,)], norms)})
+    sizes = [(n,) for n in range(2, few_rows.MAX_ROWS + 1)]
+    monkeypatch.setattr(few_rows, "_norm_kernel", {n: counted(few_rows._norm_kernel[n], norms) for n in sizes})
     with dispatch.forced("triton"), np.errstate(all="ignore"):
         assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
-    assert len(fused) == 2 * 5  # layers, steps after the prompts
-    assert len(norms) == 5  # the first of each step; products begin the others
+    assert len(fused) == 2 * 6  # layers, steps; the prompts are 28 tokens
+    assert len(norms) == 6  # the first of each step; products begin the others
 
 
 def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(
