@@ -63,7 +63,6 @@ class Count:
     tokens: int = 0
     steps: int = 0
     preemptions: int = 0
-    highest_waste: float = 0.0
     bytes_after_drains: list[int] = field(default_factory=list)
 
 
@@ -79,15 +78,14 @@ class Soak:
         self._live: dict[str, Request] = {}
         self._shared = [[self._draw.randrange(self._info.vocab_size) for _ in range(longest)] for _ in range(4)]
 
-    def run(self, done: Callable[[], bool], *, abort_share: float = 0.3, deterministic: bool = False) -> None:
-        """Keep requests coming and aborting until `done`, then drain and look for leaks."""
+    def run(self, done: Callable[[], bool], *, abort_chance: float = 0.08, deterministic: bool = False) -> None:
+        """Keep requests coming until `done`, one aborted now and then, then drain and look for leaks."""
         while not done():
             while len(self._live) < self._at_once:
                 self._add(deterministic=deterministic)
-            if self._draw.random() < abort_share / 4:
+            if self._draw.random() < abort_chance:
                 self._abort(self._draw.choice(tuple(self._live)))
             self._step()
-            self.count.highest_waste = max(self.count.highest_waste, self.engine.load().waste)
         while self.engine.has_work:
             self._step()
         self._look_for_leaks()
@@ -100,7 +98,7 @@ class Soak:
         ids = ids + [draw.randrange(self._info.vocab_size) for _ in range(draw.randint(1, limit // 2))]
         kind = draw.choice(KINDS)
         asks = deterministic and draw.random() < 0.1
-        max_tokens = draw.randint(1, max(1, limit // 4))
+        max_tokens = draw.randint(1, limit)
         prompt = Prompt(
             token_ids=pack_ids(ids), num_tokens=len(ids), max_tokens=max_tokens,
             block_root=root(b"soak", model="soak", block_size=self._info.block_size, deterministic=asks),
@@ -166,7 +164,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    runner = make(SHAPES[args.shape], args.device, num_blocks=700, max_num_seqs=64, max_num_batched_tokens=512)
+    runner = make(SHAPES[args.shape], args.device, num_blocks=400, max_num_seqs=64, max_num_batched_tokens=512)
     soak = Soak(runner, seed=args.seed)
     began = time.monotonic()
     end, half = began + args.seconds, began + args.seconds / 2
