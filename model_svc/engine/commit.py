@@ -22,11 +22,12 @@ class Committer:
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._clock = clock
+        self._committed_at = 0.0
 
     def commit(self, scheduled: ScheduledStep, output: StepOutput) -> list[TokenChunk]:
         """Apply one step's output and return its chunks, in the order of the plan."""
         now = self._clock()
-        self._observe(scheduled, output)
+        self._observe(scheduled, output, now)
         chunks: list[TokenChunk] = []
         failed = output.failed_slots
         tokens, at = output.tokens, 0
@@ -89,11 +90,14 @@ class Committer:
             seq.logprobs += [_CERTAIN] * len(forced)
         return forced
 
-    def _observe(self, scheduled: ScheduledStep, output: StepOutput) -> None:
+    def _observe(self, scheduled: ScheduledStep, output: StepOutput, now: float) -> None:
         scheduler = self._scheduler
         scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
+        since_ms, self._committed_at = (now - self._committed_at) * 1e3, now
         if scheduler.drafter is not None and not scheduled.num_prefill_tokens:
-            scheduler.drafter.observe(scheduled.plan, output.compute_ms)
+            # With the host's part, which only steps without guesses hide behind the device's; but idle time is none.
+            step_ms = max(output.compute_ms, min(since_ms, 2 * output.compute_ms))
+            scheduler.drafter.observe(scheduled.plan, step_ms)
 
     def _accept(self, seq: Sequence, drawn: Seq[SampledToken], num_drafts: int, now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""

@@ -145,6 +145,8 @@ class Scheduler:
         """Give running answers their next token, in order; who needs a block may take it from the last ones."""
         left = budget
         drafter = self.drafter
+        if drafter is not None and any(seq.num_drafts for seq in decoding):
+            return 0  # all wait for guesses in flight: else those that draft and the others would take turns
         # Room for guesses: nobody's next token waits for them.
         spare = min(budget - len(decoding), drafter.max_drafts) if drafter is not None else 0
         block_size = self.pool.block_size

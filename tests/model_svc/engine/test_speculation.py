@@ -118,11 +118,12 @@ def test_blocks_that_came_true_with_the_last_step_are_named() -> None:
 
 
 def test_a_guess_takes_no_block_that_another_answer_needs() -> None:
-    sizes = {"num_blocks": 4, "block_size": 4, "max_num_seqs": 2}
+    sizes = {"num_blocks": 5, "block_size": 4, "max_num_seqs": 2}
     driver = driver_of(hashed_reply(256), Parrot(5), length=12, **sizes)
-    for name in ("a", "b"):
-        driver.ask(name, [1, 2, 3], root=name.encode(), max_tokens=5)
+    for name, max_tokens in (("a", 14), ("b", 5)):
+        driver.ask(name, [1, 2, 3], root=name.encode(), max_tokens=max_tokens)
     driver.run()
+    assert load(driver)[0] > 10
     assert driver.engine.load().num_preemptions == 0
 
 
@@ -140,6 +141,15 @@ def test_with_steps_in_flight_a_sequence_waits_for_its_draw_only_if_there_is_som
     silent.run()
     fed = [item.from_device for plan in silent.runner.plans for item in plan.sequences]
     assert fed[1:] == [True] * (len(fed) - 1)
+
+
+def test_sequences_that_draft_stay_in_step_with_one_another() -> None:
+    driver = driver_of(scripted_reply(7), Parrot(7), length=3, depth=1, max_num_batched_tokens=16)
+    for name in ("a", "b"):
+        driver.ask(name, list(range(1, 13)), root=name.encode(), max_tokens=60)  # prompts of two steps
+    driver.run()
+    sizes = [len(plan.sequences) for plan in driver.runner.plans if any(item.num_drafts for item in plan.sequences)]
+    assert sizes.count(1) <= 3 < sizes.count(2)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -175,7 +185,8 @@ def test_the_end_of_thinking_is_forced_amid_guesses_in_the_step_in_which_the_bud
     assert driver.ids("r") == [*[120] * 5, *CLOSE, EOS]
     answer = driver.received["r", 0].answer
     assert (answer.num_reasoning_tokens, answer.ended_by) == (5, "budget")
-    assert len(driver.runner.plans) == 3  # the prompt; all thoughts; the close tag and the draw behind it
+    # The prompt; all thoughts, of which the last needs no guess behind it; the close tag and the draw that follows.
+    assert [item.num_drafts for plan in driver.runner.plans for item in plan.sequences] == [0, 3, 0]
 
 
 @settings(max_examples=60, deadline=None)
