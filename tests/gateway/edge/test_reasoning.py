@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.edge.settings import EdgeSettings
-from tests.gateway.edge.asks import CHAT, refused, streamed, whole
+from tests.gateway.edge.asks import CHAT, RESPONSES, both, refused, streamed, whole
+from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.scripted_replica import Piece, Script, say, tag, think
 from wire.settings import SettingsError
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +83,38 @@ async def test_no_thinking_stays_no_thinking_beside_a_budget(ring: Ring, fields:
     prompt = ring.replica.requests[-1].prompt
     assert prompt is not None
     assert prompt.reasoning is None or prompt.reasoning.budget == 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "expected"),
+    [
+        (think("hidden ", "thought", "hidden "), {"max_tokens": 2}, ("", "hidden thought", "length")),
+        ([*tag("<think>"), *think("hidden ", "thought")], {}, ("", "hidden thought", "stop")),
+        ([*tag("<think>"), *tag("</think>"), *say("hello")], {}, ("hello", "", "stop")),
+    ],
+    ids=["cut by max_tokens", "ended without closing", "empty"],
+)
+async def test_thinking_that_ends_oddly_never_becomes_the_answer(
+    ring: Ring, pieces: list[Piece], options: dict[str, int], expected: tuple[str, str, str]
+) -> None:
+    ring.replica.play(*pieces)
+    assert await both(ring, **options) == expected
+
+
+async def test_every_dialect_tells_how_much_was_thought_streamed_and_whole(ring: Ring) -> None:
+    ring.replica.script = thought("budget")
+    told = {"budget": 50, "used": 2, "ended_by": "budget"}
+    message = {"messages": [{"role": "user", "content": "x"}]}
+    asks: dict[str, dict[str, Any]] = {
+        CHAT: {**message, "thinking_token_budget": 50},
+        RESPONSES: {"input": "x", "reasoning": {"max_tokens": 50}},
+        "/v1/messages": {**message, "max_tokens": 60, "thinking": {"type": "enabled", "budget_tokens": 50}},
+    }
+    for path, ask in asks.items():
+        whole_answer = await ring.http.post(path, json={"model": "tiny", **ask})
+        assert whole_answer.json()["usage"]["headrace"]["reasoning"] == told, whole_answer.text
+        options = {"stream_options": {"include_usage": True}} if path == CHAT else {}
+        streamed_answer = await ring.http.post(path, json={"model": "tiny", "stream": True, **options, **ask})
+        said = [event.json() for event in read(streamed_answer.text).events if '"headrace"' in event.data]
+        usage = said[-1].get("usage") or said[-1]["response"]["usage"]
+        assert usage["headrace"]["reasoning"] == told

@@ -49,6 +49,7 @@ async def test_a_blocked_word_over_two_tokens_never_leaves_and_ends_the_choice(g
     assert stream.text() == "one "
     assert stream.finish_reason() == "content_filter"
     assert stream.chunks[-1]["usage"]["completion_tokens"] <= 4
+    assert [event.data for event in stream.events[-1:]] == ["[DONE]"]
     answer = await whole(guarded)
     assert answer["choices"][0]["message"]["content"] == "one "
     assert answer["choices"][0]["finish_reason"] == "content_filter"
