@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.compile_ahead import compile_ahead, note_for, write_note
 from kernels.sample import sample
 from kernels.step_inputs import step_inputs
 from kernels.token_feedback import token_feedback
@@ -73,29 +72,29 @@ class GpuRunner:
         checks = checking_shapes(S, T) if info.max_drafts and graphs else []
         self._shapes = Shapes(shapes, S, T)
         self._recordings: dict[StepShape, Recording] = {}
-        if device.type == "cuda":
-            with torch.inference_mode(), self._on_stream():
-                # What is not recorded is compiled now, too, not when a prompt waits.
-                self._prepare(shapes, checks, [StepShape(T, width, False) for width in widths(S)])
-        self._fixed_recordings = LateRecordings(self._recordings, self._forward, self._draw)
-
-    def _prepare(self, shapes: list[StepShape], checks: list[StepShape], unrecorded: list[StepShape]) -> None:
-        """Compile everything, many kernels at a time, then run and record it."""
-        sizes = msgspec.structs.replace(self._info, num_blocks=0)  # what was free today changes no kernel
-        note = note_for("all steps", self._model.config.raw, sizes, self._cache.layers[0][0].dtype)
-        if note is not None and not note.exists():
-            with start_times.part("compile"), compile_ahead():
-                for shape in (*shapes, *unrecorded):
+        self._fixed_recordings = LateRecordings(shapes, self._forward, self._draw)
+        if device.type == "cuda" and graphs:
+            with start_times.part("graphs"), torch.inference_mode(), self._on_stream():
+                self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
+                self._recordings |= record(checks, self._stage_padding, self._hidden, None)
+                for shape in self._unrecorded():  # compiled and loaded now, not when a prompt waits
+                    self._stage_padding(shape)
                     self._draw(shape, self._forward(shape))
-                for shape in checks:
-                    self._hidden(shape)
-            write_note(note)
-        with start_times.part("graphs"):
-            self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
-            self._recordings |= record(checks, self._stage_padding, self._hidden, None)
-            for shape in unrecorded:
-                self._stage_padding(shape)
+
+    @torch.inference_mode()
+    def go_through(self) -> None:
+        """Run every kind of step once, for what they launch: nothing is staged."""
+        S, T = self._info.max_num_seqs, max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
+        with self._on_stream():
+            for shape in (*recorded_shapes(S, T), *self._unrecorded()):
                 self._draw(shape, self._forward(shape))
+            for shape in checking_shapes(S, T) if self._info.max_drafts else ():
+                self._hidden(shape)
+
+    def _unrecorded(self) -> list[StepShape]:
+        """Return the shapes of long steps, one for each variant of the kernels."""
+        T = max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
+        return [StepShape(T, width, False) for width in widths(self._info.max_num_seqs)]
 
     @property
     def info(self) -> RunnerInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import torch
 
 from kernels.native.library import set_threads
@@ -13,6 +14,7 @@ from model_svc.models.load import load_model
 from model_svc.quant import native
 from model_svc.quant.method import QuantMethod
 from model_svc.runner import start_times
+from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
@@ -127,19 +129,8 @@ def make_runner(
     shapes = model.kv_shapes()
     kv_dtype = torch.float16 if native_kernels else dtype
     per_token = bytes_per_token(shapes, kv_dtype)
-    longest = -(-model.max_len // block_size)
-    if num_blocks is None:
-        memory = kv_memory_bytes
-        if memory is None:
-            memory = _gpu_bytes(model, dtype, max_num_batched_tokens, max_num_seqs) if on_gpu else free_bytes()
-        # More than every slot at full length is of use to nobody.
-        num_blocks = min(memory // (per_token * block_size), max_num_seqs * longest)
-    if num_blocks < 1:
-        raise RunnerConfigError(
-            f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)"
-        )
     info = RunnerInfo(
-        num_blocks=num_blocks,
+        num_blocks=1,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -151,6 +142,19 @@ def make_runner(
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
     )
+    if on_gpu and packed is not False:
+        compile_steps(model, dtype, info)
+    if num_blocks is None:
+        memory = kv_memory_bytes
+        if memory is None:
+            memory = _gpu_bytes(model, dtype, max_num_batched_tokens, max_num_seqs) if on_gpu else free_bytes()
+        # More than every slot at full length is of use to nobody.
+        num_blocks = min(memory // (per_token * block_size), max_num_seqs * -(-model.max_len // block_size))
+    if num_blocks < 1:
+        raise RunnerConfigError(
+            f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)"
+        )
+    info = msgspec.structs.replace(info, num_blocks=num_blocks)
     try:
         cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
     except torch.OutOfMemoryError as error:

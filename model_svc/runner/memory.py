@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from kernels.compile_ahead import compile_ahead, note_for, write_note
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.kv_cache import KvCache
@@ -12,15 +13,11 @@ from model_svc.runner.kv_cache import KvCache
 _SHARE_OF_FREE = 0.95  # the allocator's rounding, graphs, libraries' workspaces
 
 
-@torch.inference_mode()
-def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
-    """Run the largest step over a cache of one block and return its peak above what was in use before.
-
-    Raises torch.OutOfMemoryError.
-    """
+def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> Callable[[], None]:
+    """Return what runs the largest step over a cache of one block, which is read and never written."""
     device = model.device
     cache = KvCache(model.kv_shapes(), 1, 16, dtype, device)
-    num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one, read but never written
+    num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one
     zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
     batch = StepBatch(
         positions=torch.arange(num_tokens, device=device).clamp(max=model.max_len - 1),
@@ -37,11 +34,14 @@ def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequence
         logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
         model.logits_into(hidden, logits)
 
-    note = note_for("largest step", model.config.raw, num_tokens, num_sequences, dtype)
-    if note is not None and not note.exists():
-        with compile_ahead():
-            run()
-        write_note(note)
+    return run
+
+
+@torch.inference_mode()
+def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+    """Run the largest step and return its peak above what was in use before. Raises torch.OutOfMemoryError."""
+    device = model.device
+    run = largest_step(model, dtype, num_tokens, num_sequences)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

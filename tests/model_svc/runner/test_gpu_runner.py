@@ -159,3 +159,9 @@ def test_padded_sizes_are_few_and_end_at_the_limit() -> None:
     assert shapes.fit(StepShape(100, 40, False)) == StepShape(128, 64, False)
     assert shapes.fit(StepShape(600, 1, False)) == StepShape(608, 8, False)
     assert shapes.fit(StepShape(2045, 30, False)) == StepShape(2048, 64, False)
+
+
+def test_going_through_all_steps_changes_no_answer(both: tuple[TorchRunner, GpuRunner]) -> None:
+    eager = token_ids(generate(both[0], SAMPLINGS, num_tokens=4))
+    both[1].go_through()
+    assert token_ids(generate(both[1], SAMPLINGS, num_tokens=4)) == eager
