@@ -83,12 +83,14 @@ class GpuRunner:
 
     @torch.inference_mode()
     def go_through(self) -> None:
-        """Run every kind of step once, for what they launch: nothing is staged."""
+        """Run every kind of step once, of padding alone, for what they launch."""
         S, T = self._info.max_num_seqs, max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
         with self._on_stream():
             for shape in (*recorded_shapes(S, T), *self._unrecorded()):
+                self._stage_padding(shape)
                 self._draw(shape, self._forward(shape))
             for shape in checking_shapes(S, T) if self._info.max_drafts else ():
+                self._stage_padding(shape)
                 self._hidden(shape)
 
     def _unrecorded(self) -> list[StepShape]:
