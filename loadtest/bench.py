@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import httpx
 
-from loadtest.client import Sample, measure, new_client
+from loadtest.client import Sample, StreamClient, new_client
 from loadtest.report import as_table, summarize
 from loadtest.workload import chat_bodies
 
@@ -50,14 +50,14 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-async def closed_loop(client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]], users: int) -> list[Sample]:
+async def closed_loop(client: StreamClient, bodies: Sequence[dict[str, Any]], users: int) -> list[Sample]:
     """Run the requests with so many users."""
     samples: list[Sample] = []
     rest: Iterator[dict[str, Any]] = iter(bodies)
     start = time.perf_counter()
 
     async def one(body: dict[str, Any]) -> None:
-        samples.append(await measure(client, body, start))
+        samples.append(await client.measure(body, start))
 
     async def user() -> None:
         for body in rest:
@@ -69,16 +69,14 @@ async def closed_loop(client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]
     return samples
 
 
-async def open_loop(
-    client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]], rate: float, seed: int
-) -> list[Sample]:
+async def open_loop(client: StreamClient, bodies: Sequence[dict[str, Any]], rate: float, seed: int) -> list[Sample]:
     """Run the requests at Poisson arrivals of `rate` per second."""
     samples: list[Sample] = []
     random_ = random.Random(seed)
     start = time.perf_counter()
 
     async def one(body: dict[str, Any]) -> None:
-        samples.append(await measure(client, body, start))
+        samples.append(await client.measure(body, start))
 
     async with anyio.create_task_group() as group:
         for body in bodies:
@@ -89,8 +87,9 @@ async def open_loop(
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Warm up, load the server, return the figures."""
-    async with new_client(options.url, options.concurrency if not options.rate else 1024, options.api_key) as client:
-        model = options.model or (await client.get("/v1/models")).json()["data"][0]["id"]
+    async with new_client(options.url, 1, options.api_key) as plain:
+        model = options.model or (await plain.get("/v1/models")).json()["data"][0]["id"]
+    async with StreamClient(options.url, options.api_key) as client:
         bodies = chat_bodies(
             model,
             seed=options.seed,
@@ -115,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit code is 1 if any request failed."""
     options = parser().parse_args(arguments)
     try:
-        figures = anyio.run(run, options)
+        figures = anyio.run(run, options, backend_options={"use_uvloop": True})
     except httpx.HTTPError as error:
         sys.stderr.write(f"headrace bench: {options.url} does not answer: {error}\n")
         return 1
