@@ -29,6 +29,7 @@ PARTS = (
     "test_paged_attention.py:group_size or windows_soft",
     "test_paged_attention.py:not long_prefills and not mixed_batches and not group_size and not windows_soft",
     "test_fixed_linear.py",
+    "test_gated_linear.py",
     "test_few_rows.py",
     "test_few_rows_attention.py",
     "test_sample.py",
