@@ -10,11 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from model_svc.engine.drafter import Drafter
 from tests.model_svc.engine.driver import EOS, Driver
 from tokenizer_svc.effort import EFFORTS, EffortTable
 from tokenizer_svc.reasoning import Thinking, plan
 from wire.messages import ANSWER, ReasoningPlan
 
+NUM_PROMPT = 4
 SAID = b'{"answer": [1, 2, "three"]}'
 THOUGHTS = b"ab. <,/!"
 TABLE = EffortTable(tokens=dict(zip(EFFORTS, (0, 5, 12, 40, 64, 90), strict=True)), bridge="Now.")
@@ -25,8 +27,27 @@ def thinks_too_long(context: Sequence[int], index: int, seed: int) -> int:
     output = bytes(token for token in context[len(context) - index :] if token < 256)
     thought, tag, answer = output.partition(b"</think>")
     if not tag:
-        return THOUGHTS[zlib.crc32(thought + seed.to_bytes(8, "little")) % len(THOUGHTS)]
+        prompt_end = context[len(context) - index - 1]  # not the seed: a guess can be right
+        return THOUGHTS[zlib.crc32(thought + bytes([prompt_end])) % len(THOUGHTS)]
     return [*SAID, EOS, EOS, EOS, EOS][len(answer.lstrip(b"\n"))]
+
+
+class Foresees:
+    """Guesses right but for every `errs`-th token, also beyond the end of a budget."""
+
+    def __init__(self, errs: int) -> None:
+        self.errs = errs
+
+    def start(self, prediction: Sequence[int] = ()) -> Foresees:
+        del prediction
+        return self
+
+    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        told = list(token_ids)
+        for _ in range(limit):
+            right = thinks_too_long(told, len(told) - NUM_PROMPT, 0)
+            told.append(right if len(told) % self.errs else 65)
+        return told[len(token_ids) :]
 
 
 def effort_plan(effort: str, budget: int | None, max_tokens: int, *, starts_open: bool) -> ReasoningPlan:
@@ -46,13 +67,25 @@ def effort_plan(effort: str, budget: int | None, max_tokens: int, *, starts_open
     depth=st.integers(0, 2),
     cuts=st.lists(st.integers(0, 60), max_size=3),
     closes=st.none() | st.integers(0, 40),
+    drafts=st.integers(0, 9),
+    errs=st.integers(2, 9),
 )
 def test_thinking_stays_within_its_budget_and_the_answer_parses(
-    efforts: list[str], budget: int | None, chunk: int, num_blocks: int, depth: int, cuts: list[int], closes: int | None
+    efforts: list[str],
+    budget: int | None,
+    chunk: int,
+    num_blocks: int,
+    depth: int,
+    cuts: list[int],
+    closes: int | None,
+    drafts: int,
+    errs: int,
 ) -> None:
+    drafter = Drafter(Foresees(errs), max_length=drafts, max_drafts=64, adaptive=False) if drafts else None
     driver = Driver(
-        thinks_too_long, depth=depth, max_num_batched_tokens=chunk, num_blocks=num_blocks, max_num_seqs=3, block_size=4
-    )
+        thinks_too_long, drafter=drafter, depth=depth, max_num_batched_tokens=chunk, num_blocks=num_blocks,
+        max_num_seqs=3, block_size=4,
+    )  # fmt: skip
     plans = [effort_plan(effort, budget, 200, starts_open=True) for effort in efforts]
     for n, wanted in enumerate(plans):
         driver.ask(f"r{n}", [1, 2, 3, n], reasoning=wanted, max_tokens=200)
