@@ -12,23 +12,28 @@ from __future__ import annotations
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts, foresee
 from model_svc.engine.plan import StepPlan
 from model_svc.engine.sequence import Sequence
-from model_svc.spec.proposer import Guesser, Proposer
-from model_svc.spec.worth import Acceptance, RowPrices, draft_length
+from model_svc.spec.proposer import Guess, Guesser, Proposer
+from model_svc.spec.worth import Acceptance, RowPrices
 from wire.messages import unpack_ids
 
 _SURE = 0.5  # how often guesses must come true that are worth giving up the overlap for
 
 
 class Drafting:
-    """What drafts know of one sequence. `hint` is a guess that was not worth a row: where, and which token."""
+    """What drafts know of one sequence.
 
-    __slots__ = ("acceptance", "guesser", "hint", "max_length", "waited")
+    `hint` is a guess that was not worth a row: where, which token, behind how many that match; `matched` is that number
+    for the guesses in flight, or for those that it `waited` for.
+    """
+
+    __slots__ = ("acceptance", "guesser", "hint", "matched", "max_length", "waited")
 
     def __init__(self, guesser: Guesser, max_length: int) -> None:
         self.guesser = guesser
         self.max_length = max_length
         self.acceptance = Acceptance()
-        self.hint: tuple[int, int] | None = None
+        self.hint: tuple[int, int, int] | None = None
+        self.matched = 0
         self.waited = False
 
 
@@ -59,21 +64,25 @@ class Drafter:
         drafting = seq.drafting
         if drafting is None:
             return NO_DRAFTS
-        limit = min(limit, seq.stop.max_tokens - seq.num_output_tokens - 1)
-        length = self._length(drafting, num_sequences)
-        guesses = drafting.guesser.guess(seq.token_ids, min(max(length, 1), max(limit, 1)))
-        self._check_hint(drafting, seq, guesses)
-        if not guesses or length == 0 or limit <= 0:
+        limit = min(limit, drafting.max_length, seq.stop.max_tokens - seq.num_output_tokens - 1)
+        guess = drafting.guesser.guess(seq.token_ids, max(limit, 1))
+        self._check_hint(drafting, seq, guess)
+        length = self._length(drafting, guess, num_sequences, limit)
+        if not guess.token_ids or length == 0:
             return NO_DRAFTS
-        drafting.hint = None
-        return foresee(seq, guesses)
+        drafting.hint, drafting.matched = None, guess.matched
+        return foresee(seq, guess.token_ids[:length])
 
     def waits(self, seq: Sequence, num_sequences: int) -> bool:
         """Whether a sequence had better wait for its draws in flight, because there will be guesses behind them."""
         drafting = seq.drafting
-        if drafting is None or drafting.acceptance.rate < _SURE or self._length(drafting, num_sequences) == 0:
+        if drafting is None:
             return False
-        drafting.waited = len(drafting.guesser.guess(seq.token_ids, seq.num_pending + 1)) > seq.num_pending
+        guess = drafting.guesser.guess(seq.token_ids, seq.num_pending + 1)
+        if len(guess.token_ids) <= seq.num_pending or drafting.acceptance.rate(guess.matched) < _SURE:
+            return False
+        drafting.waited = self._length(drafting, guess, num_sequences, drafting.max_length) > 0
+        drafting.matched = guess.matched
         return drafting.waited
 
     def note(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
@@ -82,25 +91,25 @@ class Drafter:
         self.num_drafted += num_drafts
         self.num_accepted += num_accepted
         if seq.drafting is not None:
-            seq.drafting.acceptance.note(num_accepted, num_drafts)
+            seq.drafting.acceptance.note(num_accepted, num_drafts, seq.drafting.matched)
 
     def observe(self, plan: StepPlan, compute_ms: float) -> None:
         """Note what a step of answers took."""
         num_drafts = sum(item.num_drafts for item in plan.sequences)
         self._prices.observe(compute_ms, len(plan.sequences), num_drafts)
 
-    def _length(self, drafting: Drafting, num_sequences: int) -> int:
+    def _length(self, drafting: Drafting, guess: Guess, num_sequences: int, limit: int) -> int:
         if not self._adaptive:
-            return drafting.max_length
-        return draft_length(drafting.acceptance.rate, self._prices.price(num_sequences), drafting.max_length)
+            return max(limit, 0)
+        return drafting.acceptance.length(guess.matched, self._prices.price(num_sequences), limit)
 
-    def _check_hint(self, drafting: Drafting, seq: Sequence, guesses: list[int]) -> None:
+    def _check_hint(self, drafting: Drafting, seq: Sequence, guess: Guess) -> None:
         """Learn for nothing from a guess that was not computed, and note the next one."""
         hint, waited = drafting.hint, drafting.waited
         drafting.hint, drafting.waited = None, False
         if hint is not None and hint[0] < seq.num_tokens:
-            drafting.acceptance.note(int(seq.token_ids[hint[0]] == hint[1]), 1)
-        elif waited and not guesses:
-            drafting.acceptance.note(0, 1)
-        if guesses:
-            drafting.hint = (seq.num_tokens, guesses[0])
+            drafting.acceptance.note(int(seq.token_ids[hint[0]] == hint[1]), 1, hint[2])
+        elif waited and not guess.token_ids:
+            drafting.acceptance.note(0, 1, drafting.matched)
+        if guess.token_ids:
+            drafting.hint = (seq.num_tokens, guess.token_ids[0], guess.matched)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Guess(NamedTuple):
+    """Tokens that may come next; `matched` tokens before them speak for that, 0: something else does."""
+
+    token_ids: list[int]
+    matched: int = 0
 
 
 class Guesser(Protocol):
     """Guesses for one sequence."""
 
-    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, token_ids: Sequence[int], limit: int) -> Guess:
         """Return at most `limit` tokens that may follow `token_ids`, the likeliest way to go on; none if unsure.
 
         From call to call `token_ids`, prompt and output, only grow at their end.

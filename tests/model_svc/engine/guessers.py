@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
+from model_svc.spec.proposer import Guess
+
 
 class Oracle:
     """Guesses from `known`, whole sequences of prompt and answer; every so often it errs, anywhere if `errs` is 1."""
@@ -17,7 +19,7 @@ class Oracle:
     def start(self, prediction: Sequence[int] = ()) -> Oracle:  # noqa: ARG002
         return self
 
-    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, token_ids: Sequence[int], limit: int) -> Guess:
         begin = len(token_ids)
         whole = next((ids for ids in self._known() if list(ids[:begin]) == list(token_ids)), token_ids)
         guesses = [*whole[begin : begin + limit]]
@@ -27,7 +29,7 @@ class Oracle:
             dice = zlib.crc32(bytes([(begin + at) % 251, self._errs]))
             if self._errs and dice % self._errs == 0:
                 guesses[at] = dice // 7 % self._vocab_size
-        return guesses
+        return Guess(guesses)
 
 
 class Parrot:
@@ -39,5 +41,5 @@ class Parrot:
     def start(self, prediction: Sequence[int] = ()) -> Parrot:  # noqa: ARG002
         return self
 
-    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
-        return [self._token_ids[(len(token_ids) + n) % len(self._token_ids)] for n in range(limit)]
+    def guess(self, token_ids: Sequence[int], limit: int) -> Guess:
+        return Guess([self._token_ids[(len(token_ids) + n) % len(self._token_ids)] for n in range(limit)])

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import pytest
 
-from model_svc.spec.worth import Acceptance, RowPrices, draft_length
+from model_svc.spec.worth import Acceptance, RowPrices
 
 
 def test_the_last_guess_comes_true_as_often_as_it_costs() -> None:
-    assert draft_length(0.5, 0.25, 8) == 2
-    assert draft_length(0.9, 0.25, 8) == 8
-    assert draft_length(0.9, 0.25, 64) == 13
-    assert draft_length(0.5, 0.5, 8) == draft_length(0.2, 0.25, 8) == draft_length(1.0, 1.2, 8) == 0
-    assert draft_length(1.0, 0.0, 8) == 8
-    assert draft_length(0.0, 0.0, 8) == 0
-    assert draft_length(0.9, 0.1, 0) == 0
+    fresh = Acceptance()
+    assert fresh.rate(0) == pytest.approx(0.5)
+    assert fresh.length(0, 0.25, 8) == 2
+    assert fresh.length(0, 0.5001, 8) == fresh.length(0, 1.2, 8) == 0
+    assert fresh.length(0, 0.0, 8) == 8
+    assert fresh.length(0, 0.1, 0) == 0
+
+
+def test_a_longer_match_makes_longer_drafts() -> None:
+    lengths = [Acceptance().length(matched, 0.25, 16) for matched in range(1, 9)]
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[1], lengths[-1]) == (0, 1, 6)
 
 
 def test_wrong_guesses_end_drafts_and_right_ones_lengthen_them() -> None:
     bad, good = Acceptance(), Acceptance()
     for _ in range(12):
-        bad.note(0, 4)
-        good.note(4, 4)
-    assert draft_length(bad.rate, 0.25, 8) == 0
-    assert draft_length(good.rate, 0.25, 8) == 8
+        bad.note(0, 4, 2)
+        good.note(4, 4, 2)
+    assert bad.length(2, 0.25, 8) == 0
+    assert good.length(2, 0.25, 8) == 8
+    for _ in range(200):  # and no luck is for ever
+        good.note(0, 4, 2)
+        bad.note(4, 4, 2)
+    assert good.length(2, 0.25, 8) == 0 and bad.length(2, 0.25, 8) == 8
 
 
 def test_what_lies_behind_a_miss_says_nothing() -> None:
     short, long = Acceptance(), Acceptance()
-    short.note(1, 2)
-    long.note(1, 9)
-    assert short.rate == long.rate
+    short.note(1, 2, 4)
+    long.note(1, 9, 4)
+    assert short.rate(4) == long.rate(4)
 
 
 def test_a_row_is_priced_by_what_it_adds_to_a_step() -> None:
@@ -42,13 +51,20 @@ def test_a_row_is_priced_by_what_it_adds_to_a_step() -> None:
     assert prices.price(8) == pytest.approx(0.8)  # the same row beside eight sequences
 
 
+def _lucky() -> Acceptance:
+    acceptance = Acceptance()
+    for _ in range(50):
+        acceptance.note(8, 8, 8)
+    return acceptance
+
+
 def test_many_sequences_have_no_use_for_rows_that_cost_as_much_as_a_token() -> None:
     prices = RowPrices()
-    assert draft_length(0.99, prices.price(8), 8) == 0  # before anything was measured, too
+    assert _lucky().length(8, prices.price(8), 8) == 0  # before anything was measured, too
     for _ in range(20):
         prices.observe(16.0, 16, 0)
         prices.observe(20.0, 16, 4)
-    assert draft_length(0.99, prices.price(16), 8) == 0
+    assert _lucky().length(8, prices.price(16), 8) == 0
 
 
 def test_a_step_that_the_machine_held_up_counts_little() -> None:
