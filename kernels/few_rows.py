@@ -23,7 +23,7 @@ if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64
-_AHEAD = 256  # columns of its weights that a program asks to L2 before it waits
+_AHEAD = 128  # columns of its weights that a program asks to L2 before it waits
 _QKV, _ADD, _GATE, _PLAIN = (tl.constexpr(n) for n in range(4))
 SILU, GELU, GELU_TANH = 0, 1, 2
 
