@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from model_svc.engine.drafter import Drafter
+from model_svc.spec.proposer import Guess
 from tests.model_svc.engine.driver import EOS, Driver
 from tokenizer_svc.effort import EFFORTS, EffortTable
 from tokenizer_svc.reasoning import Thinking, plan
@@ -29,7 +30,8 @@ def thinks_too_long(context: Sequence[int], index: int, seed: int) -> int:
     if not tag:
         prompt_end = context[len(context) - index - 1]  # not the seed: a guess can be right
         return THOUGHTS[zlib.crc32(thought + bytes([prompt_end])) % len(THOUGHTS)]
-    return [*SAID, EOS, EOS, EOS, EOS][len(answer.lstrip(b"\n"))]
+    said = len(answer.lstrip(b"\n"))
+    return SAID[said] if said < len(SAID) else EOS
 
 
 class Foresees:
@@ -42,12 +44,12 @@ class Foresees:
         del prediction
         return self
 
-    def guess(self, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, token_ids: Sequence[int], limit: int) -> Guess:
         told = list(token_ids)
         for _ in range(limit):
             right = thinks_too_long(told, len(told) - NUM_PROMPT, 0)
             told.append(right if len(told) % self.errs else 65)
-        return told[len(token_ids) :]
+        return Guess(told[len(token_ids) :])
 
 
 def effort_plan(effort: str, budget: int | None, max_tokens: int, *, starts_open: bool) -> ReasoningPlan:
