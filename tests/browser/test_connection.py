@@ -206,8 +206,12 @@ def test_what_the_content_policy_took_is_shown_plainly(live: StartRing, open_pag
     chat.send("What else?")
     expect(chat.notices).to_have_text("The rest was held back by this server’s content policy.")
     expect(chat.answer).to_have_text("You need")
+    refused = "This server’s content policy refused the message. It was not answered."
     chat.send("plutonium")
-    expect(chat.notices).to_have_text("This server’s content policy refused the message. It was not answered.")
+    expect(chat.notices).to_have_text(refused)
+    chat = open_page(ring.url)
+    chat.send("plutonium")  # also as the first message, which names a conversation
+    expect(chat.notices).to_have_text(refused)
 
 
 def test_a_server_with_keys_is_asked_with_the_users_key(ring: LiveRing, open_page: OpenPage) -> None:
