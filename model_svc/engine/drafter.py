@@ -64,6 +64,8 @@ class Drafter:
         drafting = seq.drafting
         if drafting is None:
             return NO_DRAFTS
+        if self._adaptive and self._prices.price(num_sequences) >= 1:
+            return NO_DRAFTS  # no guess is worth the time to look for it
         limit = min(limit, drafting.max_length, seq.stop.max_tokens - seq.num_output_tokens - 1)
         guess = drafting.guesser.guess(seq.token_ids, max(limit, 1))
         self._check_hint(drafting, seq, guess)
@@ -76,7 +78,7 @@ class Drafter:
     def waits(self, seq: Sequence, num_sequences: int) -> bool:
         """Whether a sequence had better wait for its draws in flight, because there will be guesses behind them."""
         drafting = seq.drafting
-        if drafting is None:
+        if drafting is None or (self._adaptive and self._prices.price(num_sequences) >= 1):
             return False
         guess = drafting.guesser.guess(seq.token_ids, seq.num_pending + 1)
         if len(guess.token_ids) <= seq.num_pending or drafting.acceptance.rate(guess.matched) < _SURE:

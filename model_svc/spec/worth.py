@@ -16,7 +16,8 @@ _LOGITS = tuple(math.log(rate / (1 - rate)) for rate in _USUAL_RATES)
 _RATE_STEP = 0.5
 _FARTHEST = 4.0
 _TIME_WEIGHT = 0.2
-_FIRST_PRICE = 0.25  # of a row beside one sequence, until one has been seen
+_FIRST_SHARE = 0.25  # of a row in the time of a step without rows, until one has been seen
+_FEW = 8  # sequences beside which it is worth finding out
 
 
 class Acceptance:
@@ -76,7 +77,8 @@ class RowPrices:
         """Return what a row costs beside so many sequences, in tokens that the step could make instead."""
         plain_ms = self._plain_ms.get(num_sequences, 0.0)
         if not plain_ms or not self._row_ms:
-            return _FIRST_PRICE * num_sequences
+            rows = _FIRST_SHARE * num_sequences
+            return rows / (1 + rows) if num_sequences <= _FEW else 1.0
         return self._row_ms * num_sequences / plain_ms
 
 
