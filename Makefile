@@ -50,10 +50,10 @@ check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/lint-imports
 
 fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try the OpenAPI document, 2,000 examples a route
-	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_schemathesis.py $(ARGS)
+	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_schemathesis.py $(ARGS)
 
 fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
-	HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/gateway/edge/test_fuzz.py $(ARGS)
+	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_fuzz.py $(ARGS)
 
 sanitize: $(VENV)/.develop-$(TARGET)  ## Every native kernel build of this machine under sanitizers (BUILDS="avx2 amx")
 	HEADRACE_SANITIZE="$(or $(BUILDS),all)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
