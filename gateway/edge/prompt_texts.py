@@ -42,6 +42,7 @@ def rewritten(request: Request, hand: Hand, *, field: str, system: str = "instru
         messages=tuple(_message(message, f"{field}[{at}]", hand) for at, message in enumerate(request.messages)),
         instructions=hand.text(request.instructions, system) if request.instructions else request.instructions,
         prompt_text=hand.text(request.prompt_text, field) if request.prompt_text else "",
+        prediction=hand.text(request.prediction, "prediction") if request.prediction else "",
         inputs=tuple(
             hand.text(one, f"{field}[{at}]" if len(request.inputs) > 1 else field) if isinstance(one, str) else one
             for at, one in enumerate(request.inputs)

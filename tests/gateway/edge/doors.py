@@ -1,7 +1,7 @@
 """Where a client can put text: for every route with a body, each text field of its schema.
 
-`TEXTS` says for each field how a request carries `TERM` there; `CLOSED` are fields that refuse it, `UNREAD` those that
-reach no model and are kept nowhere, with the reason. A field in none of them fails the test.
+`TEXTS` says for each field how a request carries `TERM` there. closed_doors.py has those that take none; a field in
+neither fails the test.
 """
 
 from __future__ import annotations
@@ -37,19 +37,11 @@ SCHEMAS: dict[str, tuple[type, dict[str, Any]]] = {
     "/detokenize": (DetokenizeRequest, {}),
     "/v1/requests/{id}/control": (ControlRequest, {}),
 }
-UNREAD_ROUTES = {
-    "/v1/messages/count_tokens": "is counted only",
-    "/v1/moderations": "is what asks the rules",
-    "/tokenize": "is counted only",
-    "/detokenize": "is spelled only",
-    "/v1/requests/{id}/control": "takes a word of ours",
-    "/v1/responses/{id}/cancel": "has no body",
-}
 
 Body = dict[str, Any]
 _PLAIN: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}}
 _CALL_OUTPUT = {"type": "function_call", "call_id": "c", "name": "look"}
-_FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
 # a term in each place of a definition, one place a tool
@@ -84,6 +76,20 @@ def _result(use_id: str, content: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": use_id, "content": content}
 
 
+def _documents(*documents: dict[str, Any]) -> list[Body]:
+    plain = {"type": "text", "media_type": "text/plain", "data": "x"}
+    given = [{"type": "document", "source": plain, **one} for one in documents]
+    return [{"messages": [{"role": "user", "content": [one]}]} for one in given]
+
+
+_DOCUMENTS = _documents(
+    {"title": TERM},
+    {"context": TERM},
+    {"source": {"type": "text", "media_type": "text/plain", "data": TERM}},
+    {"source": {"type": "content", "content": [{"type": "text", "text": TERM}]}},
+    {"type": "search_result", "source": TERM, "title": "x", "content": [{"type": "text", "text": "x"}]},
+    {"type": "search_result", "source": "x", "title": "x", "content": [{"type": "text", "text": TERM}]},
+)
 _STRUCTURED: dict[str, list[Body]] = {
     "structured_outputs.choice[]": [{"structured_outputs": {"choice": ["x", TERM]}}],
     "structured_outputs.grammar": [{"structured_outputs": {"grammar": f'start: "{TERM}"'}}],
@@ -150,6 +156,7 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
             {"messages": _assistant({}, TERM)},
         ],
         "messages[].content[].text": [{"messages": [{"role": "user", "content": [{"type": "text", "text": TERM}]}]}],
+        "prediction{}": [{"prediction": {"type": "content", "content": TERM}}],
         "messages[].content[].refusal": [
             {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": TERM}]}, *HI]}
         ],
@@ -215,6 +222,7 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
             {"messages": _used({"input": {"q": TERM}})},
             {"messages": _used({"input": {TERM: 1}})},
         ],
+        **{f"messages[].content[].{field}": _DOCUMENTS for field in ("source", "source{}", "title", "context")},
         "messages[].content[].tool_use_id": [{"messages": [{"role": "user", "content": [_result(TERM, "x")]}]}],
         "messages[].content[].content": [{"messages": [{"role": "user", "content": [_result("c", TERM)]}]}],
         "messages[].content[].content[].text": [
@@ -237,63 +245,3 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
     "/v1/conversations/{id}": _LABELS,
     "/v1/conversations/{id}/items": items("items"),
 }
-
-# fields that take nothing of the kind: the request is refused, or what is not one of a few words
-CLOSED: dict[str, Body] = {
-    "chat_template": {"chat_template": TERM},
-    "context_management[]": {"context_management": [TERM]},
-    "conversation": {"conversation": TERM},
-    "conversation.id": {"conversation": {"id": TERM}},
-    "container": {"container": TERM},
-    "functions[]": {"functions": [{"name": TERM}]},
-    "include[]": {"include": [TERM]},
-    "logit_bias{}": {"logit_bias": {TERM: 1}},
-    "mcp_servers[]": {"mcp_servers": [{"name": TERM}]},
-    "moderation": {"moderation": TERM},
-    "modalities[]": {"modalities": [TERM]},
-    "model": {"model": TERM},
-    "output_config.effort": {"thinking": {"type": "adaptive"}, "output_config": {"effort": TERM}},
-    "previous_response_id": {"previous_response_id": TERM},
-    "prompt": {"prompt": {"id": TERM}},
-    "reasoning.effort": {"reasoning": {"effort": TERM}},
-    "reasoning_effort": {"reasoning_effort": TERM},
-    "service_tier": {"service_tier": TERM},
-    "suffix": {"suffix": TERM},
-    "thinking.type": {"thinking": {"type": TERM}},
-    "tool_choice": {"tools": [_FUNCTION], "tool_choice": TERM},
-    "tool_choice.name": {
-        "tools": [{"name": "a", "input_schema": {"type": "object"}}],
-        "tool_choice": {"type": "tool", "name": TERM},
-    },
-    "tool_choice.type": {"tool_choice": {"type": TERM}},
-}
-# documents and whatever else is no text: refused by their place
-_DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TERM}, "title": TERM}
-CLOSED_BLOCKS: dict[str, Body] = {
-    "/v1/messages": {"messages": [{"role": "user", "content": [_DOCUMENT]}]},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
-    "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": TERM}]}]},
-}
-
-UNREAD: dict[str, str] = {
-    "bad_words[]": "is what must not be said",
-    "cache_salt": "names a cache",
-    "display": "is one of two words",
-    "metadata.user_id": "is not kept",
-    "metadata{}": "of a chat completion is not kept",
-    "prediction{}": "is only compared with what is drawn",
-    "prompt_cache_key": "of a chat completion is hashed",
-    "prompt_cache_retention": "is not kept",
-    "safety_identifier": "of a chat completion is not kept",
-    "stop": "is what ends an answer, looked for at the edge",
-    "stop[]": "is what ends an answer, looked for at the edge",
-    "stop_sequences[]": "is what ends an answer, looked for at the edge",
-    "thinking.display": "is one of two words",
-    "user": "of a chat completion is not kept",
-}
-UNREAD_ENDS = (".type", ".role", "[].id")  # one of few words, or refused; the id of an item is not taken over
-UNREAD_PARTS = (
-    "[].content[].content[].",
-    "system[].",
-    "[].summary[].refusal",
-)  # a part has one text; others are dropped

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gateway.edge.app import _routes
-from tests.gateway.edge import doors
+from tests.gateway.edge import closed_doors, doors
 from tests.gateway.edge.asks import CHAT, RESPONSES
 from tests.ring import MakeRing, Ring
 from tests.tiny_bert import MODEL as BERT
@@ -93,17 +93,18 @@ async def address(ring: Ring, path: str) -> str:
 
 def test_every_route_with_a_body_is_known_here() -> None:
     posts = {route.path for route in _routes() if "POST" in (getattr(route, "methods", None) or ())}
-    assert posts == set(doors.SCHEMAS) | set(doors.UNREAD_ROUTES)
-    assert set(doors.TEXTS) == set(doors.SCHEMAS) - set(doors.UNREAD_ROUTES)
+    assert posts == set(doors.SCHEMAS) | set(closed_closed_doors.UNREAD_ROUTES)
+    assert set(doors.TEXTS) == set(doors.SCHEMAS) - set(closed_closed_doors.UNREAD_ROUTES)
 
 
 @pytest.mark.parametrize("path", doors.TEXTS)
 def test_every_text_field_is_screened_closed_or_unread_for_a_reason(path: str) -> None:
-    known = {*doors.TEXTS[path], *doors.CLOSED, *doors.UNREAD}
+    known = {*doors.TEXTS[path], *closed_doors.CLOSED, *closed_doors.UNREAD}
     missing = {
         field
         for field in fields(doors.SCHEMAS[path][0]) - known
-        if not field.endswith(doors.UNREAD_ENDS) and not any(part in field for part in doors.UNREAD_PARTS)
+        if not field.endswith(closed_closed_doors.UNREAD_ENDS)
+        and not any(part in field for part in closed_closed_doors.UNREAD_PARTS)
     }
     assert not missing
     assert set(doors.TEXTS[path]) <= fields(doors.SCHEMAS[path][0])
@@ -127,8 +128,13 @@ async def test_a_forbidden_word_is_refused_in_every_text_field_of_every_route(gu
 async def test_fields_that_take_no_text_refuse_it(guarded: Ring) -> None:
     for path in doors.TEXTS:
         url, schema = await address(guarded, path), fields(doors.SCHEMAS[path][0])
-        bodies = [bad for field, bad in doors.CLOSED.items() if field in schema and field not in doors.TEXTS[path]]
-        for bad in [*bodies, *([doors.CLOSED_BLOCKS[path]] if path in doors.CLOSED_BLOCKS else [])]:
+        bodies = [
+            bad for field, bad in closed_doors.CLOSED.items() if field in schema and field not in doors.TEXTS[path]
+        ]
+        for bad in [
+            *bodies,
+            *([closed_closed_doors.CLOSED_BLOCKS[path]] if path in closed_closed_doors.CLOSED_BLOCKS else []),
+        ]:
             before = len(guarded.replica.requests)
             found = await guarded.http.post(url, json=body_of(path, bad))
             assert found.status_code in (400, 404), (path, bad, found.text)
