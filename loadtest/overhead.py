@@ -1,6 +1,6 @@
 """What an edge costs beside its floor and a peer, with a model that costs nothing:
 
-    python -m loadtest.overhead [--streams 1,64,512,2000] [--tokens 64] [--window 8] [--rounds 1] [--litellm PYTHON]
+    python -m loadtest.overhead [--streams 1,64,512,2000] [--tokens 64] [--window 16] [--rounds 1] [--litellm PYTHON]
 
 Three servers answer the same requests in turn: Headrace (every desk a process, a replica that gives each stream one
 token a step), bare uvicorn with sse-starlette sending the same events, and, given an interpreter that has it, LiteLLM's
@@ -217,7 +217,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", default="1,64,512,2000")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--window", type=int, default=8, help="steps that the replica runs ahead of the edge")
+    parser.add_argument("--window", type=int, default=16, help="steps that the replica says at once")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--litellm", default="", help="an interpreter whose environment has litellm[proxy]")
     options = parser.parse_args()

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _COUNT = 256
 _REMEMBERED = 4_096
-_REMOVE_AT = 64  # a removal for each message would double what the server has to do for a token
+_REMOVE_AT = 16  # a removal for each message would double what the server has to do for a token
 
 
 class _Seen:
