@@ -1,4 +1,4 @@
-"""Fields and routes that carry no text to a model: they refuse it, or nobody reads it, for the reason that stands here."""
+"""Fields and routes that carry no text to a model: they refuse it, or nobody reads it, for the reason given here."""
 
 from __future__ import annotations
 
