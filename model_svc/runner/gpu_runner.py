@@ -72,8 +72,9 @@ class GpuRunner:
         checks = checking_shapes(S, T) if info.max_drafts and graphs else []
         self._shapes = Shapes(shapes, S, T)
         self._recordings: dict[StepShape, Recording] = {}
-        self._fixed_recordings = LateRecordings(shapes, self._forward, self._draw)
-        if device.type == "cuda" and graphs:
+        on_gpu = device.type == "cuda"
+        self._fixed_recordings = LateRecordings(shapes if on_gpu else (), self._forward, self._draw)
+        if on_gpu and graphs:
             with start_times.part("graphs"), torch.inference_mode(), self._on_stream():
                 self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
                 self._recordings |= record(checks, self._stage_padding, self._hidden, None)
