@@ -48,7 +48,7 @@ INLINE vf sums(const vf *part) {
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 #else
   vf r;
-  for (int i = 0; i < LANES; i++) r.v[i] = vf_sum(part[i]);
+  for (int i = 0; i < LANES; i++) r[i] = vf_sum(part[i]);
   return r;
 #endif
 }

@@ -177,7 +177,7 @@ INLINE void vf_store_n(float *p, vf a, int n) {
   memcpy(p, all, sizeof(float) * (size_t)n);
 }
 
-#else /* plain C, which compilers turn into what the machine has; on ARM the dot product is named */
+#else /* plain C with the compiler's own vectors, which it turns into what the machine has; on ARM the dot product is named */
 #define LANES 4
 #if defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
@@ -185,77 +185,74 @@ INLINE void vf_store_n(float *p, vf a, int n) {
 #else
 #define HR_ISA "generic"
 #endif
-typedef struct { float v[LANES]; } vf;
-typedef struct { int32_t v[LANES]; } vi;
-typedef struct { uint8_t v[4 * LANES]; } vb;
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint8_t vb __attribute__((vector_size(16)));
+typedef int16_t hr_i16x8 __attribute__((vector_size(16)));
+typedef uint16_t hr_u16x8 __attribute__((vector_size(16)));
+typedef uint32_t hr_u32x4 __attribute__((vector_size(16)));
+typedef uint16_t hr_u16x4 __attribute__((vector_size(8)));
+typedef uint8_t hr_u8x4 __attribute__((vector_size(4)));
+typedef int8_t hr_i8x4 __attribute__((vector_size(4)));
 #define EACH(n) for (int l = 0; l < (n); l++)
 INLINE vf vf_load(const float *p) { vf r; memcpy(&r, p, sizeof r); return r; }
 INLINE void vf_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
-INLINE vf vf_set1(float a) { vf r; EACH(LANES) r.v[l] = a; return r; }
-INLINE vf vf_add(vf a, vf b) { EACH(LANES) a.v[l] += b.v[l]; return a; }
-INLINE vf vf_sub(vf a, vf b) { EACH(LANES) a.v[l] -= b.v[l]; return a; }
-INLINE vf vf_mul(vf a, vf b) { EACH(LANES) a.v[l] *= b.v[l]; return a; }
-INLINE vf vf_div(vf a, vf b) { EACH(LANES) a.v[l] /= b.v[l]; return a; }
-INLINE vf vf_fma(vf a, vf b, vf c) { EACH(LANES) c.v[l] += a.v[l] * b.v[l]; return c; }
-INLINE vf vf_max(vf a, vf b) { EACH(LANES) a.v[l] = a.v[l] > b.v[l] ? a.v[l] : b.v[l]; return a; }
-INLINE vf vf_min(vf a, vf b) { EACH(LANES) a.v[l] = a.v[l] < b.v[l] ? a.v[l] : b.v[l]; return a; }
-INLINE vf vf_abs(vf a) { EACH(LANES) a.v[l] = fabsf(a.v[l]); return a; }
-INLINE float vf_sum(vf a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
-INLINE float vf_top(vf a) { float t = a.v[0]; EACH(LANES) t = a.v[l] > t ? a.v[l] : t; return t; }
-INLINE vf vf_round(vf a) { EACH(LANES) a.v[l] = rintf(a.v[l]); return a; }
-INLINE vf vf_scale2(vf a, vf n) {
-  EACH(LANES) {
-    uint32_t bits = (uint32_t)((int32_t)n.v[l] + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    a.v[l] *= power;
-  }
-  return a;
+INLINE vf vf_set1(float a) { return (vf){a, a, a, a}; }
+INLINE vf vf_add(vf a, vf b) { return a + b; }
+INLINE vf vf_sub(vf a, vf b) { return a - b; }
+INLINE vf vf_mul(vf a, vf b) { return a * b; }
+INLINE vf vf_div(vf a, vf b) { return a / b; }
+INLINE vf vf_fma(vf a, vf b, vf c) { return c + a * b; }
+INLINE vf hr_choose(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+INLINE vf vf_max(vf a, vf b) { return hr_choose(a > b, a, b); }
+INLINE vf vf_min(vf a, vf b) { return hr_choose(a < b, a, b); }
+INLINE vf vf_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+INLINE float vf_sum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+INLINE float vf_top(vf a) { float t = a[0]; EACH(LANES) t = a[l] > t ? a[l] : t; return t; }
+INLINE vf vf_round(vf a) { EACH(LANES) a[l] = rintf(a[l]); return a; }
+INLINE vf vf_scale2(vf a, vf n) { return a * (vf)((__builtin_convertvector(n, vi) + 127) << 23); }
+INLINE vf vf_half(const uint8_t *p) { /* the bits of hr_half without its branches */
+  hr_u16x4 h;
+  memcpy(&h, p, sizeof h);
+  hr_u32x4 w = __builtin_convertvector(h, hr_u32x4), most = w & 0x7fff;
+  hr_u32x4 f = (hr_u32x4)((vf)(most << 13) * 0x1p112f), endless = (hr_u32x4)(most > 0x7bff) & 0x7f800000;
+  return (vf)(f | endless | (w & 0x8000) << 16);
 }
-INLINE vf vf_half(const uint8_t *p) { uint16_t h[LANES]; vf r; memcpy(h, p, sizeof h); EACH(LANES) r.v[l] = hr_half(h[l]); return r; }
-INLINE void vf_store_half(uint16_t *p, vf a) { EACH(LANES) p[l] = hr_to_half(a.v[l]); }
-INLINE vf vf_u8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = p[l]; return r; }
-INLINE vf vf_i8(const uint8_t *p) { vf r; EACH(LANES) r.v[l] = (int8_t)p[l]; return r; }
-INLINE vf vf_int(vi a) { vf r; EACH(LANES) r.v[l] = (float)a.v[l]; return r; }
-INLINE vi vi_zero(void) { vi r; EACH(LANES) r.v[l] = 0; return r; }
-INLINE vi vi_add(vi a, vi b) { EACH(LANES) a.v[l] += b.v[l]; return a; }
+INLINE void vf_store_half(uint16_t *p, vf a) { EACH(LANES) p[l] = hr_to_half(a[l]); }
+INLINE vf vf_u8(const uint8_t *p) { hr_u8x4 r; memcpy(&r, p, sizeof r); return __builtin_convertvector(r, vf); }
+INLINE vf vf_i8(const uint8_t *p) { hr_i8x4 r; memcpy(&r, p, sizeof r); return __builtin_convertvector(r, vf); }
+INLINE vf vf_int(vi a) { return __builtin_convertvector(a, vf); }
+INLINE vi vi_zero(void) { return (vi){0, 0, 0, 0}; }
+INLINE vi vi_add(vi a, vi b) { return a + b; }
 INLINE vb vb_load(const uint8_t *p) { vb r; memcpy(&r, p, sizeof r); return r; }
-INLINE vb vb_set1(uint8_t a) { vb r; memset(&r, a, sizeof r); return r; }
-INLINE vb vb_and(vb a, vb b) { EACH(4 * LANES) a.v[l] &= b.v[l]; return a; }
-INLINE vb vb_or(vb a, vb b) { EACH(4 * LANES) a.v[l] |= b.v[l]; return a; }
-INLINE vb vb_shr(vb a, int n) { EACH(4 * LANES) a.v[l] = (uint8_t)(a.v[l] >> n); return a; }
-INLINE vb vb_shl(vb a, int n) { EACH(4 * LANES) a.v[l] = (uint8_t)(a.v[l] << n); return a; }
+INLINE vb vb_set1(uint8_t a) { return a - (vb){0}; }
+INLINE vb vb_and(vb a, vb b) { return a & b; }
+INLINE vb vb_or(vb a, vb b) { return a | b; }
+INLINE vb vb_shr(vb a, int n) { return a >> (uint8_t)n; }
+INLINE vb vb_shl(vb a, int n) { return a << (uint8_t)n; }
 #if defined(__ARM_FEATURE_DOTPROD)
 INLINE vi hr_dot_signed(vi acc, int8x16_t w, int32_t x) {
-  int32x4_t sum = vdotq_s32(vld1q_s32(acc.v), w, vreinterpretq_s8_s32(vdupq_n_s32(x)));
-  vst1q_s32(acc.v, sum);
-  return acc;
+  return (vi)vdotq_s32((int32x4_t)acc, w, vreinterpretq_s8_s32(vdupq_n_s32(x)));
 }
-INLINE vi vi_dot(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, vreinterpretq_s8_u8(vld1q_u8(w.v)), x); }
-INLINE vi vi_dot8(vi acc, vb w, int32_t x) {
-  return hr_dot_signed(acc, vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w.v), vdupq_n_u8(0x80))), x);
-}
+INLINE vi vi_dot(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, (int8x16_t)w, x); }
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, (int8x16_t)(w ^ 0x80), x); }
 #else
+/* Signed bytes, two products in 16 bits: 2 * 128 * 127 fits. Weights of `vi_dot` are below 128, so they have no sign. */
 INLINE vi vi_dot(vi acc, vb w, int32_t x) {
+  hr_i16x8 even = (hr_i16x8)((hr_u16x8)w << 8) >> 8, odd = (hr_i16x8)w >> 8;
   int8_t b[4];
   memcpy(b, &x, 4);
-  EACH(LANES) acc.v[l] += w.v[4 * l] * b[0] + w.v[4 * l + 1] * b[1] + w.v[4 * l + 2] * b[2] + w.v[4 * l + 3] * b[3];
-  return acc;
+  hr_i16x8 pairs = even * (hr_i16x8){b[0], b[2], b[0], b[2], b[0], b[2], b[0], b[2]} +
+                   odd * (hr_i16x8){b[1], b[3], b[1], b[3], b[1], b[3], b[1], b[3]};
+  return acc + ((vi)pairs >> 16) + ((vi)((hr_u32x4)pairs << 16) >> 16);
 }
-INLINE vi vi_dot8(vi acc, vb w, int32_t x) {
-  EACH(4 * LANES) w.v[l] ^= 0x80;
-  int8_t b[4], q[4 * LANES];
-  memcpy(b, &x, 4);
-  memcpy(q, &w, sizeof q);
-  EACH(LANES) acc.v[l] += q[4 * l] * b[0] + q[4 * l + 1] * b[1] + q[4 * l + 2] * b[2] + q[4 * l + 3] * b[3];
-  return acc;
-}
+INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return vi_dot(acc, w ^ 0x80, x); }
 #endif
 #define HR_DOT8_BIASED 0
 INLINE int32_t vf_store_i8(int8_t *p, vf a) {
   int32_t sum = 0;
   EACH(LANES) {
-    int32_t n = (int32_t)rintf(a.v[l]);
+    int32_t n = (int32_t)rintf(a[l]);
     p[l] = (int8_t)n;
     sum += n;
   }
