@@ -227,6 +227,8 @@ class Replica:
             closed_at=request.closed_at,
         )
         await self._link.send(engine_request)
+        for choice in checkpoint.ended if checkpoint is not None else ():
+            await self._link.send(CancelSequences(request_id=job.request_id, choice=choice))
 
 
 def _describe(span: Span, request: OpenRequest) -> None:

@@ -249,6 +249,8 @@ class Edge:
         self._tasks.start_soon(call, *args)
 
     def _stop_choice(self, generation: Generation, choice: int | None) -> None:
+        if choice is not None:
+            generation.flight.end(choice)
         self._tasks.start_soon(self._cancel, generation, choice)
 
     async def _cancel(self, generation: Generation, choice: int | None = None) -> None:

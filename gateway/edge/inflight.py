@@ -82,6 +82,7 @@ class Flight:
         self._next_index: dict[int, int] = {}
         self._received: dict[int, Received] = {}
         self._finished: set[int] = set()
+        self._ended: set[int] = set()  # here, before the replica knew
         self._asked_at: dict[int, float] = {}
         self._failure: HeadraceError | None = None
         self._bell = bell or Bell()
@@ -158,7 +159,11 @@ class Flight:
 
     def checkpoint(self) -> Checkpoint:
         """Return all tokens that came, for another replica to go on from."""
-        return checkpoint(self.attempt, self._received)
+        return checkpoint(self.attempt, self._received, self._ended)
+
+    def end(self, choice: int) -> None:
+        """Take note that no more is wanted of a choice, whoever works on it."""
+        self._ended.add(choice)
 
     def _append(self, chunk: TokenChunk) -> None:
         self._next_index[chunk.choice] = chunk.index + len(chunk.token_ids)

@@ -6,6 +6,7 @@ Four bytes a token; the text made of them lies elsewhere.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 from wire.messages import ANSWER, Checkpoint, PhaseMark, TokenChunk
 
@@ -42,10 +43,11 @@ class Received:
         return tuple(self._marks)
 
 
-def checkpoint(attempt: int, received: dict[int, Received]) -> Checkpoint:
+def checkpoint(attempt: int, received: dict[int, Received], ended: Iterable[int] = ()) -> Checkpoint:
     """Return what another attempt can go on from."""
     return Checkpoint(
         attempt=attempt,
         token_ids={choice: one.ids for choice, one in received.items()},
         marks={choice: one.marks for choice, one in received.items() if one.marks},
+        ended=tuple(sorted(ended)),
     )

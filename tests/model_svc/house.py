@@ -96,7 +96,7 @@ class House:
     async def place(self, request_id: str, prompt_ids: list[int], *, max_tokens: int = 8, attempt: int = 0,
                     reasoning: ReasoningPlan | None = None, sampling: SamplingParams | None = None,
                     checkpoint: dict[int, list[int]] | None = None, deadline_s: float = 60.0,
-                    partition: int = 0, holder: str = "", **job: Any) -> Job:  # fmt: skip
+                    partition: int = 0, holder: str = "", ended: tuple[int, ...] = (), **job: Any) -> Job:  # fmt: skip
         """Admit a request straight to the replica's stream, as if all desks before had done their part."""
         envelope = Job(
             request_id=request_id, partition=partition, model=MODEL, edge=self.edge, deadline=time.time() + deadline_s,
@@ -113,7 +113,7 @@ class House:
         }
         if checkpoint is not None:
             packed = {choice: pack_ids(ids) for choice, ids in checkpoint.items()}
-            fields["checkpoint"] = Checkpoint(attempt=attempt, token_ids=packed)
+            fields["checkpoint"] = Checkpoint(attempt=attempt, token_ids=packed, ended=ended)
         if holder:
             fields["holder"] = Holder(edge=holder, deadline=envelope.deadline)
         await self.bus.admit(envelope, fields, to=topics.replica(partition, self.replica_id), ttl_s=60)

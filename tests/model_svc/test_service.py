@@ -249,6 +249,18 @@ async def test_a_moved_request_goes_on_from_its_checkpoint(bus: Bus, bus_url: st
     assert (home.chunks[0].index, home.chunks[0].attempt) == (5, 1)
 
 
+async def test_what_nobody_wants_more_of_is_not_gone_on_with(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, ENDLESS)
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        sampling = SamplingParams(n=2)
+        await home.place(
+            "r", [1], attempt=1, sampling=sampling, max_tokens=600, checkpoint={0: [65], 1: [65]}, ended=(0,)
+        )
+        await home.until_open_work_is(0)
+    ends = {chunk.choice: chunk.finish_reason for chunk in home.chunks if chunk.finish_reason}
+    assert ends == {0: "cancelled", 1: "length"}
+
+
 async def test_a_moved_request_can_be_asked_for_from_its_first_token(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, Script())
     whole = expected("r", [1, 2, 3], SamplingParams(), 0)

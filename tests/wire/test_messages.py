@@ -227,8 +227,7 @@ GOLDEN = {
         "5f746f6b656e73c2a8646561646c696e65cb4004000000000000"
     ),
     "ReportTokens": (
-        "83a474797065ac5265706f7274546f6b656e73aa726571756573745f6964a172a87265706c795f746fad68723a62616c616e"
-        "6365723a62"
+        "83a474797065ac5265706f7274546f6b656e73aa726571756573745f6964a172a87265706c795f746fad68723a62616c616e6365723a62"
     ),
     "TokenReport": (
         "83a474797065ab546f6b656e5265706f7274aa726571756573745f6964a172aa636865636b706f696e7483a7617474656d70"
@@ -246,7 +245,7 @@ RECORDS: list[Any] = [
     Prompt(token_ids=pack_ids([1, 2]), num_tokens=2, reasoning=ReasoningPlan(budget=0, close_ids=(3,))),
     Matches(replicas=(Match(replica_id="m-a-1", num_tokens=16),)),
     Placement(replica_id="m-a-1", attempt=1, cached_tokens=16),
-    Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}),
+    Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}, ended=(1,)),
     Closed(at={0: (12,)}),
     Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
 ]

@@ -91,12 +91,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `checkpoint`: generated ids per choice, packed, from which another replica goes on.
 
     A replica writes it now and then; when it is lost, the balancer puts what the edge has in its place. `marks`: where
-    the phase of these tokens changes (`index` counts from the first one).
+    the phase of these tokens changes (`index` counts from the first one). Nobody wants more of the choices in `ended`.
     """
 
     attempt: int
     token_ids: dict[int, bytes] = {}
     marks: dict[int, tuple[PhaseMark, ...]] = {}
+    ended: tuple[int, ...] = ()
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -51,9 +51,11 @@ async def test_what_came_is_told_to_whoever_goes_on_however_it_came() -> None:
             opened.offer(piece, "replica")
         await opened.take()
         opened.offer(chunk(4, 5, attempt=1), "replica")
+        opened.end(1)
         found = table.checkpoint("r")
     assert found is not None
     assert {choice: unpack_ids(ids) for choice, ids in found.token_ids.items()} == {0: [1, 2, 3, 4, 5], 1: [9]}
+    assert found.ended == (1,)
     assert (found.attempt, found.marks) == (1, {0: (PhaseMark(0, 0, REASONING), PhaseMark(2, 0, ANSWER))})
 
 
