@@ -133,9 +133,7 @@ def _tiles(
             s, t, top, total, unit, softcap, position, window, KEYS, WINDOW, SOFTCAP, MASKED, s_layout
         )  # fmt: skip
         p_next = gl.convert_layout(weights.to(p.dtype), p.type.layout)
-        # This tile is there, so nothing is waited for here: but it ends a basic block, and the assembler moves the wait
-        # for p v up to the one for the scores otherwise, so that softmax and tensor cores take turns after all.
-        mbarrier.wait(full.index(stage), (j // STAGES) & 1)
+        # The wait names the new weights too, or the assembler would move it before the softmax.
         o, _p, p = warpgroup_mma_wait(0, deps=[acc, p, p_next])
         _barrier()
         mbarrier.arrive(empty.index(before))
