@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels import few_rows
 from model_svc.models.decoder import Decoder
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.tiny import VOCAB, tiny_llama
