@@ -183,7 +183,7 @@ def _launch(
             F=F, E=E, BLOCK=next_power_of_2(E), ROWS=rows, NORM=norm is not None, num_warps=warps, **common,
         )  # fmt: skip
         return None
-    rows, depth, stages, split = _rows_tile(F, E, T, kind, arrived is not None)
+    rows, depth, stages, split = _rows_tile(F, E, T, arrived is not None)
     tokens = max(16, next_power_of_2(T))
     partial = x.new_empty((F // rows, split, rows, tokens), dtype=torch.float32) if split > 1 else x
     left = None
@@ -220,28 +220,28 @@ def _row_tile(F: int, E: int, kind: int) -> tuple[int, int, int]:
     return rows, max(4, min(8, rows * block // 2048)), 2
 
 
-def _rows_tile(F: int, E: int, T: int, kind: int, may_split: bool) -> tuple[int, int, int, int]:  # noqa: ARG001
+def _rows_tile(F: int, E: int, T: int, may_split: bool) -> tuple[int, int, int, int]:
     """Rows of weights, columns a stage, stages, parts of the sum; for the tensor cores. H200, best of 640 measured.
 
     Tiles of 64 rows, which the widest instructions want and which read x least often, and work for every processor:
-    both at once by splitting the sum of short weights. More parts than that cost more to add than they gain, but for
-    a weight that leaves processors idle otherwise. A processor with one program keeps more in flight.
+    both at once by splitting the sum of short weights. One program a processor then keeps much in flight; more parts
+    than that cost more to add than they gain.
     """
-    rows, split = 64, 1
-    splits = may_split and F % rows == 0
-    while splits and split < 8 and F // rows * split < 120 and E % (256 * split) == 0:
+    few, rows, split = T <= 16, 64, 1
+    while may_split and F % 64 == 0 and split < 8 and F // 64 * split < 120 and E % (256 * split) == 0:
         split *= 2
-    while rows > 16 and split == 1 and (F % rows or F // rows < 128):
+    while split == 1 and rows > 16 and (F % rows or F // rows < 128):
         rows //= 2
-    alone = F // rows * split < 144
-    if split > 1 and not alone and T <= 16:
-        split *= 2
-    depth = {64: 256 if alone and T <= 16 else 128, 32: 256, 16: 512 if T <= 16 else 256}[rows]
+    if rows < 64:
+        depth, stages = 512 if rows == 16 and few else 256, 3 if rows == 16 or T > 32 else 4
+    elif F // 64 * split < 144:
+        depth, stages = (256, 4) if few else (128, 5)
+    else:
+        split *= 2 if split > 1 and few else 1
+        depth, stages = 128, 3 if T > 32 or split > 2 else 4
     while E % (split * depth):
         depth //= 2
-    if rows < 64:
-        return rows, depth, 3 if rows == 16 or T > 32 else 4, split
-    return rows, depth, 5 if alone and T > 16 else 3 if T > 32 or split > 2 else 4, split
+    return rows, depth, stages, split
 
 
 @jit

@@ -33,7 +33,6 @@ class _Plan(NamedTuple):
     warps: int
     splits: int
     least: int
-    stages: int = 5
 
 
 def _plan(T: int) -> _Plan:
@@ -41,9 +40,7 @@ def _plan(T: int) -> _Plan:
     # so that at a context of 400 one row has a program for every processor.
     if T <= 16:
         return _Plan(ahead=True, keys=32, warps=2, splits=16, least=1)
-    if T <= 32:
-        return _Plan(ahead=False, keys=64, warps=4, splits=8, least=4)
-    return _Plan(ahead=False, keys=32, warps=4, splits=4, least=8)
+    return _Plan(ahead=False, keys=64, warps=4, splits=8 if T <= 32 else 4, least=4)
 
 
 def few_rows_attention(
@@ -103,7 +100,7 @@ def _launch(
     _few_rows_attention_kernel[(T * K, plan.splits)](
         qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
-        H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least, STAGES=plan.stages,
+        H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least,
         AHEAD=plan.ahead, PDL=qkv.is_cuda, num_warps=plan.warps, **pdl,
     )  # fmt: skip
 
@@ -113,7 +110,7 @@ def _few_rows_attention_kernel(
     qkv_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, context_ptr, partial_ptr, state_ptr, arrived_ptr, out_ptr, unit,
     stride_n, stride_b, stride_h, table_stride,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, GROUP: tl.constexpr, KEYS: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, KV head) and split; of GROUP heads the first H / K are real."""
     if PDL:
@@ -154,7 +151,7 @@ def _few_rows_attention_kernel(
                 top, total, acc = update(s, v, unit, top, total, acc)
                 k, v = following_k, following_v
         else:
-            for tile in tl.range(begin, end, num_stages=STAGES):
+            for tile in tl.range(begin, end, num_stages=3):
                 at = tile * KEYS + key
                 k, v = _fetch(
                     k_cache_ptr, v_cache_ptr, table, at, context, head, d, stride_n, stride_b, stride_h, B
