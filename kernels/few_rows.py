@@ -1,10 +1,11 @@
 """The products of a decode step with few rows, fused with what stands before and after them in a layer.
 
 With few rows a product is a stream of weights, and what costs beside it are starts: of kernels, of CTAs, of memory's
-pipeline. So norms, rotation, store, gate and residual addition go into the products (5 kernels a layer for one row, 7
-for more, where plain ops take 10), and with programmatic dependent launch the next kernel starts while this one runs
+pipeline. So norms, rotation, store, gate and residual addition go into the products (5 kernels a layer, where plain ops
+take 10), and with programmatic dependent launch the next kernel starts while this one runs
 and fetches its first weights before it waits for this one's result. One row reads whole rows of weights
-(`_row_kernel`), 2 to 64 rows use the tensor cores (`_rows_kernel`), both without atomics: each sum has a fixed order.
+(`_row_kernel`), 2 to 64 rows use the tensor cores (`_rows_kernel`). Each sum has a fixed order, those too that several
+programs share: the last to arrive adds the parts.
 
 Long: one op, its meaning and its kernels, which share their loads, stay in one file.
 """
