@@ -62,6 +62,10 @@ class Background:
         partition, writer = self._partition(response_id), self._edge.inbox
         return EventLog(self._edge.bus.route, partition, response_id, writer=writer, ttl_s=ttl_s)
 
+    async def has(self, response_id: str) -> bool:
+        """Tell whether events of a response are kept."""
+        return await self.log(response_id).newest() is not None
+
     async def start(self, request: Request, parent: SpanContext | None) -> ResponsesReply:
         """Admit a request and let it run. Raises what admission raises."""
         reply: ResponsesReply = await self._tasks.start(self._begin, request, parent)
@@ -79,7 +83,7 @@ class Background:
             entries = await log.read(place)
             for entry in entries:
                 place = entry.entry_id
-                data = b"".join(entry.events(after))
+                data = b"".join(entry.events(after, with_ids=True))
                 if data or entry.last:
                     yield Block(data, last=entry.last)
                 if entry.last:

@@ -61,13 +61,13 @@ class Entry(NamedTuple):
     data: bytes
     last: bool
 
-    def events(self, after: int = -1) -> Iterator[bytes]:
-        """Yield the events with a number above `after`, each with the blank line behind it."""
+    def events(self, after: int = -1, *, with_ids: bool = False) -> Iterator[bytes]:
+        """Yield the events with a number above `after`, each with the blank line behind it; the number is its id."""
         events = self.data.split(b"\n\n")[:-1]  # JSON holds no line end
         first = self.number - len(events)
         for at, event in enumerate(events):
             if first + at > after:
-                yield event + b"\n\n"
+                yield (b"id: %d\n" % (first + at) if with_ids else b"") + event + b"\n\n"
 
 
 class EventLog:

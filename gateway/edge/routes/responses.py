@@ -37,7 +37,7 @@ async def create_response(request: Request) -> ASGIApp:
     await edge.grammars.admit(wanted)
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
-    if body.background:
+    if body.background or body.is_resumable:
         begun = await edge.background.start(wanted, parent)
         response = begun.begun("queued")
         return _events(edge, response["id"], -1) if stream else json_response(response)
@@ -57,10 +57,8 @@ async def get_response(request: Request) -> Response:
     found = await _found(request)
     if after is None:
         return json_response(await _with_progress(edge, found))
-    if not found.get("background"):
-        raise fail("stream", "only a response that was made in the background can be streamed again.")
-    if found["status"] not in RUNNING and await edge.background.log(found["id"]).newest() is None:
-        raise fail("stream", "the events of this response are not kept any more.")
+    if (found["status"] not in RUNNING or not found.get("background")) and not await edge.background.has(found["id"]):
+        raise fail("stream", "the events of this response are not kept, or not any more.")
     return _events(edge, found["id"], after)
 
 
@@ -129,6 +127,8 @@ def _starting_after(request: Request) -> int | None:
     """Return the number of the event to go on behind (-1: from the first), or None if no stream is asked for."""
     query = request.query_params
     stream, after = query.get("stream", "false").lower(), query.get("starting_after")
+    if after is None and stream == "true":  # what a browser's EventSource sends when it comes back
+        after = request.headers.get("last-event-id")
     if stream not in ("true", "false"):
         raise fail("stream", f"must be true or false, not {stream[:40]!r}.")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 10):

@@ -70,9 +70,13 @@ class Text(msgspec.Struct, kw_only=True):
 
 
 class ResponseStreamOptions(msgspec.Struct, kw_only=True):
-    """Options that only a stream has; deltas are never padded, whatever is asked for."""
+    """Options that only a stream has; deltas are never padded, whatever is asked for.
+
+    `resumable`: the answer is made without its client, who may come back to the stream.
+    """
 
     include_obfuscation: bool | None = None
+    resumable: bool | None = None
 
 
 class ResponsesRequest(SamplingFields, kw_only=True):
@@ -107,6 +111,11 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
+
+    @property
+    def is_resumable(self) -> bool:
+        """Tell whether the client may come back to the stream of this response."""
+        return self.stream_options is not None and bool(self.stream_options.resumable)
 
 
 def translate_responses(body: ResponsesRequest, card: ModelCard, *, tenant: str = "") -> Request:
@@ -174,6 +183,8 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
         raise fail("chat_template", "the server's template cannot be replaced.")
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
+    if body.is_resumable and body.store is False:
+        raise fail("stream_options.resumable", "needs the response to be stored: leave out store: false.")
     if body.max_tool_calls is not None and body.max_tool_calls < 1:
         raise fail("max_tool_calls", f"must be at least 1, not {body.max_tool_calls}.")
     for name, limit in (("prompt_cache_key", 512), ("safety_identifier", 128)):
