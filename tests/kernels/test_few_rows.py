@@ -73,6 +73,15 @@ def test_a_product_is_added_or_written(device, close, T, size):
     close(out, product)
 
 
+@pytest.mark.parametrize("T", [3, 40])
+def test_weights_with_tiles_for_every_processor(device, close, T):
+    x, norm, weight = made(T, 8192, device, 128)  # 64 rows a tile without a split
+    close(norm_gate(x, norm, weight, 0), activation.reference(normed(x, norm) @ weight.cpu().double().T, 0), loose=3)
+    out = torch.full((T, 8192), float("nan"), device=device)
+    linear_into(x, weight, out)
+    close(out, x.cpu().double() @ weight.cpu().double().T)
+
+
 @pytest.mark.parametrize("T", [1, 2, 20, 64])
 def test_a_norm_is_begun_by_the_product_before_it(device, close, T):
     x, _, weight = made(T, 128, device, 1024)
