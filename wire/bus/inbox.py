@@ -14,7 +14,7 @@ from wire import codec
 from wire.bus.core import fields_of
 from wire.bus.line import Command
 from wire.bus.route import PASSING
-from wire.messages import AnyMessage
+from wire.messages import AnyMessage, TokenBatch
 
 if TYPE_CHECKING:
     from wire.bus.core import Core
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _COUNT = 256
 _REMEMBERED = 4_096
-_REMOVE_AT = 16  # a removal for each message would double what the server has to do for a token
+_REMOVE_AT = 16  # a removal for each step's tokens would double what the server has to do for them
 
 
 class _Seen:
@@ -48,19 +48,24 @@ async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGene
     seen = _Seen()
     last = await _last_id(bus, stream) if start == "$" else start
     read: list[bytes] = []  # and not yet removed
-    waited_in_vain = False
+    due = True
     while True:
-        due = len(read) >= _REMOVE_AT or waited_in_vain
         entries = await _read(bus, stream, last, read if due else [])
         read = [*([] if due else read), *(entry_id for entry_id, _ in entries)] if trim else []
-        waited_in_vain = not entries
+        due = not entries or len(read) >= _REMOVE_AT
         if not entries and await _began_again(bus, stream, last):
             last = "0"
         for entry_id, fields in entries:
             message = _open(bus, stream, fields, seen)
+            due = due or not _may_lie(message)
             if message is not None:
                 yield message
             last = entry_id.decode()
+
+
+def _may_lie(message: AnyMessage | None) -> bool:
+    """Tell whether a message may stay for a few more: tokens of answers that go on. What holds texts goes at once."""
+    return isinstance(message, TokenBatch) and all(chunk.finish_reason is None for chunk in message.chunks)
 
 
 async def _read(bus: Core, stream: str, last: str, read: list[bytes]) -> list[Any]:
