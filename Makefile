@@ -56,7 +56,7 @@ fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes 
 	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_fuzz.py $(ARGS)
 
 sanitize: $(VENV)/.develop-$(TARGET)  ## Every native kernel build of this machine under sanitizers (BUILDS="avx2 amx")
-	HEADRACE_SANITIZE="$(or $(BUILDS),all)" $(BIN)/python -m pytest -q tests/kernels/native/test_library.py -k foreign
+	TEST_LIMIT_S=14400 HEADRACE_SANITIZE="$(or $(BUILDS),all)" $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/kernels/native/test_library.py -k foreign
 
 sanitize-gpu: $(VENV)/.develop-$(TARGET)  ## Compiled GPU kernels under compute-sanitizer: make sanitize-gpu TARGET=cuda
 	$(BIN)/python -m tests.kernels.sanitize $(ARGS)
