@@ -1,7 +1,7 @@
 """The fast runner of CPUs: native kernels, and a tape of each class of small steps instead of hundreds of calls.
 
-A class is the number of sequences that decode one token each, and with guesses that of their tokens: met eagerly once,
-recorded the second time, replayed from the third on. Other steps (prompts) run eagerly: their arithmetic outweighs the
+A class is the number of sequences that decode one token each, or that of tokens where some are guesses: met eagerly
+once, recorded the second time, replayed from then on. Other steps (prompts) run eagerly: their arithmetic outweighs the
 calls, and hardly two of them are alike.
 """
 
@@ -33,7 +33,7 @@ class CpuRunner(TorchRunner):
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
         super().__init__(model, cache, info)
         self._arena = Arena()
-        self._tapes: dict[tuple[int, int], TapedStep | None] = {}
+        self._tapes: dict[tuple[int, bool], TapedStep | None] = {}
         self._tapeable = True
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
@@ -56,7 +56,7 @@ class CpuRunner(TorchRunner):
             self._scored = score(self._model, hidden, plan.sequences)
             return self._model.logits(self._sampling_rows(hidden, step)) if len(step.sample_rows) else None
         key = size_of(plan)
-        if not self._tapeable or key[1] > _MAX_TAPED_TOKENS or not is_decode(plan):
+        if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not is_decode(plan):
             return self._eager(step)
         if key not in self._tapes:
             self._tapes[key] = None
@@ -69,7 +69,7 @@ class CpuRunner(TorchRunner):
             return None
         return self._model.logits(self._sampling_rows(hidden, step))
 
-    def _recorded(self, key: tuple[int, int], step: DeviceStep) -> Tensor | None:
+    def _recorded(self, key: tuple[int, bool], step: DeviceStep) -> Tensor | None:
         """Run the step on inputs that stay where they are, and note it down."""
         ids, batch = own_inputs(step.ids, step.batch, self._slots.block_tables.shape[1], self._info.block_size)
         tape = Tape(self._arena)

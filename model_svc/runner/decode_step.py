@@ -23,9 +23,10 @@ def is_decode(plan: StepPlan) -> bool:
     return all(item.num_tokens == 1 + item.num_drafts and item.sample and not item.targets for item in plan.sequences)
 
 
-def size_of(plan: StepPlan) -> tuple[int, int]:
-    """Return how many sequences and tokens a step has."""
-    return len(plan.sequences), sum([item.num_tokens for item in plan.sequences])
+def size_of(plan: StepPlan) -> tuple[int, bool]:
+    """Return a step's class: how many tokens it has, and whether some of them are guesses."""
+    num_tokens = sum([item.num_tokens for item in plan.sequences])
+    return num_tokens, num_tokens > len(plan.sequences)
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,39 @@ class TapedStep:
         width = int((starts + lengths).max() - 1) // block_size + 1
         self.ids.numpy()[:] = np.frombuffer(b"".join([item.token_ids for item in items]), dtype=np.int32)
         batch.positions.numpy()[:] = positions
-        batch.query_start.numpy()[1:] = ends
-        batch.context_lens.numpy()[:] = starts + lengths
+        S = len(items)
+        batch.query_start.numpy()[1 : S + 1] = ends
+        batch.query_start.numpy()[S + 1 :] = ends[-1]
+        batch.context_lens.numpy()[:S] = starts + lengths
+        batch.context_lens.numpy()[S:] = 0
         batch.slot_mapping.numpy()[:] = (
             tables[rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
         )
-        batch.block_tables.numpy()[:, :width] = tables[where, :width]
+        batch.block_tables.numpy()[:S, :width] = tables[where, :width]
         indices = np.repeat(np.array([item.output_index for item in items]), lengths) + behind
         return torch.from_numpy(rows), torch.from_numpy(indices.astype(np.int32))
 
 
 def own_inputs(ids: Tensor, batch: StepBatch, max_blocks: int, block_size: int) -> tuple[Tensor, StepBatch]:
-    """Copy a step's inputs; the block tables get the width of the longest sequence that may come."""
-    tables = torch.zeros(len(batch.context_lens), max_blocks, dtype=torch.int32)
-    tables[:, : batch.block_tables.shape[1]] = batch.block_tables
+    """Copy a step's inputs; the block tables get the width of the longest sequence that may come.
+
+    With guesses there is room for any number of sequences, those that are none having no tokens: one more than tokens,
+    so that the tape does not take it for a step of one token each, whose rows need not wait for one another's keys.
+    """
+    T, S = len(ids), len(batch.context_lens)
+    room = S if S == T else T + 1
+    tables = torch.zeros(room, max_blocks, dtype=torch.int32)
+    tables[:S, : batch.block_tables.shape[1]] = batch.block_tables
+    query_start = torch.full((room + 1,), T, dtype=torch.int32)
+    query_start[: S + 1] = batch.query_start
+    context_lens = torch.zeros(room, dtype=torch.int32)
+    context_lens[:S] = batch.context_lens
     own = StepBatch(
         positions=batch.positions.clone(),
         slot_mapping=batch.slot_mapping.clone(),
         block_tables=tables,
-        query_start=batch.query_start.clone(),
-        context_lens=batch.context_lens.clone(),
+        query_start=query_start,
+        context_lens=context_lens,
         max_query_len=batch.max_query_len,
         max_context_len=max_blocks * block_size,
     )
