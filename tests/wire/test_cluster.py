@@ -15,7 +15,7 @@ from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
 from wire.desk import Step, serve_desk
 from wire.errors import InternalError
-from wire.messages import Cancel, Failure, Job, Placement, Recalled, Request
+from wire.messages import Cancel, Checkpoint, Failure, Job, Placement, Recalled, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def nodes(url: str) -> list[redis.Redis]:
 
 async def test_the_cluster_is_found_by_asking_and_partitions_lie_on_all_its_servers(cluster: Bus) -> None:
     assert cluster.route.is_cluster
-    owners = {id(cluster.route._owner(topics.history(partition))) for partition in PARTITIONS}
+    owners = {id(cluster.route.owner(topics.history(partition))) for partition in PARTITIONS}
     assert len(owners) == 3
 
 
@@ -83,6 +83,15 @@ async def test_a_claimed_job_is_handed_on_once(cluster: Bus, make_job: Any) -> N
     [quick] = await cluster.consumer(topics.history(3), group="g", name="quick").read(1)
     outcomes = [await cluster.hand_off(held, job, to=topics.tokenizer(3, "m")) for held in (quick, slow)]
     assert outcomes == [HandOff.DONE, HandOff.LOST]
+
+
+async def test_records_of_many_jobs_are_written_at_once_but_for_those_that_expired(cluster: Bus, make_job: Any) -> None:
+    jobs = [make_job(request_id=f"r{number}", partition=number % 4) for number in range(8)]
+    for job in jobs[:-1]:
+        await cluster.admit(job, {}, to=topics.history(job.partition), ttl_s=60)
+    await cluster.update_records((job, {"checkpoint": Checkpoint(attempt=at)}) for at, job in enumerate(jobs))
+    found = [await cluster.record(job.partition, job.request_id, "checkpoint") for job in jobs]
+    assert found == [*({"checkpoint": Checkpoint(attempt=at)} for at in range(7)), {}]
 
 
 async def test_failures_and_messages_cross_slots(cluster: Bus, make_job: Any) -> None:

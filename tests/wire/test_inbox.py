@@ -86,6 +86,13 @@ async def test_many_messages_go_in_one_write_and_full_streams_are_named(bus: Bus
     assert await bus.send_many([], maxlen=1) == []
 
 
+async def test_many_messages_are_published_in_one_trip_all_or_none(bus: Bus) -> None:
+    await bus.publish_many(STATUS, [note(number) for number in range(500)], maxlen=10_000)
+    assert await first(bus.watch(STATUS), 500) == [f"r{number}" for number in range(500)]
+    await bus.publish_many(STATUS, [], maxlen=10)
+    assert await length(bus, STATUS) == 500
+
+
 async def test_a_repeated_message_is_dropped_by_its_reader(bus: Bus) -> None:
     raw = codec.encode(note(1))
     for nonce in ("a1", "a1", "a2"):

@@ -26,7 +26,7 @@ async def test_conversations_and_chains_live_and_die_on_all_servers_of_a_cluster
         await tasks.start(serve_history, bus, settings, desk)
         edge = PlayedEdge(bus)
         made = [await edge.create() for _ in range(8)]
-        owners = {id(bus.route._owner(keys_of(root_of(conversation) or "").head)) for conversation in made}
+        owners = {id(bus.route.owner(keys_of(root_of(conversation) or "").head)) for conversation in made}
         assert len(owners) > 1
         for conversation in made:
             response = await edge.say(conversation, "q", "a", ids=[1, 2])
