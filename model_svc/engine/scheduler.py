@@ -166,10 +166,14 @@ class Scheduler:
             has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * block_size
             if not has_room and not self._grow(seq, num_tokens):
                 continue
-            drafts = self._drafts(seq, min(spare, left - 1), len(decoding)) if num_tokens == 1 else NO_DRAFTS
-            self._plan(seq, num_tokens, drafts)
-            left -= num_tokens + len(drafts.token_ids)
-            spare -= len(drafts.token_ids)
+            left -= num_tokens
+            if spare > 0 and num_tokens == 1:
+                drafts = self._drafts(seq, min(spare, left), len(decoding))
+                left -= len(drafts.token_ids)
+                spare -= len(drafts.token_ids)
+                self._plan(seq, num_tokens, drafts)
+            else:
+                self._plan(seq, num_tokens)
         return budget - left
 
     def _drafts(self, seq: Sequence, spare: int, num_sequences: int) -> Drafts:
@@ -285,10 +289,13 @@ class Scheduler:
         share = share_of(seq, num_tokens, drafts)
         self._items.append(share)
         self._planned.append(seq)
-        seq.num_computed_tokens += share.num_tokens
+        seq.num_computed_tokens += num_tokens
         seq.num_inflight += 1
         if share.sample:
-            seq.num_pending += 1 + share.num_drafts
+            seq.num_pending += 1
+        if drafts is not NO_DRAFTS:
+            seq.num_computed_tokens += share.num_drafts
+            seq.num_pending += share.num_drafts
             seq.num_drafts = share.num_drafts
 
     def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep:

@@ -19,9 +19,17 @@ def share_of(seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> Sequ
     start = seq.num_computed_tokens
     end = start + num_tokens
     pending = seq.num_pending
-    blocks = _unsent(seq)
+    more = _unsent(seq)
     sample = end == len(seq.token_ids) + pending
-    scores = seq.prompt_scores
+    # One of 256 a step: fields that are seldom used are only set where they are.
+    if sample:
+        more.update(rules_of(seq))
+    if seq.prompt_scores is not None:
+        more["targets"] = seq.prompt_scores.targets(seq.token_ids, start, end)
+        more["num_top"] = seq.prompt_scores.num_top
+    if drafts.token_ids:
+        more["num_drafts"] = len(drafts.token_ids)
+        more["later_rules"] = drafts.rules
     return SequenceStep(
         slot=seq.slot,
         start=start,
@@ -31,12 +39,7 @@ def share_of(seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> Sequ
         from_device=pending > 0,
         sample=sample,
         output_index=seq.num_output_tokens + pending,
-        targets=scores.targets(seq.token_ids, start, end) if scores is not None else b"",
-        num_top=scores.num_top if scores is not None else 0,
-        num_drafts=len(drafts.token_ids),
-        later_rules=drafts.rules,
-        **blocks,
-        **(rules_of(seq) if sample else {}),
+        **more,
     )
 
 
