@@ -113,3 +113,4 @@ def test_submit_waits_for_nothing() -> None:
         driver.generate(more, 20)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    runner.close()
