@@ -25,6 +25,7 @@ _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves 
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"required field `(?P<name>[^`]+)`")
+_GOT_FLOAT = re.compile(r"^Expected `int\b[^`]*`, got `float`")
 _OFFSET = re.compile(r"\(byte (?P<at>\d+)\)")
 _KEY_BEFORE = re.compile(rb'"(?P<name>[^"\\]{1,64})"\s*:\s*[-+]?\s*$')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -82,13 +83,29 @@ def decode(raw: bytes, cls: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=cls)
     except msgspec.ValidationError as error:
-        raise _wrong_field(error) from None
+        if not _GOT_FLOAT.search(str(error)):
+            raise _wrong_field(error) from None
     except msgspec.DecodeError as error:
         raise _not_json(raw, str(error)) from None
     except UnicodeDecodeError:
         raise InvalidRequestError("The request body is not UTF-8.") from None
     except RecursionError:
         raise InvalidRequestError("The request body is nested too deep.") from None
+    try:
+        return msgspec.convert(_with_whole_numbers(msgspec.json.decode(raw)), cls)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(error) from None
+    except RecursionError:
+        raise InvalidRequestError("The request body is nested too deep.") from None
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Write 16.0 as 16 everywhere: to JSON they are the same number, and some languages write only the first."""
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wrong_field(error: msgspec.ValidationError) -> InvalidRequestError:

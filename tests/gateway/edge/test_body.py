@@ -8,7 +8,7 @@ import anyio
 import psutil
 import pytest
 
-from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, still_serves
+from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, refused, still_serves, whole
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script
@@ -161,3 +161,16 @@ async def test_an_unknown_path_and_a_wrong_method_have_openais_error_shape(ring:
     for response in (await ring.http.post("/v1/nope"), await ring.http.get(CHAT), await ring.http.get("/nope.html")):
         assert response.status_code in (404, 405)
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_whole_number_may_be_written_with_a_point(ring: Ring) -> None:
+    schema = {"type": "integer", "minimum": 2.0}
+    fields = {"max_tokens": 7.0, "seed": 1e3, "temperature": 1, "logit_bias": {"5": 2.0}}
+    await whole(ring, **fields, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}})
+    sampling = ring.replica.requests[-1].request.sampling
+    assert (sampling.max_tokens, sampling.seed, sampling.temperature) == (7, 1000, 1.0)
+    assert sampling.logit_bias == {5: 2.0}
+    for name, value in (("max_tokens", 7.5), ("seed", 1e300), ("n", "2")):
+        await refused(ring, name, **{"max_tokens": 7.0, name: value})
+    deep = f'{{"model": "tiny", "max_tokens": 7.0, "x": {"[" * 900}{"]" * 900}}}'
+    assert (await ring.http.post(CHAT, content=deep)).status_code == 400
