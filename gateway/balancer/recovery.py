@@ -100,7 +100,8 @@ class Recovery:
     async def _checkpoint(self, job: Job, record: Mapping[str, Any]) -> Checkpoint:
         holder: Holder | None = record.get("holder")
         shown = await self._ask(holder.edge if holder is not None else job.edge, job.request_id)
-        return shown or record.get("checkpoint") or Checkpoint(attempt=job.attempt)
+        kept: Checkpoint | None = record.get("checkpoint")
+        return merged(shown or Checkpoint(attempt=job.attempt), kept or Checkpoint(attempt=job.attempt))
 
     async def _give_up(self, replica_id: str, entry_id: str, job: Job, error: HeadraceError) -> None:
         stream = topics.replica(job.partition, replica_id)
@@ -110,3 +111,20 @@ class Recovery:
             await self._bus.route.call(stream, "XDEL", stream, entry_id)
         except HeadraceError as unreachable:  # the bus is away: the entry is found again at the next look
             log.warning("could not end request %s: %r", job.request_id, unreachable)
+
+
+def merged(shown: Checkpoint, kept: Checkpoint) -> Checkpoint:
+    """Return the longer tokens of each choice: an edge that has just taken a request over has fewer than the record.
+
+    One is always a prefix of the other; an edge that has the shorter one asks for the rest.
+    """
+    longer = {
+        choice: max((shown, kept), key=lambda one: len(one.token_ids.get(choice, b"")))
+        for choice in sorted({*shown.token_ids, *kept.token_ids})
+    }
+    return Checkpoint(
+        attempt=max(shown.attempt, kept.attempt),
+        token_ids={choice: one.token_ids[choice] for choice, one in longer.items()},
+        marks={choice: one.marks[choice] for choice, one in longer.items() if choice in one.marks},
+        ended=shown.ended,
+    )

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from gateway.balancer.desk import BalancerDesk
+from gateway.balancer.recovery import merged
 from gateway.balancer.service import _jobs
 from gateway.balancer.settings import BalancerSettings
 from gateway.balancer.token_reports import TokenReports
@@ -23,6 +24,7 @@ from wire.messages import (
     Job,
     Match,
     Matches,
+    PhaseMark,
     Placement,
     Prompt,
     ReplicaStatus,
@@ -240,8 +242,8 @@ async def test_a_cancelled_job_is_not_placed_again(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("answer", "goes_on_with"),
     [
-        (Checkpoint(attempt=0, token_ids={0: pack_ids([7, 8])}), [7, 8]),  # the edge knows best, also if it has less
-        (Checkpoint(attempt=0), []),
+        (Checkpoint(attempt=0, token_ids={0: pack_ids([7, 8, 9, 10])}), [7, 8, 9, 10]),
+        (Checkpoint(attempt=0), [7, 8, 9]),  # it has just taken the request over
         (None, [7, 8, 9]),  # it has nothing to do with the request any more
         ("silent", [7, 8, 9]),
     ],
@@ -268,6 +270,14 @@ async def test_a_moved_job_takes_along_what_its_edge_has(
         found = (await bus.record(0, "q", "checkpoint"))["checkpoint"]
         assert unpack_ids(found.token_ids.get(0, b"")) == goes_on_with
         tasks.cancel_scope.cancel()
+
+
+def test_of_each_choice_the_longer_tokens_go_along_with_their_marks() -> None:
+    mark = (PhaseMark(0, 0, 1),)
+    shown = Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2, 3]), 1: pack_ids([5])}, marks={0: mark}, ended=(1,))
+    kept = Checkpoint(attempt=0, token_ids={0: pack_ids([1]), 1: pack_ids([5, 6]), 2: pack_ids([8])}, marks={2: mark})
+    ids = {0: pack_ids([1, 2, 3]), 1: pack_ids([5, 6]), 2: pack_ids([8])}
+    assert merged(shown, kept) == Checkpoint(attempt=1, token_ids=ids, marks={0: mark, 2: mark}, ended=(1,))
 
 
 async def test_an_edge_that_was_silent_is_not_waited_for_again(bus: Bus) -> None:
