@@ -17,7 +17,7 @@ _RATE_STEP = 0.5
 _FARTHEST = 4.0
 _TIME_WEIGHT = 0.2
 _FIRST_SHARE = 0.25  # of a row in the time of a step without rows, until one has been seen
-_FEW = 8  # sequences beside which it is worth finding out
+_FEW = 2  # sequences beside which it is worth finding out
 
 
 class Acceptance:
