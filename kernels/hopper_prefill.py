@@ -1,30 +1,32 @@
 """Prefill attention for Hopper GPUs, where plain Triton leaves the tensor cores idle half the time.
 
 Triton waits for each product where it is issued, so softmax and tensor cores take turns. Here, in Gluon (Triton's lower
-level), four warps follow the block table and keep shared memory filled by asynchronous copies, and two warpgroups of
-four warps, 64 rows each, multiply: while one computes its softmax the tensor cores serve the other, and within each the
-p v of the last tile runs beside the softmax of the next. The scheme is FlashAttention-3's (Shah et al. 2024), gather
-instead of TMA. `paged_attention` takes this kernel for 16-bit tensors with D 64 or 128 on compute capability 9.0, and
-its own elsewhere; the interpreter knows no Gluon, so this file is tested on the card alone.
+level), four warps keep shared memory filled (`hopper_copy.py`), and two warpgroups of four warps, 64 rows each,
+multiply: while one computes its softmax the tensor cores serve the other, and within each the p v of the last tile runs
+beside the softmax of the next. The scheme is FlashAttention-3's (Shah et al. 2024). `paged_attention` takes this kernel
+for 16-bit tensors with D 64 or 128 on compute capability 9.0, and its own elsewhere; the interpreter knows no Gluon, so
+this file is tested on the card alone.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention_step import Tile
+from kernels.attention_step import Step, Tile
+from kernels.hopper_copy import copy_tiles
 
 _ROWS = 128
 _STAGES = 3  # tiles of keys and values in shared memory: one read for scores, one for p v, one on its way
-# 128 threads x (64 + 2 x 224) fill the 65,536 registers of an SM.
+# 128 threads x (64 + 2 x 224) fill the 65,536 registers of an SM; the copy unit leaves more of them to the others.
 _COPY_REGISTERS, _MULTIPLY_REGISTERS = gl.constexpr(64), gl.constexpr(224)
+_UNIT_COPY_REGISTERS, _UNIT_MULTIPLY_REGISTERS = gl.constexpr(40), gl.constexpr(232)
 
 _MASKED, _NOTHING, _LOG2_E = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20), gl.constexpr(1.4426950408889634)
 _barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
@@ -36,6 +38,16 @@ def tile(max_context_len: int) -> Tile:
     return Tile(_ROWS, 128 if max_context_len > 1536 else 64, warps=4, stages=_STAGES)
 
 
+def descriptors(step: Step) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """Return the caches as the copy unit takes blocks of one head from them; None where threads must copy."""
+    N, B, K, D = step.k_cache.shape
+    if B % 8 or not step.k_cache.is_contiguous() or not step.v_cache.is_contiguous():
+        return None, None
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    k, v = (cache.view(N * B, K * D) for cache in (step.k_cache, step.v_cache))
+    return TensorDescriptor.from_tensor(k, [B, D], layout), TensorDescriptor.from_tensor(v, [B, D], layout)
+
+
 @gluon.jit
 def _find_sequence(query_start_ptr, S, tile, QUERIES: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
@@ -45,13 +57,6 @@ def _find_sequence(query_start_ptr, S, tile, QUERIES: gl.constexpr):
         start = gl.load(query_start_ptr + s, mask=s < S, other=0) // QUERIES + s
         found += gl.sum(((s < S) & (start <= tile)).to(gl.int32), 0)
     return found - 1
-
-
-@gluon.jit
-def _blocks(table, tile, first, context, key, B: gl.constexpr, KEYS: gl.constexpr):
-    """Block of each row of a tile, and which rows anybody may see."""
-    live = (tile * KEYS + key >= first) & (tile * KEYS + key < context)
-    return gl.load(table + tile * (KEYS // B) + key // B, mask=live, other=0), live
 
 
 @gluon.jit
@@ -77,38 +82,9 @@ def _softmax(
 
 
 @gluon.jit
-def _copy(
-    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles, full, empty,
-    B: gl.constexpr,
-):  # fmt: skip
-    """Keep the stages filled: the program of the copying warps."""
-    STAGES: gl.constexpr = k_tiles.shape[0]
-    KEYS: gl.constexpr = k_tiles.shape[1]
-    D: gl.constexpr = k_tiles.shape[2]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])  # 16 bytes a thread
-    key = gl.arange(0, KEYS, layout=gl.SliceLayout(1, layout))
-    d = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
-    inner = gl.expand_dims(key % B * stride_b, 1) + gl.expand_dims(d, 0)  # places within a block, 32 bits
-    block, live = _blocks(table, begin, first, context, key, B, KEYS)
-    for t in range(begin, end):
-        j = t - begin
-        stage = j % STAGES
-        mbarrier.wait(empty.index(stage), ((j // STAGES) & 1) ^ 1)
-        rows, inside = gl.expand_dims(block.to(gl.int64) * stride_n, 1) + inner, gl.expand_dims(live, 1)
-        async_copy.async_copy_global_to_shared(k_tiles.index(stage), k_base + rows, mask=inside)  # zeros outside
-        async_copy.async_copy_global_to_shared(v_tiles.index(stage), v_base + rows, mask=inside)
-        async_copy.commit_group()
-        block, live = _blocks(table, t + 1, first, context, key, B, KEYS)
-        async_copy.wait_group(0)
-        fence_async_shared()  # each thread for its own copies; the barrier then speaks for all of them
-        _barrier()
-        mbarrier.arrive(full.index(stage))
-
-
-@gluon.jit
 def _tiles(
     begin, low, high, p, o, top, total, q_tile, k_tiles, v_tiles, full, empty, position, unit, softcap, window,
-    WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, MASKED: gl.constexpr,
+    WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, MASKED: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     """For key tiles [low, high): scores of tile t and the p v of tile t - 1 together, then the softmax of t.
 
@@ -133,6 +109,11 @@ def _tiles(
             s, t, top, total, unit, softcap, position, window, KEYS, WINDOW, SOFTCAP, MASKED, s_layout
         )  # fmt: skip
         p_next = gl.convert_layout(weights.to(p.dtype), p.type.layout)
+        if UNIT:
+            # Nothing is waited for here, this tile is there. But it ends a basic block: the assembler moves the next
+            # wait up to the last one otherwise, before the softmax. Where threads copy, that was faster (465 TFLOP/s,
+            # not 432).
+            mbarrier.wait(full.index(stage), (j // STAGES) & 1)
         # The wait names the new weights too, or the assembler would move it before the softmax.
         o, _p, p = warpgroup_mma_wait(0, deps=[acc, p, p_next])
         _barrier()
@@ -146,7 +127,7 @@ def _multiply(
     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head, begin, end,
     unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles, full, empty,
     GROUP: gl.constexpr, G: gl.constexpr, QUERIES: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
-    SINKS: gl.constexpr, SPLITS: gl.constexpr,
+    SINKS: gl.constexpr, SPLITS: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     """Attend for 64 of the rows: the program of a multiplying warpgroup."""
     ROWS: gl.constexpr = q_tiles.shape[1]
@@ -191,16 +172,16 @@ def _multiply(
         full_from = gl.minimum(gl.maximum(gl.cdiv(gl.maximum(last - window + 1, 0), KEYS), low), full_to)
         p, o, top, total = _tiles(
             begin, low, full_from, p, o, top, total, q_tile, k_tiles, v_tiles, full, empty, position, unit, softcap,
-            window, WINDOW, SOFTCAP, True,
+            window, WINDOW, SOFTCAP, True, UNIT,
         )  # fmt: skip
         low = full_from
     p, o, top, total = _tiles(
         begin, low, full_to, p, o, top, total, q_tile, k_tiles, v_tiles, full, empty, position, unit, softcap, window,
-        WINDOW, SOFTCAP, False,
+        WINDOW, SOFTCAP, False, UNIT,
     )  # fmt: skip
     p, o, top, total = _tiles(
         begin, full_to, end, p, o, top, total, q_tile, k_tiles, v_tiles, full, empty, position, unit, softcap, window,
-        WINDOW, SOFTCAP, True,
+        WINDOW, SOFTCAP, True, UNIT,
     )  # fmt: skip
     o = warpgroup_mma(p, v_tiles.index((end - 1 - begin) % STAGES), o)
 
@@ -234,12 +215,13 @@ def _multiply(
 def hopper_prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
     unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
-    S, tiles, T, partial_ptr, state_ptr,
+    S, tiles, T, partial_ptr, state_ptr, k_desc, v_desc,
     D: gl.constexpr, B: gl.constexpr, G: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     DECODE_LIMIT: gl.constexpr, SPLITS: gl.constexpr, MIN_TILES: gl.constexpr,
     WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, SINKS: gl.constexpr,
 ):  # fmt: skip
     QUERIES: gl.constexpr = ROWS // G
+    UNIT: gl.constexpr = k_desc is not None
     dtype: gl.constexpr = q_ptr.dtype.element_ty
     shared: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     tile = tiles - 1 - gl.program_id(0)
@@ -278,20 +260,20 @@ def hopper_prefill_kernel(
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
                     begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
-                    full, empty, 0, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS,
+                    full, empty, 0, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
                 )),
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
                     begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
-                    full, empty, 1, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS,
+                    full, empty, 1, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
                 )),
-                (_copy, (
-                    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles,
-                    full, empty, B,
+                (copy_tiles, (
+                    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_desc, v_desc, kv_head,
+                    k_tiles, v_tiles, full, empty, B, UNIT,
                 )),
             ],
             [4, 4],
-            [_MULTIPLY_REGISTERS, _COPY_REGISTERS],
+            [_UNIT_MULTIPLY_REGISTERS, _UNIT_COPY_REGISTERS] if UNIT else [_MULTIPLY_REGISTERS, _COPY_REGISTERS],
         )  # fmt: skip
         for stage in gl.static_range(STAGES):
             mbarrier.invalidate(full.index(stage))

@@ -39,7 +39,9 @@ def launch(step: Step, decode_limit: int, max_context_len: int) -> None:
         "MIN_TILES": cdiv(_MIN_SPLIT_KEYS, tile.keys), "WINDOW": step.window > 0, "SINKS": step.sinks is not None,
     }  # fmt: skip
     if on_hopper:
-        kernel, more = hopper_prefill.hopper_prefill_kernel, {}
+        # Cut keys are copied by threads: that is how it was measured.
+        k_desc, v_desc = hopper_prefill.descriptors(step) if parts == 1 else (None, None)
+        kernel, more = hopper_prefill.hopper_prefill_kernel, {"k_desc": k_desc, "v_desc": v_desc}
     else:
         kernel, more = _prefill_kernel, {"BLOCK_D": next_power_of_2(D)}
     kernel[(tiles, K, parts)](
