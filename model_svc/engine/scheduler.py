@@ -149,7 +149,6 @@ class Scheduler:
             return 0  # all wait for guesses in flight: else those that draft and the others would take turns
         # Room for guesses: nobody's next token waits for them.
         spare = min(budget - len(decoding), drafter.max_drafts) if drafter is not None else 0
-        block_size = self.pool.block_size
         for seq in decoding:
             if left <= 0:
                 break
@@ -157,36 +156,30 @@ class Scheduler:
                 continue  # preempted by one before it
             if seq.num_pending and seq.num_output_tokens + seq.num_pending >= seq.stop.max_tokens:
                 continue  # the samples in flight end it, whatever they are
-            if seq.num_pending > seq.max_pending:
-                continue  # the next draw hangs on what they are
-            if seq.num_pending and drafter is not None and drafter.waits(seq, len(decoding)):
-                continue
+            waits = seq.num_pending and drafter is not None and drafter.waits(seq, len(decoding))
+            if waits or seq.num_pending > seq.max_pending:
+                continue  # the next draw, or a guess behind it, hangs on what they are
             end = len(seq.token_ids) + seq.num_pending
             num_tokens = min(end - seq.num_computed_tokens, left)
-            has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * block_size
+            has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * self.pool.block_size
             if not has_room and not self._grow(seq, num_tokens):
                 continue
             left -= num_tokens
-            if spare > 0 and num_tokens == 1:
-                drafts = self._drafts(seq, min(spare, left), len(decoding))
-                left -= len(drafts.token_ids)
-                spare -= len(drafts.token_ids)
-                self._plan(seq, num_tokens, drafts)
-            else:
-                self._plan(seq, num_tokens)
+            wants = spare > 0 and num_tokens == 1 and not seq.num_pending
+            drafts = self._drafts(seq, min(spare, left), len(decoding)) if wants else NO_DRAFTS
+            left -= len(drafts.token_ids)
+            spare -= len(drafts.token_ids)
+            self._plan(seq, num_tokens, drafts)
         return budget - left
 
     def _drafts(self, seq: Sequence, spare: int, num_sequences: int) -> Drafts:
         """Return guesses to check with a sequence's last token. They take a block only if everybody has one to come."""
-        if self.drafter is None or seq.num_pending or spare <= 0:
-            return NO_DRAFTS
+        assert self.drafter is not None
         pool = self.pool
         room = len(seq.block_table) * pool.block_size - seq.num_tokens
         free = pool.num_free - len(self.prefilling) - len(self.decoding)
         drafts = self.drafter.drafts(seq, min(spare, room + max(0, free) * pool.block_size), num_sequences)
-        num_new = -(-(len(drafts.token_ids) - room) // pool.block_size)
-        if num_new > 0:
-            seq.block_table += pool.allocate(num_new)
+        seq.block_table += pool.allocate(max(0, -(-(len(drafts.token_ids) - room) // pool.block_size)))
         return drafts
 
     def _plan_prompts(self, budget: int, *, admit: bool) -> int:
