@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last few tokens when they stood here before will follow them again.
 
-Costs no memory of the device and a microsecond a token of the host. It is right where answers quote, translate code or
+Costs the device nothing and the host some 0.4 kB and two microseconds a token. It is right where answers quote, translate code or
 go round in circles, and silent where they say something new.
 """
 
