@@ -1,7 +1,7 @@
 """Prompt lookup: what followed the last few tokens when they stood here before will follow them again.
 
-Costs the device nothing and the host some 0.4 kB and two microseconds a token. It is right where answers quote, translate code or
-go round in circles, and silent where they say something new.
+Costs the device nothing and the host some 0.4 kB and two microseconds a token. It is right where answers quote, write
+code or go round in circles, and silent where they say something new.
 """
 
 from __future__ import annotations
