@@ -30,7 +30,7 @@ _X86 = {
     "avx512vnni": (*_AVX2, *_AVX512),
     "amx": (*_AVX2, *_AVX512, "-mamx-tile", "-mamx-int8"),
 }
-_ARM = {"generic": _GENERIC, "neon": ("-march=armv8.2-a+dotprod",)}
+_ARM: dict[str, tuple[str, ...]] = {"generic": _GENERIC, "neon": ("-march=armv8.2-a+dotprod",)}
 _ZIG = {"-march=armv8.2-a+dotprod": "-mcpu=baseline+dotprod"}  # which it spells in its own way
 # No contraction of products and sums: a row's bits must not depend on how the compiler unrolled the rows beside it.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
