@@ -27,8 +27,8 @@ _STAGES = 3  # tiles of keys and values in shared memory: one read for scores, o
 # 128 threads x (64 + 2 x 224) fill the 65,536 registers of an SM; the copy unit leaves more of them to the others.
 _COPY_REGISTERS, _MULTIPLY_REGISTERS = gl.constexpr(64), gl.constexpr(224)
 _UNIT_COPY_REGISTERS, _UNIT_MULTIPLY_REGISTERS = gl.constexpr(40), gl.constexpr(232)
-# Alone, copies by the unit were right and 6 to 10 % faster (H200). The engine has not run with them on a card yet; until
-# it has (docs/performance.md, "Prompts"), threads copy, as they did in all that is measured there.
+# Alone, copies by the unit were right and 6 to 10 % faster (H200). The engine has not run with them on a card yet;
+# until it has (docs/performance.md, "Prompts"), threads copy, as they did in all that is measured there.
 USE_COPY_UNIT = False
 
 _MASKED, _NOTHING, _LOG2_E = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20), gl.constexpr(1.4426950408889634)
