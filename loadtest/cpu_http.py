@@ -27,8 +27,8 @@ from loadtest import bench
 from loadtest.cpu import Child, Test
 
 USERS = (1, 16)
-_TOKENS = 64
-_CONTEXT = 96  # about that of the middle of an answer to 40 words
+_TOKENS = 256  # so many that the prompts of those who come at once, 60 tokens each, weigh little in their answers' time
+_CONTEXT = 192  # about that of the middle of such an answer to 40 words
 _START_S = 60.0
 
 
