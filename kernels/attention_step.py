@@ -73,6 +73,19 @@ def update(s, v, unit, top, total, acc):
 
 
 @jit
+def averaged(top, total, acc, sink_ptr, live, unit, SINKS: tl.constexpr):
+    """What rows give whose keys have all been seen: a sink weighs and carries no value; no key at all gives zeros."""
+    if SINKS:
+        sink = tl.load(sink_ptr, mask=live, other=0.0).to(tl.float32) * LOG2_E
+        top = top * unit
+        higher = tl.maximum(top, sink)
+        decay = tl.exp2(top - higher)
+        total = total * decay + tl.exp2(sink - higher)
+        acc = acc * decay[:, None]
+    return acc / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@jit
 def load_kv(
     k_ptr, v_ptr, table, tile, live, d, stride_n, stride_b,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr,

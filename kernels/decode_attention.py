@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def"
 import torch
 
-from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, load_kv, score, update
+from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
 DECODE_ROWS = 32  # queries x heads per KV head up to which a sequence counts as a decode: one tile of tensor-core rows
@@ -116,14 +116,7 @@ def _decode_kernel(
                 seen = seen & (key[None, :] > position[:, None] - window)
             top, total, acc = update(tl.where(seen, s, HIDDEN), v, unit, top, total, acc)
         if parts <= 1:
-            if SINKS:
-                sink = tl.load(sinks_ptr + head, mask=live_row, other=0.0).to(tl.float32) * LOG2_E
-                top = top * unit
-                higher = tl.maximum(top, sink)
-                decay = tl.exp2(top - higher)
-                total = total * decay + tl.exp2(sink - higher)
-                acc = acc * decay[:, None]
-            acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, SINKS)
             to = (token * out_stride + head * D)[:, None] + d[None, :]
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
         else:

@@ -8,7 +8,7 @@ program, and `_merge_prefill_kernel` adds the parts in their order.
 import torch
 
 from kernels import dispatch
-from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, load_kv, score, update
+from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
 _MIN_SPLIT_KEYS = 512
@@ -206,14 +206,7 @@ def _prefill_kernel(
             tl.store(state_ptr + part, top * unit, mask=live_row)
             tl.store(state_ptr + part + T * (tl.num_programs(1) * G), total, mask=live_row)
         else:
-            if SINKS:
-                sink = tl.load(sinks_ptr + head, mask=live_row, other=0.0).to(tl.float32) * LOG2_E
-                top = top * unit
-                higher = tl.maximum(top, sink)
-                decay = tl.exp2(top - higher)
-                total = total * decay + tl.exp2(sink - higher)
-                acc = acc * decay[:, None]
-            acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, SINKS)
             to = (token * out_stride + head * D)[:, None] + d[None, :]
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
