@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from gateway.postprocess.tools.element_reader import ElementReader, Form
 from gateway.postprocess.tools.parser import JsonToolParser
 
 
-class ElementToolParser(JsonToolParser):
+class ElementToolParser(JsonToolParser, ABC):
     """A style says its tags and how a call begins; `known` are the functions' schemas of arguments, by name."""
 
     form: ClassVar[Form]
@@ -32,6 +33,6 @@ class ElementToolParser(JsonToolParser):
         self._begin(found.end(), bare=False, reader=reader)
         return True
 
+    @abstractmethod
     def _may_be_head(self) -> bool:
         """Tell whether what is held may become a head."""
-        raise NotImplementedError
