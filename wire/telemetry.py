@@ -76,6 +76,7 @@ _LAST_SPANS_S = 1.5
 _MAX_TRACEPARENT, _MAX_TRACESTATE = 512, 512
 
 _provider: TracerProvider | None = None
+_exporter: SpanExporter | None = None
 
 
 def setup(service_name: str, *, environ: Mapping[str, str] | None = None, exporter: SpanExporter | None = None) -> bool:
@@ -83,7 +84,7 @@ def setup(service_name: str, *, environ: Mapping[str, str] | None = None, export
 
     The exporter sends from a thread of its own; a collector that is down costs dropped spans, never a slow request.
     """
-    global _provider
+    global _provider, _exporter
     environ = os.environ if environ is None else environ
     if exporter is None and not _wanted(environ):
         return False
@@ -97,21 +98,26 @@ def setup(service_name: str, *, environ: Mapping[str, str] | None = None, export
     name = environ.get("OTEL_SERVICE_NAME") or service_name
     provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
     if exporter is None:
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        exporter = OTLPSpanExporter()
+        provider.add_span_processor(BatchSpanProcessor(exporter))
     else:
         provider.add_span_processor(SimpleSpanProcessor(exporter))
-    _provider = provider
+    _provider, _exporter = provider, exporter
     return True
 
 
 def shutdown() -> None:
     """Send what is left, as far as the collector takes it at once, and stop exporting."""
-    global _provider
-    provider, _provider = _provider, None
-    if provider is not None:
-        # The exporter would go on trying for ten seconds and more, and a process that ends has no time for that.
-        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
-        last.start()
+    global _provider, _exporter
+    provider, exporter, _provider, _exporter = _provider, _exporter, None, None
+    if provider is None or exporter is None:
+        return
+    # The exporter would go on trying for ten seconds and more, and a process that ends has no time for that.
+    last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+    last.start()
+    last.join(_LAST_SPANS_S)
+    if last.is_alive():
+        exporter.shutdown()  # ends the wait between two tries, and with it both threads
         last.join(_LAST_SPANS_S)
 
 

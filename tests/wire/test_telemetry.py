@@ -54,6 +54,7 @@ def test_an_endpoint_turns_tracing_on_and_a_collector_that_is_down_slows_nothing
     assert time.perf_counter() - started < 0.5
     telemetry.shutdown()
     assert time.perf_counter() - started < 5
+    assert not [thread.name for thread in threading.enumerate() if "Otel" in thread.name or "spans" in thread.name]
 
 
 def test_spans_go_over_http_to_the_endpoint_of_the_standard_variable(monkeypatch: pytest.MonkeyPatch) -> None:
