@@ -49,8 +49,8 @@ check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try the OpenAPI document, 2,000 examples a route
-	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_schemathesis.py $(ARGS)
+fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try every route (2,000 examples each); goes on where it was broken off
+	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -vs --no-header -o faulthandler_timeout=0 tests/gateway/edge/test_schemathesis.py $(ARGS)
 
 fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
 	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_fuzz.py $(ARGS)

@@ -1,6 +1,7 @@
 """Schemathesis, which knows nothing of us but the OpenAPI document, finds no answer that the document does not have.
 
-`make fuzz-schema` tries 2,000 examples a route; a plain test run two. It runs as a process of its own, as users do it.
+`make fuzz-schema` tries 2,000 examples a route, one operation after the other, and notes what is done, so that a run
+that was broken off goes on from there; a plain test run tries two. It runs as a process of its own, as users do it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,65 @@ import anyio
 import pytest
 
 from tests.gateway.edge.asks import still_serves
+from tests.gateway.edge.document.ledger import Ledger, count_of
 from tests.gateway.edge.test_embeddings import tiny_bert
 from tests.gateway.edge.test_moderations import POLICY
-from tests.ring import MakeRing
+from tests.gateway.edge.test_openapi import DOCUMENT
+from tests.ring import MODEL, MakeRing, Ring
 from tests.scripted_replica import say
+from tests.tiny_bert import MODEL as EMBEDDER
 
 pytestmark = pytest.mark.anyio
 __all__ = ["tiny_bert"]
 
 EXAMPLES = os.environ.get("HEADRACE_FUZZ_EXAMPLES")
-FEW = ["--max-examples", "2", "--phases", "fuzzing,stateful", "--seed", "1"]
 SETTINGS = Path(__file__).parent / "document" / "settings.toml"
+OPERATIONS = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+WAYS = "ways from one operation to the next"
 
 
-async def test_schemathesis_finds_nothing(make_ring: MakeRing, tiny_bert: Path, tmp_path: Path) -> None:
+async def run(ring: Ring, *options: str) -> tuple[int, str]:
+    """Let schemathesis try a ring; returns its exit status and what it printed."""
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(SETTINGS), "run"]
+    command += [f"{ring.url}/openapi.json", *options]
+    names = {"HEADRACE_FUZZ_MODELS": f"{MODEL},{EMBEDDER}"}
+    tried = await anyio.run_process(command, check=False, stderr=None, env={**os.environ, **names})
+    return tried.returncode, tried.stdout.decode()
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    """A safety policy's file."""
     (tmp_path / "policy.toml").write_text(POLICY)
-    async with make_ring(embedder=tiny_bert, safety_policy=str(tmp_path / "policy.toml")) as ring:
+    return str(tmp_path / "policy.toml")
+
+
+@pytest.mark.skipif(EXAMPLES is not None, reason="each operation is tried by itself")
+async def test_schemathesis_finds_nothing(make_ring: MakeRing, tiny_bert: Path, policy: str) -> None:
+    async with make_ring(embedder=tiny_bert, safety_policy=policy) as ring:
         ring.replica.play(*say("one ", "two "))
-        command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(SETTINGS), "run"]
-        command += [f"{ring.url}/openapi.json", *(["--max-examples", EXAMPLES] if EXAMPLES else FEW)]
-        found = await anyio.run_process(command, check=False, stderr=None)
-        assert found.returncode == 0, found.stdout.decode()[-20_000:]
+        status, printed = await run(ring, "--max-examples", "2", "--phases", "fuzzing,stateful", "--seed", "1")
+        assert status == 0, printed[-20_000:]
+        await still_serves(ring)
+
+
+@pytest.mark.skipif(EXAMPLES is None, reason="make fuzz-schema tries many examples")
+@pytest.mark.parametrize("operation", [*OPERATIONS, WAYS])
+async def test_an_operation_survives_many_examples(
+    make_ring: MakeRing, tiny_bert: Path, policy: str, operation: str
+) -> None:
+    assert EXAMPLES is not None
+    ledger = Ledger(int(EXAMPLES), len(OPERATIONS) + 1)
+    if operation in ledger.done():
+        pytest.skip("done in a run before")
+    options = ["--max-examples", EXAMPLES]
+    if operation == WAYS:
+        options += ["--phases", "stateful"]
+    else:
+        options += ["--phases", "examples,coverage,fuzzing", "--include-operation-id", operation]
+    async with make_ring(embedder=tiny_bert, safety_policy=policy) as ring:
+        ring.replica.play(*say("one ", "two "))
+        status, printed = await run(ring, *options)
+        ledger.note(operation, count_of(printed), found_nothing=status == 0)
+        assert status == 0, printed[-20_000:]
         await still_serves(ring)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import schemathesis
 
-from tests.ring import MODEL
-from tests.tiny_bert import MODEL as EMBEDDER
+MODEL, EMBEDDER = os.environ["HEADRACE_FUZZ_MODELS"].split(",")
 
 
 @schemathesis.hook
