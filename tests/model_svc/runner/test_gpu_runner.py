@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import dispatch, few_rows
+from kernels import dispatch, few_rows, several_rows
 from model_svc.layers.blocks import FewRows
 from model_svc.models.decoder import Decoder
 from model_svc.runner.gpu_runner import GpuRunner
@@ -77,7 +77,8 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
     monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
     norms: list[None] = []
     sizes = [(n,) for n in range(2, few_rows.MAX_ROWS + 1)]
-    monkeypatch.setattr(few_rows, "_norm_kernel", {n: counted(few_rows._norm_kernel[n], norms) for n in sizes})
+    kernel = several_rows._norm_kernel
+    monkeypatch.setattr(several_rows, "_norm_kernel", {n: counted(kernel[n], norms) for n in sizes})
     with dispatch.forced("triton"), np.errstate(all="ignore"):
         assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
     assert len(fused) == 2 * 6  # layers, steps; the prompts are 28 tokens
