@@ -85,8 +85,15 @@ def bus_url(bus_server: str) -> str:
 
 @pytest.fixture
 def bus_options() -> BusOptions:
-    """Timing for tests: dead consumers are noticed quickly."""
-    return BusOptions(block_s=0.05, reply_timeout_s=2.0, patience_s=5.0, claim_idle_s=0.3, retry_delay_s=0.02)
+    """Timing for tests: no busy machine makes a living consumer look dead or a server look away."""
+    return BusOptions(
+        block_s=0.05,
+        reply_timeout_s=30.0,
+        connect_timeout_s=30.0,
+        patience_s=60.0,
+        claim_idle_s=3600.0,
+        retry_delay_s=0.02,
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -31,6 +30,7 @@ from gateway.edge.service import serve as serve_edge
 from gateway.edge.settings import EdgeSettings
 from model_svc.service import serve as serve_model
 from model_svc.settings import ModelSettings
+from tests.ports import free_port
 from tests.scripted_replica import ScriptedReplica
 from tests.tiny_model import write_tiny_model
 from tokenizer_svc.service import serve as serve_tokenizer
@@ -106,7 +106,7 @@ class Ring:
         lines = (line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
-    async def until_idle(self, timeout_s: float = 30.0) -> None:
+    async def until_idle(self, timeout_s: float = 60.0) -> None:
         """Wait until no request is in flight, neither at the edge nor at the replica."""
         with anyio.fail_after(timeout_s):
             while self.replica.running or await self.metric("headrace_inflight_requests"):
@@ -120,14 +120,6 @@ class MakeRing(Protocol):
         self, *, model_path: Path | None = None, embedder: Path | None = None, partitions: int = 1, **edge: Any
     ) -> AbstractAsyncContextManager[Ring]:
         """Start it; `edge` are fields of EdgeSettings. An `embedder` beside the model gets a real replica."""
-
-
-def free_port() -> int:
-    """Return a port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")
@@ -188,7 +180,7 @@ def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
 
 
 async def _until_ready(http: httpx.AsyncClient) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             try:
                 if (await http.get("/health/ready")).status_code == 200:

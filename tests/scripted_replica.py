@@ -143,7 +143,7 @@ class ScriptedReplica:
         """Say these pieces to every request from now on."""
         self.script = Script(pieces, **options)  # type: ignore[arg-type]
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait until something the replica saw makes a condition true."""
         with anyio.fail_after(timeout_s):
             while not condition():

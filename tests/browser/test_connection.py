@@ -14,7 +14,7 @@ from gateway.edge.settings import EdgeSettings
 from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
 from tests.browser.live_ring import LiveRing, spoken
-from tests.ring import free_port
+from tests.ports import free_port
 from wire.errors import InternalError
 
 StartRing = Callable[..., LiveRing]

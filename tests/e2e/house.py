@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import httpx
 import psutil
+
+from tests.ports import free_port
 
 
 @dataclass
@@ -44,14 +45,6 @@ class House:
         return sum(found)
 
 
-def free_port() -> int:
-    """Return a port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def wait_for(condition: object, *, timeout_s: float, what: str) -> None:
     """Poll a callable until it is true; AssertionError after `timeout_s`."""
     assert callable(condition)
@@ -74,7 +67,7 @@ def headrace_up(state_dir: Path, *arguments: str, environ: dict[str, str] | None
         )
     house = House(process, f"http://127.0.0.1:{port}", state_dir, output)
     try:
-        wait_for(lambda: _ready(house), timeout_s=120, what=f"ready ({output})")
+        wait_for(lambda: _ready(house), timeout_s=150, what=f"ready ({output})")
         yield house
     finally:
         family = house.family() if process.poll() is None else []
@@ -82,13 +75,13 @@ def headrace_up(state_dir: Path, *arguments: str, environ: dict[str, str] | None
         try:
             process.wait(60)
         finally:
-            _, alive = psutil.wait_procs(family, timeout=5)
+            _, alive = psutil.wait_procs(family, timeout=60)
             for left in alive:
                 left.kill()
 
 
 def _ready(house: House) -> bool:
     assert house.process.poll() is None, house.output.read_text()
-    with contextlib.suppress(httpx.HTTPError), house.client(5.0) as client:
+    with contextlib.suppress(httpx.HTTPError), house.client(60.0) as client:
         return client.get("/health/ready").status_code == 200
     return False

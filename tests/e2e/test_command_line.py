@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.house import House, free_port
+from tests.e2e.house import House
+from tests.ports import free_port
 
 
 def headrace(

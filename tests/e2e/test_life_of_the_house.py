@@ -14,7 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.house import House, free_port, headrace_up, wait_for
+from tests.e2e.house import House, headrace_up, wait_for
+from tests.ports import free_port
 
 MODEL = "smollm2-135m-instruct"
 

@@ -14,7 +14,8 @@ import anyio
 import httpx
 import pytest
 
-from tests.e2e.house import House, free_port, headrace_up, wait_for
+from tests.e2e.house import House, headrace_up, wait_for
+from tests.ports import free_port
 from wire.bus import Bus
 from wire.bus.embedded import running_url
 

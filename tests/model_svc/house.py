@@ -128,7 +128,7 @@ class House:
         """Send something to the replica's control stream."""
         await self.bus.send(topics.control(self.replica_id), message, maxlen=100)
 
-    async def until(self, condition: Any, timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Any, timeout_s: float = 60.0) -> None:
         """Wait until a condition over what was heard holds."""
         with anyio.fail_after(timeout_s):
             while not condition():
@@ -136,7 +136,7 @@ class House:
 
     async def until_open_work_is(self, count: int) -> None:
         """Wait until so many entries lie on the replica's stream."""
-        with anyio.fail_after(20.0):
+        with anyio.fail_after(60):
             while len(await self.bus.open_work(0, self.replica_id)) != count:
                 await anyio.sleep(0.01)
 

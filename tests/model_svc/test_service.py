@@ -97,7 +97,7 @@ async def test_kv_events_begin_with_a_reset_and_are_repeated_when_asked(
         await home.place("r", list(range(1, 10)), max_tokens=1)
         await home.until(lambda: home.finish_reason("r"))
         await home.command(ReportBlocks(replica_id=home.replica_id))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             heard = []
             async for message in bus.watch(topics.kv_events(MODEL)):
                 heard.append(message)
@@ -170,7 +170,7 @@ async def test_whoever_asks_for_tokens_that_nobody_keeps_hears_so(bus: Bus, bus_
     other = topics.edge("other")
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         await home.command(Resubscribe(request_id="gone", edge=other, from_index=2, attempt=1))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             message = await anext(bus.inbox(other))
     assert isinstance(message, Failure)
     assert (message.request_id, message.attempt, message.code) == ("gone", 1, "unavailable")
@@ -185,7 +185,7 @@ async def test_tokens_are_sent_again_to_whoever_asks(running: bool, bus: Bus, bu
         await (generating(home, "r", 10) if running else home.until(lambda: home.finish_reason("r")))
         await home.command(Resubscribe(request_id="r", edge=other, from_index=2))
         ids: list[int] = []
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async for message in bus.inbox(other):
                 assert isinstance(message, TokenBatch)
                 for chunk in message.chunks:
@@ -205,7 +205,7 @@ async def test_tokens_go_to_the_edge_that_holds_the_request_now(bus: Bus, bus_ur
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         await home.place("r", [1, 2, 3], holder=other, attempt=1)
         ids: list[int] = []
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async for message in bus.inbox(other):
                 assert isinstance(message, TokenBatch)
                 ids += [token_id for chunk in message.chunks for token_id in chunk.token_ids]
@@ -283,7 +283,7 @@ async def test_what_is_generated_is_written_down_now_and_then(
     async with house(bus, settings_for(tmp_path, bus_url, drain_s=0.0)) as home:
         await home.place("r", [1, 2, 3], max_tokens=60_000)
         await home.place("scored", [1, 2, 3], max_tokens=60_000, sampling=SamplingParams(logprobs=1))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (record := await bus.record(0, "r", "checkpoint")):
                 await anyio.sleep(0.01)
         kept = unpack_ids(record["checkpoint"].token_ids[0])
@@ -345,7 +345,7 @@ async def test_an_edge_that_reads_nothing_delays_nobody_else(bus: Bus, bus_url: 
             await home.until(lambda request_id=f"r{number}": home.finish_reason(request_id))
         await home.until_open_work_is(1)
         await bus.route.call(deaf, "XTRIM", deaf, "MAXLEN", 0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async for message in bus.inbox(deaf):
                 assert isinstance(message, TokenBatch)
                 assert [chunk.token_ids for chunk in message.chunks] == [(1, 2, 3, 4, 5, 6, 7, 8)]

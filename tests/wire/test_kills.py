@@ -110,7 +110,7 @@ async def bury(bus: Bus, bus_url: str, mode: str, is_over: Callable[[], Awaitabl
     """Let a living desk take over what the dead one left."""
     async with Bus.open(bus_url, SURVIVOR) as survivor, anyio.create_task_group() as tasks:
         tasks.start_soon(desk.serve_desks, survivor, mode, "survivor")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not (await is_over() and await count(bus, HISTORY) == 0):
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
@@ -134,7 +134,7 @@ async def kill_at_every_step(
             await begin()
             execution = Execution(at, is_over)
             relay.before, relay.after = execution.before, execution.after
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 execution.pid = await graveyard.spawn(relay.url, mode)
                 execution.known.set()
                 await execution.ended.wait()

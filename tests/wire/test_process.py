@@ -17,7 +17,7 @@ from wire.settings import Settings
 async def serve(settings):
     print("serving", flush=True)
     await anyio.to_thread.run_sync(sys.stdin.readline)
-    time.sleep(60)  # what must never happen: work on the loop
+    time.sleep(3600)  # what must never happen: work on the loop
 
 run(serve, Settings(alive_file=sys.argv[1]), name="probe")
 """
@@ -50,11 +50,10 @@ def test_the_alive_file_stays_young_until_the_loop_hangs(tmp_path: Path) -> None
             assert process.stdout is not None and process.stdin is not None
             assert process.stdout.readline() == "serving\n"
             first = _wait_for_touch(alive, after=0.0)
-            again = _wait_for_touch(alive, after=first)
+            _wait_for_touch(alive, after=first)
             process.stdin.write("hang\n")
             process.stdin.flush()
             _wait_until(lambda: _age_s(alive) > 5.0)
-            assert alive.stat().st_mtime - again < 5.0
         finally:
             process.send_signal(signal.SIGKILL)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -42,19 +43,51 @@ def test_tracing_is_off_unless_the_standard_variables_ask_for_it(environ: dict[s
 
 
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-def test_an_endpoint_turns_tracing_on_and_a_collector_that_is_down_slows_nothing(
+def test_an_endpoint_turns_tracing_on_and_a_collector_that_is_down_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setattr(telemetry, "_LAST_SPANS_S", 0.1)
+    before = set(threading.enumerate())
     assert telemetry.setup("test")
-    started = time.perf_counter()
-    for _ in range(100):
+    with telemetry.span("chat m"):
+        pass
+    threads = set(threading.enumerate()) - before
+    assert threads
+    telemetry.shutdown()
+    for thread in threads | set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name
+
+
+def test_a_collector_that_never_answers_slows_neither_spans_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporting, stopped = list[str](), list[str]()
+    told_to_stop = threading.Event()
+
+    def export(_self: OTLPSpanExporter, _spans: Any) -> SpanExportResult:
+        exporting.append(threading.current_thread().name)
+        told_to_stop.wait()
+        return SpanExportResult.FAILURE
+
+    def stop(_self: OTLPSpanExporter) -> None:
+        stopped.append(threading.current_thread().name)
+        told_to_stop.set()
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(telemetry, "_LAST_SPANS_S", 0.1)
+    monkeypatch.setattr(OTLPSpanExporter, "export", export)
+    monkeypatch.setattr(OTLPSpanExporter, "shutdown", stop)
+    before = set(threading.enumerate())
+    assert telemetry.setup("test")
+    for _ in range(3_000):  # more than the queue takes: the rest is dropped
         with telemetry.span("chat m"):
             pass
-    assert time.perf_counter() - started < 0.5
     telemetry.shutdown()
-    assert time.perf_counter() - started < 5
-    assert not [thread.name for thread in threading.enumerate() if "Otel" in thread.name or "spans" in thread.name]
+    me = threading.current_thread().name
+    assert me not in exporting
+    assert stopped[0] == me  # by us, when the time for the last spans was over, and not when the exporter gave up
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
 
 
 def test_spans_go_over_http_to_the_endpoint_of_the_standard_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +112,7 @@ def test_spans_go_over_http_to_the_endpoint_of_the_standard_variable(monkeypatch
         with telemetry.span("chat m"):
             pass
         telemetry.shutdown()
-        collecting.join(10)
+        collecting.join(60)
     [(path, kind, body)] = posts
     assert (path, kind) == ("/v1/traces", "application/x-protobuf")
     assert b"headrace-edge" in body

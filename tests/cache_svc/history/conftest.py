@@ -84,7 +84,7 @@ class PlayedEdge:
 
     async def recalled(self, job: Job) -> Recalled | None:
         """Return what the desk recalled for a job when it has handed it on. Raises the error that it ended with."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while True:
                 waiting = await self.bus.route.call("", "XRANGE", topics.tokenizer(0, job.model), "-", "+")
                 if any(job.request_id.encode() in entry[1][1] for entry in waiting):
@@ -131,7 +131,7 @@ class PlayedEdge:
 
     async def stored(self, response_id: str) -> dict[str, Any]:
         """Wait until a turn is stored."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while True:
                 try:
                     found: dict[str, Any] = await self.call("get_response", id=response_id)
@@ -144,7 +144,7 @@ class PlayedEdge:
     async def settled(self) -> None:
         """Wait until the desks have nothing left to do."""
         stream = topics.history(0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await self.bus.route.call(stream, "XLEN", stream):
                 await anyio.sleep(0.003)
 
@@ -153,7 +153,7 @@ class PlayedEdge:
         return [item["content"][0]["text"] for item in page["data"]]
 
     async def _first(self, inbox: str) -> Any:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async for message in self.bus.inbox(inbox):
                 return message
         raise AssertionError

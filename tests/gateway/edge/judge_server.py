@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
-from tests.ring import free_port
+from tests.ports import free_port
 
 
 class JudgeServer:
@@ -46,7 +46,7 @@ class JudgeServer:
 
     async def until(self, count: int) -> None:
         """Wait until so many windows were asked for."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(self.asked) < count:
                 self._news = anyio.Event()
                 await self._news.wait()

@@ -137,7 +137,7 @@ async def test_nothing_is_admitted_unaudited_when_its_rule_says_so(ring: Ring, m
     away = False
     assert (await ring.http.post(CHAT, json=saying("zorg"))).status_code == 200
     found: list[SafetyEvent] = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async for message in ring.bus.watch(topics.safety_audit()):
             assert isinstance(message, SafetyEvent)
             found.append(message)

@@ -50,7 +50,7 @@ async def get(http: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
 
 
 async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, text: str = "") -> dict[str, Any]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             body = await get(http, response_id)
             if body["status"] in (statuses or ((*OVER, "in_progress") if text else OVER)) and text_of(body).endswith(
@@ -267,7 +267,7 @@ async def test_an_edge_that_was_thought_dead_writes_nothing_more(make_ring: Make
         await until(other, response_id, text="one ")
         old, stale = ring.replica.requests[0], say("x")
         await ring.bus.send(old.job.edge, ring.replica.batch([ring.replica.chunk(old, 0, 1, stale)]), maxlen=100)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while await ring.metric("headrace_inflight_requests"):  # it tried to write, and let go
                 await anyio.sleep(0.01)
         go.set()

@@ -139,7 +139,7 @@ async def test_a_deleted_conversation_leaves_nothing_in_the_store(ring: Ring) ->
     conversation = await make(ring, "SECRET")
     stored = await say_in(ring, conversation, "SECRET two", instructions="SECRET three")
     made = await say_in(ring, conversation, "SECRET four", background=True)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await ring.http.get(f"{RESPONSES}/{made['id']}")).json()["status"] != "completed":
             await anyio.sleep(0.01)
     await ring.http.post(f"{PATH}/{conversation}/items", json={"items": [{"role": "user", "content": "SECRET five"}]})

@@ -71,7 +71,7 @@ async def test_leaving_before_placement_means_that_no_replica_ever_sees_the_job(
     await ring.replica.beat_once()
     with pytest.raises(httpx.ReadTimeout):
         await ring.http.post(CHAT, json={**ASK, "stream": True}, timeout=0.3)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while await ring.metric("headrace_cancels_total") == 0:
             await anyio.sleep(0.01)
     ring.replica.state = "ready"
@@ -154,7 +154,7 @@ async def test_a_client_too_far_behind_loses_only_itself_and_no_text_in_the_midd
         with lazy_client(ring) as client:
             await ring.replica.until(lambda: bool(ring.replica.requests))
             assert (await streamed(ring)).text() == "one "
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while await ring.metric("headrace_pending_tokens") <= 500:
                     await anyio.sleep(0.01)
             await ring.replica.until(lambda: not ring.replica.running)
@@ -171,7 +171,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_its_work_cancelled(
     async with make_ring(model_path=wide_model, send_timeout_s=0.3) as ring:
         ring.replica.play(*say(*[LONG] * 15_000), finish=None, per_chunk=10)
         with lazy_client(ring):
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await ring.replica.cancelled()
             await ring.until_idle()
             assert len(ring.replica.cancels) == 1

@@ -23,7 +23,7 @@ async def test_readiness_names_the_model_without_a_replica(ring: Ring) -> None:
     ring.replica.state = "draining"
     await ring.replica.beat_once()
     response = await ring.http.get("/health/ready")
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while response.status_code == 200:
             response = await ring.http.get("/health/ready")
     assert response.status_code == 503
@@ -105,7 +105,7 @@ async def test_stopping_lets_open_streams_finish_and_refuses_new_ones(make_ring:
             go.set()
             rest = "\n".join([line async for line in lines])
             assert "two " in rest and "[DONE]" in rest
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await ring.edge_stopped.wait()
         with pytest.raises(httpx.ConnectError):
             await ring.http.get("/health/live")

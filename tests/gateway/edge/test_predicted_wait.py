@@ -58,12 +58,12 @@ def test_the_least_busy_ready_replica_counts() -> None:
 async def test_what_would_wait_too_long_is_refused_with_a_time_to_come_back(make_ring: MakeRing) -> None:
     async with make_ring(max_wait_s=5.0) as ring:
         ring.replica.num_waiting_tokens = 9_000  # and none of them is ever computed
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (response := await ring.http.post(CHAT, json=ASK)).status_code == 200:
                 await anyio.sleep(0.01)
         assert (response.status_code, response.json()["error"]["code"]) == (429, "overloaded")
         assert response.headers["retry-after"] == "60"
         ring.replica.num_waiting_tokens = 0
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await ring.http.post(CHAT, json=ASK)).status_code != 200:
                 await anyio.sleep(0.01)

@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_between_the_last_token_and_the_end_keeps_its
     async with opened(ring, RESPONSES, conversation=conversation) as response:
         await lines_until(response, 'one "')
     await ring.until_idle()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while len((await get(ring, f"/v1/conversations/{conversation}/items"))["data"]) < 2:
             await anyio.sleep(0.01)
 

@@ -95,7 +95,7 @@ async def test_a_client_that_lost_its_connection_goes_on_at_another_edge(ring: R
         tasks.start_soon(come_back)
         await ring.replica.until(lambda: ring.replica.requests[0].edge != ring.replica.requests[0].job.edge)
         go.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not rest:
                 await anyio.sleep(0.01)
     first, second = read(before), read(rest[0])

@@ -142,7 +142,7 @@ async def test_a_window_that_finds_no_place_before_the_judge_blocks(
     rule = callout(judge, more='directions = ["answer"]\ntimeout_s = 20')
     async with guarded(make_ring, policy_file, rule, judgements=1) as ring, opened(ring) as response:
         await judge.until(1)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await ring.metric("headrace_safety_judge_failures_total") < 1:
                 await anyio.sleep(0.005)
         judge.gates["fine"].set()

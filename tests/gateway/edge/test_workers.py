@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT
-from tests.ring import Ring, free_port
+from tests.ports import free_port
+from tests.ring import Ring
 from tests.scripted_replica import Piece, say
 
 pytestmark = pytest.mark.anyio
