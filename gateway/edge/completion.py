@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import anyio
-from sse_starlette.sse import SendTimeoutError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -24,7 +23,7 @@ from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.edge.resumable import Resumable
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream
+from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream, cancel_when_gone
 from wire.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -102,27 +101,33 @@ class GenerationResponse:
             await response(scope, receive, send)
 
     async def _send_stream(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = True
-        async with anyio.create_task_group() as tasks:
+        early: HeadraceError | None = None
+        stream: EventStream | None = None
+        async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
             tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
             await generation.wait(self._settings.keep_alive_s)
-            gone = False
+            try:
+                generation.raise_early_failure()
+            except HeadraceError as error:
+                early = error
+            else:
+                stream = self._stream_of(generation)
+                await stream.write(scope, send, tasks)
             tasks.cancel_scope.cancel()
-        if gone:
-            return
-        generation.raise_early_failure()
+        if early is not None:
+            raise early
+        if stream is not None and stream.gave_up:
+            logger.info("request %s: the client took nothing for too long", generation.name)
+
+    def _stream_of(self, generation: Answer) -> EventStream:
         resumable = self._resumable
-        response = EventStream(
+        return EventStream(
             _blocks(generation) if resumable is None else resumable.blocks(generation.generations[0]),
             keep_alive_s=self._settings.keep_alive_s,
             send_timeout_s=self._settings.send_timeout_s,
             headers=generation.headers(),
             comment=COMMENT if resumable is None else LONE_COMMENT,
         )
-        try:
-            await response(scope, receive, send)
-        except SendTimeoutError:
-            logger.info("request %s: the client took nothing for too long", generation.name)
 
 
 async def _whole(generation: Answer, path: str) -> Response:
@@ -160,10 +165,3 @@ async def _failed(generation: Answer, error: HeadraceError) -> bytes:
     except HeadraceError:
         logger.exception("request %s: its failed turn could not be stored", generation.name)
     return generation.reply.failure(error)
-
-
-async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel a scope when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()

@@ -49,7 +49,7 @@ async def create_response(request: Request) -> ASGIApp:
     )
 
 
-async def get_response(request: Request) -> Response:
+async def get_response(request: Request) -> ASGIApp:
     """Return a stored response, or one that is being made; as the stream of its events if that is asked for."""
     edge: Edge = request.app.state.edge
     read_include(request)

@@ -8,11 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from sse_starlette.sse import SendTimeoutError
 
 from gateway.edge.server import listen
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import Block, EventStream
+from gateway.edge.streaming import Block, EventStream, SendTimeoutError
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +42,7 @@ async def test_a_send_that_never_ends_is_given_up_and_the_source_closed() -> Non
         if message["type"] == "http.response.body":
             await anyio.sleep_forever()
 
-    with anyio.fail_after(30), pytest.raises(SendTimeoutError):
+    with anyio.fail_after(60), pytest.raises(SendTimeoutError):
         await stream(blocks(), send_timeout_s=0.01)(SCOPE, stay, send)
     assert closed.is_set()
 
@@ -84,6 +83,42 @@ async def test_a_client_that_leaves_closes_the_source() -> None:
 
     await stream(blocks())(SCOPE, leave, send)
     assert closed.is_set()
+
+
+async def test_comments_fill_silence_again_and_again() -> None:
+    sent: list[Any] = []
+    heard = anyio.Event()
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        yield Block(b"data: 1\n\n")
+        await heard.wait()
+        yield Block(b"data: [DONE]\n\n", last=True)
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body"))
+        if sent.count(b": keep-alive\n\n") == 3:
+            heard.set()
+
+    with anyio.fail_after(60):
+        await stream(blocks(), keep_alive_s=0.01)(SCOPE, stay, send)
+    assert sent[1] == b"data: 1\n\n"
+    assert sent[-1] == b"data: [DONE]\n\n"
+    assert set(sent[2:-1]) == {b": keep-alive\n\n"}
+
+
+async def test_a_question_for_the_headers_alone_begins_no_stream() -> None:
+    sent: list[Message] = []
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        raise AssertionError("nobody wants the body")
+        yield Block(b"")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await stream(blocks())({**SCOPE, "method": "HEAD"}, stay, send)
+    assert (b"content-type", b"text/event-stream; charset=utf-8") in sent[0]["headers"]
+    assert sent[1:] == [{"type": "http.response.body", "body": b"", "more_body": False}]
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux")
