@@ -2,8 +2,6 @@
 
 A step crosses to the device as one buffer; one launch unpacks it, a recorded graph computes it and draws, the tokens
 feed the next step where they are and come back beside it. The host reads them one step behind.
-
-A little long: the stages of a step read best one after another.
 """
 
 from __future__ import annotations
@@ -19,16 +17,13 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.sample import sample
-from kernels.step_inputs import step_inputs
-from kernels.token_feedback import token_feedback
 from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
-from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner import start_times
 from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
+from model_svc.runner.gpu_step import GpuStep
 from model_svc.runner.graphs import (
     LateRecordings,
     Recording,
@@ -39,11 +34,10 @@ from model_svc.runner.graphs import (
     widths,
 )
 from model_svc.runner.kv_cache import KvCache
-from model_svc.runner.packed_step import StepShape, pack, shape_of
+from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs
-from model_svc.runner.staging import Returns, Staging, fetch, new_event, send
-from model_svc.runner.step_buffers import step_buffers
+from model_svc.runner.staging import Returns, fetch, new_event, send
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
 _RING = 4  # buffers of each kind: two steps in flight, one being read, one being filled
@@ -61,26 +55,22 @@ class GpuRunner:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         max_blocks = -(-info.max_model_len // info.block_size)
         S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
-        largest = StepShape(T, S, False)
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
-        self._staging = Staging(largest.size, _RING, device)
+        self._step = GpuStep(model, cache, info, self._slots, _RING)
         self._returns = Returns(S + info.max_drafts, _RING, device)
-        self._inputs = step_buffers(T, S, self._slots.block_tables.shape[1], device)
-        self._logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=device)
-        self._out = torch.zeros(S, dtype=torch.int32, device=device)
         shapes = recorded_shapes(S, T) if graphs else []
         checks = checking_shapes(S, T) if info.max_drafts and graphs else []
         self._shapes = Shapes(shapes, S, T)
         self._recordings: dict[StepShape, Recording] = {}
         on_gpu = device.type == "cuda"
-        self._fixed_recordings = LateRecordings(shapes if on_gpu else (), self._forward, self._draw)
+        self._fixed_recordings = LateRecordings(shapes if on_gpu else (), self._step.forward, self._step.draw)
         if on_gpu and graphs:
             with start_times.part("graphs"), torch.inference_mode(), self._on_stream():
-                self._recordings = record(shapes, self._stage_padding, self._forward, self._draw)
-                self._recordings |= record(checks, self._stage_padding, self._hidden, None)
+                self._recordings = record(shapes, self._step.stage_padding, self._step.forward, self._step.draw)
+                self._recordings |= record(checks, self._step.stage_padding, self._step.hidden, None)
                 for shape in self._unrecorded():  # compiled and loaded now, not when a prompt waits
-                    self._stage_padding(shape)
-                    self._draw(shape, self._forward(shape))
+                    self._step.stage_padding(shape)
+                    self._step.draw(shape, self._step.forward(shape))
 
     @torch.inference_mode()
     def go_through(self) -> None:
@@ -88,11 +78,11 @@ class GpuRunner:
         S, T = self._info.max_num_seqs, max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
         with self._on_stream():
             for shape in (*recorded_shapes(S, T), *self._unrecorded()):
-                self._stage_padding(shape)
-                self._draw(shape, self._forward(shape))
+                self._step.stage_padding(shape)
+                self._step.draw(shape, self._step.forward(shape))
             for shape in checking_shapes(S, T) if self._info.max_drafts else ():
-                self._stage_padding(shape)
-                self._hidden(shape)
+                self._step.stage_padding(shape)
+                self._step.hidden(shape)
 
     def _unrecorded(self) -> list[StepShape]:
         """Return the shapes of long steps, one for each variant of the kernels."""
@@ -169,7 +159,7 @@ class GpuRunner:
             self._stream.synchronize()
         self._recordings.clear()
         self._fixed_recordings.clear()
-        del self._model, self._cache, self._slots, self._logits, self._inputs
+        del self._model, self._cache, self._slots, self._step
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -195,16 +185,16 @@ class GpuRunner:
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, recorded=recordings is self._recordings)
         shape = self._shapes.fit(shape_of(sequences))
-        self._stage(sequences, shape, blocks)
+        self._step.stage(sequences, shape, blocks)
         recording = recordings.get(shape) if not scores else None  # which keeps the last rows only
         if recording is not None:
             recording.forward()
             hidden = recording.hidden
         else:
-            whole = self._hidden(shape)
+            whole = self._step.hidden(shape)
             if scores:
                 self._scored = score(self._model, whole, sequences)
-            hidden = self._last_logits(shape, whole)
+            hidden = self._step.last_logits(shape, whole)
         return Computed(sequences, shape, recording, hidden)
 
     def _checked(
@@ -213,11 +203,11 @@ class GpuRunner:
         """Queue everything between a plan with guesses and its hidden states."""
         shape = self._shapes.fit_checks(shape_of(sequences), max(item.num_tokens for item in sequences))
         recording = self._recordings.get(shape) if recorded and not scores else None
-        self._stage(sequences, shape, blocks)
+        self._step.stage(sequences, shape, blocks)
         if recording is not None:
             recording.forward()
             return Computed(sequences, shape, recording, recording.hidden)
-        whole = self._hidden(shape)
+        whole = self._step.hidden(shape)
         if scores:
             self._scored = score(self._model, whole, sequences)
         return Computed(sequences, shape, None, whole)
@@ -234,8 +224,8 @@ class GpuRunner:
             elif computed.recording is not None:
                 computed.recording.draw()
             else:
-                self._draw(computed.shape, computed.hidden)
-            handle.tokens = self._returns.keep(self._out[: len(sequences)])
+                self._step.draw(computed.shape, computed.hidden)
+            handle.tokens = self._returns.keep(self._step.out[: len(sequences)])
         handle.clock = Clock(handle.begin, self._now())
 
     def _finish_checks(self, handle: GpuHandle, computed: Computed) -> None:
@@ -251,51 +241,6 @@ class GpuRunner:
         handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int())
         handle.top = _fetched(drawn.top)
         handle.clock = Clock(handle.begin, self._now())
-
-    def _stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
-        pack(sequences, shape, blocks, self._staging.array(shape.size))
-        self._staging.send(shape.size)
-
-    def _stage_padding(self, shape: StepShape) -> None:
-        self._stage((), shape, [])
-
-    def _forward(self, shape: StepShape) -> Tensor:
-        """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of."""
-        return self._last_logits(shape, self._hidden(shape))
-
-    def _hidden(self, shape: StepShape) -> Tensor:
-        """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
-        T, S, decode, checks = shape
-        inputs = self._inputs
-        step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
-        batch = StepBatch(
-            positions=inputs.positions[:T],
-            slot_mapping=inputs.slot_mapping[:T],
-            block_tables=inputs.block_tables[:S],
-            query_start=inputs.query_start[: S + 1],
-            context_lens=inputs.context_lens[:S],
-            max_query_len=1 if decode else checks or T,
-            max_context_len=self._info.max_model_len,
-        )
-        return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
-
-    def _last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
-        T, S, decode, _ = shape
-        if T != S or not decode:
-            hidden = hidden.index_select(0, self._inputs.last_rows[:S])
-        self._model.logits_into(hidden, self._logits[:S])
-        return hidden
-
-    def _draw(self, shape: StepShape, hidden: Tensor) -> None:
-        """Draw a token for each sequence."""
-        S, inputs = shape.num_sequences, self._inputs
-        logits = self._logits[:S]
-        tokens = sample(
-            logits, inputs.temperature[:S], inputs.top_k[:S], inputs.top_p[:S], inputs.min_p[:S], inputs.seeds[:S],
-            inputs.counters[:S],
-        )  # fmt: skip
-        slots = self._staging.device[2 * shape.num_tokens :][:S]
-        token_feedback(tokens, logits, hidden, slots, inputs.counters[:S], self._slots.state, self._out)
 
     def _draws_plainly(self, sequences: tuple[SequenceStep, ...]) -> bool:
         extras = self._slots.extras
@@ -313,9 +258,9 @@ class GpuRunner:
         items = [sequences[n] for n in rows]
         numbers = np.array([rows, [item.slot for item in items], [item.output_index for item in items]], dtype=np.int64)
         where, slots, counters = send(numbers, self._device).unbind(0)
-        drawn = draw_all(self._logits.index_select(0, where), self._slots, items, slots, counters)
+        drawn = draw_all(self._step.logits.index_select(0, where), self._slots, items, slots, counters)
         sound = drawn.finite & torch.isfinite(hidden.index_select(0, where)).all(-1)
-        self._out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
+        self._step.out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
         return _fetched(drawn.top)
 
     def _on_stream(self) -> AbstractContextManager[object]:

@@ -1,0 +1,81 @@
+"""One step on the device: its buffers at fixed addresses, and the launches between them, which graphs record."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.sample import sample
+from kernels.step_inputs import step_inputs
+from kernels.token_feedback import token_feedback
+from model_svc.engine.plan import RunnerInfo, SequenceStep
+from model_svc.layers.step import StepBatch
+from model_svc.models.decoder import Decoder
+from model_svc.runner.device_slots import DeviceSlots
+from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.packed_step import StepShape, pack
+from model_svc.runner.staging import Staging
+from model_svc.runner.step_buffers import step_buffers
+
+
+class GpuStep:
+    """What every step of a runner is computed in: staged integers, unpacked inputs, `logits` [S, V] and `out` [S]."""
+
+    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, slots: DeviceSlots, num_buffers: int) -> None:
+        self._model = model
+        self._cache = cache
+        self._info = info
+        self._slots = slots
+        S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
+        self._staging = Staging(StepShape(T, S, False).size, num_buffers, model.device)
+        self._inputs = step_buffers(T, S, slots.block_tables.shape[1], model.device)
+        self.logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=model.device)
+        self.out = torch.zeros(S, dtype=torch.int32, device=model.device)
+
+    def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
+        """Queue a plan's way to the device."""
+        pack(sequences, shape, blocks, self._staging.array(shape.size))
+        self._staging.send(shape.size)
+
+    def stage_padding(self, shape: StepShape) -> None:
+        """Queue a step of nobody's: what it computes is written nowhere."""
+        self.stage((), shape, [])
+
+    def forward(self, shape: StepShape) -> Tensor:
+        """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of."""
+        return self.last_logits(shape, self.hidden(shape))
+
+    def hidden(self, shape: StepShape) -> Tensor:
+        """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
+        T, S, decode, checks = shape
+        inputs = self._inputs
+        step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
+        batch = StepBatch(
+            positions=inputs.positions[:T],
+            slot_mapping=inputs.slot_mapping[:T],
+            block_tables=inputs.block_tables[:S],
+            query_start=inputs.query_start[: S + 1],
+            context_lens=inputs.context_lens[:S],
+            max_query_len=1 if decode else checks or T,
+            max_context_len=self._info.max_model_len,
+        )
+        return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
+
+    def last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
+        """Compute the logits behind each sequence's last token; returns the hidden states [S, E] of these."""
+        T, S, decode, _ = shape
+        if T != S or not decode:
+            hidden = hidden.index_select(0, self._inputs.last_rows[:S])
+        self._model.logits_into(hidden, self.logits[:S])
+        return hidden
+
+    def draw(self, shape: StepShape, hidden: Tensor) -> None:
+        """Draw a token for each sequence."""
+        S, inputs = shape.num_sequences, self._inputs
+        logits = self.logits[:S]
+        tokens = sample(
+            logits, inputs.temperature[:S], inputs.top_k[:S], inputs.top_p[:S], inputs.min_p[:S], inputs.seeds[:S],
+            inputs.counters[:S],
+        )  # fmt: skip
+        slots = self._staging.device[2 * shape.num_tokens :][:S]
+        token_feedback(tokens, logits, hidden, slots, inputs.counters[:S], self._slots.state, self.out)
