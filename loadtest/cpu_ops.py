@@ -1,22 +1,23 @@
 """Where a CPU step's processor time goes, op by op: a taped step's native calls one by one on one thread.
 
-    python -m loadtest.cpu_ops MODEL_DIR [--streams 1] [--context 128] [--rounds 9]
+    python -m loadtest.cpu_ops MODEL_DIR [--streams 1] [--context 128 | --prompt 512] [--rounds 9]
 
-Calls run in their order, so that caches hold what they would hold; each op's best and median round are summed by kind
-and size. Processor time of the thread: other jobs only make it worse.
+A step decodes one token of each stream, or with --prompt takes the streams' prompts whole. Calls run in their order, so
+that caches hold what they would hold; each op's best and median round are summed by kind and size. Processor time of
+the thread: other jobs only make it worse.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -24,32 +25,50 @@ from kernels.native import record
 from kernels.native.library import library
 from kernels.native.packed_weight import FORMATS
 from kernels.native.record import Record
+from kernels.native.tape import Arena, Tape
+from model_svc.engine.plan import NewSequence, SequenceStep, StepPlan
+from model_svc.runner.load import load_runner
+from wire.messages import SamplingParams, pack_ids
 
 _KINDS = ("quantize", "linear", "norm", "activation", "rope", "attention", "merge", "embedding", "sample", "finite")
 
 
-def taped(model: Path, streams: int, context: int) -> Any:
-    """Return a runner that has recorded a step of so many streams, and the tape."""
-    from model_svc.engine.plan import NewSequence, SequenceStep, StepPlan
-    from model_svc.runner.load import load_runner
-    from wire.messages import SamplingParams, pack_ids
-
+def taped(model: Path, streams: int, context: int) -> tuple[Any, Tape]:
+    """Return a runner that has recorded a step in which so many streams decode, and the tape."""
     runner: Any = load_runner(model, dtype="auto", num_blocks=1024, max_num_seqs=32, max_model_len=1024, threads=1)
-    ids = pack_ids([n * 104729 % 40000 + 100 for n in range(1024)])
-    blocks = 1024 // 32
     for number in range(4):
         start, size = (0, context) if number == 0 else (context + number - 1, 1)
-        shares = [
-            SequenceStep(
-                slot=s, start=start, num_tokens=size, token_ids=ids[4 * start : 4 * (start + size)],
-                new=NewSequence(sampling=SamplingParams(temperature=0.0), seed=0, prompt_ids=ids[: 4 * context])
-                if number == 0 else None,
-                new_blocks=tuple(range(s * blocks, (s + 1) * blocks)) if number == 0 else (), sample=number > 0,
-            )
-            for s in range(streams)
-        ]  # fmt: skip
-        runner.collect(runner.submit(StepPlan(step=number + 1, sequences=tuple(shares))))
+        runner.collect(runner.submit(_plan(number + 1, streams, start, size, sample=number > 0)))
     return runner, next(found.tape for found in runner._tapes.values() if found is not None)
+
+
+def taped_prompts(model: Path, streams: int, tokens: int) -> tuple[Any, Tape]:
+    """Return a runner that has noted down a step over prompts, and the tape: the engine runs these call by call."""
+    runner: Any = load_runner(model, dtype="auto", num_blocks=1024, max_num_seqs=32, max_model_len=1024, threads=1)
+    tape, eager = Tape(Arena()), runner._eager
+
+    def noted(step: Any) -> Any:
+        with tape.recording():
+            return eager(step)
+
+    runner._eager = noted
+    runner.collect(runner.submit(_plan(1, streams, 0, tokens, sample=True)))
+    return runner, tape
+
+
+def _plan(number: int, streams: int, start: int, size: int, *, sample: bool) -> StepPlan:
+    ids = pack_ids([n * 104729 % 40000 + 100 for n in range(1024)])
+    blocks = 1024 // 32
+    end = start + size
+    new = NewSequence(sampling=SamplingParams(temperature=0.0), seed=0, prompt_ids=ids[: 4 * end])
+    shares = [
+        SequenceStep(
+            slot=s, start=start, num_tokens=size, token_ids=ids[4 * start : 4 * end], new=None if start else new,
+            new_blocks=() if start else tuple(range(s * blocks, (s + 1) * blocks)), sample=sample,
+        )
+        for s in range(streams)
+    ]  # fmt: skip
+    return StepPlan(step=number, sequences=tuple(shares))
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -75,11 +94,11 @@ def weight_bytes(call: Record) -> int:
     return int(library().tiles_bytes(call.numbers[4], call.numbers[2], call.numbers[1]))
 
 
-def parts_of(tape: Any) -> list[tuple[str, int, Callable[[], object]]]:
+def parts_of(tape: Tape) -> list[tuple[str, int, Callable[[], object]]]:
     """Return name, bytes of weight and the call itself for all that a tape does, in order."""
     found: list[tuple[str, int, Callable[[], object]]] = []
     for part in tape._parts:
-        calls = getattr(part, "records", None)
+        calls: list[Record] | None = getattr(part, "records", None)
         found += [("torch", 0, part)] if calls is None else [_named(call) for call in calls]
     return found
 
@@ -88,7 +107,7 @@ def _named(call: Record) -> tuple[str, int, Callable[[], object]]:
     return label(call), weight_bytes(call), partial(library().run, call.packed(), 1, 1)
 
 
-def profile(tape: Any, rounds: int) -> Table:
+def profile(tape: Tape, rounds: int) -> Table:
     """Run the tape's parts one by one and sum up."""
     parts = parts_of(tape)
     times = list(zip(*([timed(call) for _, _, call in parts] for _ in range(rounds)), strict=True))
@@ -111,13 +130,17 @@ def main() -> None:
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--prompt", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    runner, tape = taped(options.model_dir, options.streams, options.context)
+    if options.prompt:
+        runner, tape = taped_prompts(options.model_dir, options.streams, options.prompt)
+    else:
+        runner, tape = taped(options.model_dir, options.streams, options.context)
     console = Console(width=120)
-    console.print(profile(tape, options.rounds))
-    whole = [timed(tape.replay) for _ in range(options.rounds)]
+    with torch.inference_mode():
+        console.print(profile(tape, options.rounds))
+        whole = [timed(tape.replay) for _ in range(options.rounds)]
     console.print(
         f"the tape as it runs: best {min(whole):.3f} ms, median {statistics.median(whole):.3f} ms; {runner.info.device}"
     )
