@@ -11,10 +11,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.edge.edge import Edge
-from gateway.edge.errors import ErrorBoundary, error_body, handle_error
+from gateway.edge.errors import BODY_SEND, ErrorBoundary, error_body, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
 from gateway.edge.routes import (
@@ -51,6 +51,7 @@ def build_app(edge: Edge) -> ASGIApp:
                 expose_headers=["x-request-id", "x-headrace-warning", "server-timing", "retry-after", *RATE_HEADERS],
             )
         )
+    layers.append(Middleware(ErrorBoundary))
     if edge.accounts.keyring is not None:
         layers.append(Middleware(KeyGate, keyring=edge.accounts.keyring, limits=edge.accounts.limits))
     app = Starlette(
@@ -62,7 +63,12 @@ def build_app(edge: Edge) -> ASGIApp:
     # Behind the routes and not one of them: it would take a wrong method on a route for a file that is not there.
     app.router.default = Page(str(files("gateway.webchat")))
     app.router.redirect_slashes = False
-    return ErrorBoundary(app)
+
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[BODY_SEND] = send
+        await app(scope, receive, send)
+
+    return outermost
 
 
 def _routes() -> list[Route]:

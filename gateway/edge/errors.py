@@ -101,7 +101,10 @@ def handle_error(request: Request, error: Exception) -> Response:
 
 
 class ErrorBoundary:
-    """Outermost ASGI layer: a fault of ours is logged and answered with 500, in OpenAI's shape."""
+    """An ASGI layer within those that write headers: a fault of ours is logged and answered with 500, in our shape.
+
+    Starlette's own answer to one, outside of all layers, would be a line of text without our headers.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -115,7 +118,6 @@ class ErrorBoundary:
             started = started or message["type"] == "http.response.start"
             await send(message)
 
-        scope[BODY_SEND] = send
         try:
             await self.app(scope, receive, watch)
         except Exception:

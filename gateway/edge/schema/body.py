@@ -20,6 +20,7 @@ from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelled
 T = TypeVar("T")
 
 MAX_DEPTH = 64
+_INT64 = 2**63  # messages between desks hold no longer whole numbers
 WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
 _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
 
@@ -56,9 +57,8 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     """
     raw = await read_body(request, max_bytes)
     body = await decode_body(raw, cls)
-    known: tuple[str, ...] = cls.__struct_encode_fields__  # type: ignore[attr-defined]
-    check = anyio.to_thread.run_sync(check_unknown, raw, known) if len(raw) > _BIG else None
-    ignored = await check if check is not None else check_unknown(raw, known)
+    check = anyio.to_thread.run_sync(check_unknown, raw, cls) if len(raw) > _BIG else None
+    ignored = await check if check is not None else check_unknown(raw, cls)
     if ignored:
         warn(request, warning(ignored))
     return body
@@ -105,7 +105,7 @@ def _with_whole_numbers(value: Any) -> Any:
         return {key: _with_whole_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_with_whole_numbers(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if isinstance(value, float) and abs(value) < _INT64 and value.is_integer() else value
 
 
 def _wrong_field(error: msgspec.ValidationError) -> InvalidRequestError:
@@ -135,9 +135,12 @@ def _not_json(raw: bytes, message: str) -> InvalidRequestError:
 
 
 def check_depth(value: Any, param: str) -> None:
-    """Refuse a free-form value nested deeper than MAX_DEPTH."""
+    """Refuse a free-form value nested deeper than MAX_DEPTH, and whole numbers in it that 64 bits do not hold."""
     level = [value]
     for _ in range(MAX_DEPTH):
+        for item in level:
+            if isinstance(item, int) and not -_INT64 <= item < _INT64:
+                raise InvalidRequestError(f"{param}: a whole number must fit 64 bits.", param=param)
         level = [
             child
             for item in level

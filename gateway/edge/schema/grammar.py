@@ -43,7 +43,7 @@ def _from_format(given: dict[str, Any] | None, param: str) -> Grammar | None:
     """Read OpenAI's field, in the chat shape and the flat one of responses."""
     if given is None:
         return None
-    kind = given.get("type", "text")
+    kind = given.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -51,7 +51,8 @@ def _from_format(given: dict[str, Any] | None, param: str) -> Grammar | None:
         return Grammar(kind="json_object", field=param) if schema is None else _schema(schema, f"{param}.schema")
     if kind != "json_schema":
         raise fail(f"{param}.type", f"must be 'text', 'json_object' or 'json_schema', not {str(kind)[:40]!r}.")
-    inner, where = (given, param) if "schema" in given else (given.get("json_schema"), f"{param}.json_schema")
+    is_flat = "schema" in given or (param != "response_format" and "json_schema" not in given)
+    inner, where = (given, param) if is_flat else (given.get("json_schema"), f"{param}.json_schema")
     if not isinstance(inner, dict) or "schema" not in inner:
         raise fail(f"{where}.schema", "is missing.")
     if not isinstance(inner.get("strict"), bool | None):

@@ -6,7 +6,7 @@ Without `thinking` there is none, as this dialect has it.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
+from gateway.edge.schema.unknown import Misleading
 from wire.errors import InvalidRequestError
 from wire.messages import Request, SamplingParams
 from wire.model_card import ModelCard
@@ -57,6 +58,14 @@ class OutputConfig(msgspec.Struct, kw_only=True):
 class MessagesRequest(msgspec.Struct, kw_only=True):
     """The body, also of count_tokens, where `max_tokens` is not needed."""
 
+    moved: ClassVar[dict[str, Misleading]] = {
+        "logprobs": Misleading("is not of this dialect", (False,)),
+        "max_completion_tokens": Misleading("use max_tokens"),
+        "n": Misleading("a message is one answer", (1,)),
+        "reasoning_effort": Misleading("use thinking and output_config.effort"),
+        "response_format": Misleading("use output_config.format"),
+        "stop": Misleading("use stop_sequences", ([],)),
+    }
     model: str
     messages: list[AnthropicMessage]
     max_tokens: int | None = None
@@ -138,6 +147,8 @@ def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:
     if thinking.type == "enabled":
         if thinking.budget_tokens is None:
             raise fail("thinking.budget_tokens", "is missing.")
+        if body.max_tokens is not None and thinking.budget_tokens >= body.max_tokens:
+            raise fail("thinking.budget_tokens", "must be below max_tokens.")
         return None, check_budget(thinking.budget_tokens, "thinking.budget_tokens"), shows
     if thinking.type == "disabled":
         return "none", None, shows
@@ -149,13 +160,15 @@ def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:
 
 def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     """Return tools in OpenAI's shape."""
-    found = []
+    found: list[dict[str, Any]] = []
     for at, tool in enumerate(tools or ()):
         kind = tool.get("type") or "custom"
         if kind != "custom":
             raise fail(f"tools[{at}].type", f"{str(kind)[:40]!r} is not supported; this server runs no tools itself.")
         if not isinstance(tool.get("input_schema"), dict):
             raise fail(f"tools[{at}].input_schema", "is missing.")
+        if any(tool.get("name") == other["name"] for other in found):
+            raise fail(f"tools[{at}].name", "stands twice; tool names must be unique.")
         shown = {"name": tool.get("name"), "parameters": tool["input_schema"]}
         shown |= {"description": tool["description"]} if "description" in tool else {}
         found.append({"type": "function", **shown})

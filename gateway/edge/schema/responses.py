@@ -6,7 +6,7 @@ A conversation longer than the context is cut at whole turns, oldest first, unle
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from gateway.edge.schema.sampling import (
 )
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
+from gateway.edge.schema.unknown import Misleading
 from wire.messages import ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
 
@@ -80,8 +81,18 @@ class ResponseStreamOptions(msgspec.Struct, kw_only=True):
 
 
 class ResponsesRequest(SamplingFields, kw_only=True):
-    """The body; fields that are not listed are ignored."""
+    """The body; what is not listed is refused or ignored by unknown.py."""
 
+    moved: ClassVar[dict[str, Misleading]] = {
+        "logprobs": Misleading(f"use top_logprobs, or include {LOGPROBS}", (False,)),
+        "max_completion_tokens": Misleading("use max_output_tokens"),
+        "max_tokens": Misleading("use max_output_tokens"),
+        "messages": Misleading("use input"),
+        "n": Misleading("a response is one answer", (1,)),
+        "reasoning_effort": Misleading("use reasoning.effort"),
+        "response_format": Misleading("use text.format"),
+        "thinking_token_budget": Misleading("use reasoning.max_tokens"),
+    }
     model: str
     input: str | list[Item]
     instructions: str | None = None
@@ -185,13 +196,15 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
         raise fail("stream_options", "is only allowed with stream: true.")
     if body.is_resumable and body.store is False:
         raise fail("stream_options.resumable", "needs the response to be stored: leave out store: false.")
-    if body.max_tool_calls is not None and body.max_tool_calls < 1:
-        raise fail("max_tool_calls", f"must be at least 1, not {body.max_tool_calls}.")
+    if body.max_tool_calls is not None and not 1 <= body.max_tool_calls < 2**31:
+        raise fail("max_tool_calls", "must be a number of calls, at least 1.")
     for name, limit in (("prompt_cache_key", 512), ("safety_identifier", 128)):
         if len(getattr(body, name) or "") > limit:
             raise fail(name, f"must have at most {limit} characters.")
     check_include(body.include)
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
+    check_depth(body.tool_choice, "tool_choice")
+    check_depth(body.text.format if body.text else None, "text.format")
     check_metadata(body.metadata)
 
 
@@ -230,7 +243,7 @@ def _echo(
         "background": bool(body.background),
         "conversation": {"id": reference.conversation_id} if reference.conversation_id else None,
         "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
+        "max_output_tokens": sampling.max_tokens,
         "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "model": model,

@@ -16,6 +16,7 @@ MAX_BAD_WORDS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_DRAFT_TOKENS = 64
 _INT64 = 2**63
+_UNLIMITED = 2**31 - 1  # tokens; no context is as long
 
 # field -> (lowest, highest); both are allowed
 RANGES: dict[str, tuple[float, float]] = {
@@ -135,7 +136,7 @@ def token_limit(**limits: int | None) -> int | None:
     for name, value in limits.items():
         if value is not None and value < 1:
             raise fail(name, f"must be at least 1, not {value}.")
-    return min((value for value in limits.values() if value is not None), default=None)
+    return min((min(value, _UNLIMITED) for value in limits.values() if value is not None), default=None)
 
 
 def _top_p(value: float | None) -> float:

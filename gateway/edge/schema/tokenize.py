@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
-from gateway.edge.schema.content import MessageIn, translate_message
+from gateway.edge.schema.content import MessageIn, check_number, translate_message
 from gateway.edge.schema.sampling import check_template_kwargs, fail
 from gateway.edge.schema.tools import plan_tools
 from wire.messages import Request
@@ -49,6 +49,7 @@ def translate_tokenize(body: TokenizeRequest, card: ModelCard) -> Request:
         return Request(kind="text", model=card.name, prompt_text=body.prompt or "")
     if body.add_special_tokens:
         raise fail("add_special_tokens", "is for prompts; the chat template writes a conversation's control tokens.")
+    check_number(body.messages)
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
     return Request(
         model=card.name,

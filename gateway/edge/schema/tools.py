@@ -74,6 +74,8 @@ def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
         raise fail(f"{inner}.name", "must have 1 to 64 letters, digits, underscores and dashes.")
     if not isinstance(function.get("description", ""), str | None):
         raise fail(f"{inner}.description", "must be a string.")
+    if not isinstance(function.get("strict"), bool | None):
+        raise fail(f"{inner}.strict", "must be true or false.")
     if not isinstance(function.get("parameters", {}), dict | None):
         raise fail(f"{inner}.parameters", "must be a JSON schema, an object.")
     return {**tool, "function": function} if not flat else {"type": "function", "function": function}

@@ -29,8 +29,10 @@ REFUSED: dict[str, Misleading] = {
     "add_generation_prompt": Misleading("an answer is always begun", (True,)),
     "add_special_tokens": Misleading("the chat template writes a conversation's control tokens", (False,)),
     "audio": Misleading("no audio is made"),
+    "background": Misleading("is for /v1/responses", (False,)),
     "best_of": Misleading("is for /v1/completions", (1,)),
     "continue_final_message": Misleading("is for /v1/chat/completions", (False,)),
+    "conversation": Misleading("is for /v1/responses"),
     "custom_logit_processor": Misleading("is not supported"),
     "documents": Misleading("is not supported; put them into a message", ([],)),
     "dry_multiplier": Misleading("is not supported", (0,)),
@@ -46,6 +48,7 @@ REFUSED: dict[str, Misleading] = {
     "images": Misleading("no images are read", ([],)),
     "include_stop_str_in_output": Misleading("stop strings are never shown", (False,)),
     "input_embeds": Misleading("is not supported"),
+    "instructions": Misleading("write them as a system message", ("",)),
     "json_schema": Misleading("use response_format"),
     "kv_transfer_params": Misleading("is not supported"),
     "length_penalty": Misleading("there is no beam search", (1, 0)),
@@ -54,6 +57,7 @@ REFUSED: dict[str, Misleading] = {
     "lora_path": Misleading("is not supported"),
     "max_length": Misleading("use max_tokens"),
     "max_new_tokens": Misleading("use max_tokens"),
+    "max_output_tokens": Misleading("use max_tokens"),
     "min_new_tokens": Misleading("use min_tokens", (0,)),
     "mirostat": Misleading("is not supported", (0,)),
     "moderation": Misleading("the server's own policy applies"),
@@ -61,6 +65,7 @@ REFUSED: dict[str, Misleading] = {
     "no_stop_trim": Misleading("stop strings are never shown", (False,)),
     "num_predict": Misleading("use max_tokens"),
     "options": Misleading("write its fields beside the others"),
+    "previous_response_id": Misleading("is for /v1/responses"),
     "prompt_embeds": Misleading("is not supported"),
     "reasoning": Misleading("use reasoning_effort and thinking_token_budget"),
     "regex": Misleading("use structured_outputs.regex"),
@@ -74,6 +79,8 @@ REFUSED: dict[str, Misleading] = {
     "session_params": Misleading("is not supported"),
     "skip_special_tokens": Misleading("control tokens are never shown", (True,)),
     "stop_regex": Misleading("is not supported", ("", [])),
+    "stop_sequences": Misleading("use stop", ([],)),
+    "system": Misleading("write it as a system message", ("", [])),
     "tfs_z": Misleading("is not supported", (1,)),
     "think": Misleading("use reasoning_effort"),
     "thinking": Misleading("use reasoning_effort or thinking_token_budget"),
@@ -87,13 +94,20 @@ REFUSED: dict[str, Misleading] = {
 }
 
 
-def check_unknown(raw: bytes, known: tuple[str, ...]) -> list[str]:
-    """Return the names of harmless fields that are ignored. Raises InvalidRequestError for one that is refused."""
+def check_unknown(raw: bytes, cls: type[Any]) -> list[str]:
+    """Return the names of harmless fields that are ignored. Raises InvalidRequestError for one that is refused.
+
+    `cls` may have `moved`: fields that have another name in its dialect.
+    """
+    known: tuple[str, ...] = cls.__struct_encode_fields__
     fields = msgspec.json.decode(raw.removeprefix(codecs.BOM_UTF8), type=dict[str, msgspec.Raw])
     unknown = [name for name in fields if name not in known]
+    if not unknown:
+        return unknown
+    refused = REFUSED | getattr(cls, "moved", {})
     for name in unknown:
-        if name in REFUSED and not _is_neutral(fields[name], REFUSED[name].neutral):
-            raise fail(name, f"{REFUSED[name].reason}.")
+        if name in refused and not _is_neutral(fields[name], refused[name].neutral):
+            raise fail(name, f"{refused[name].reason}.")
     return unknown
 
 

@@ -143,6 +143,8 @@ def has_finite_value(schema: dict[str, Any]) -> bool:
 SCHEMA_FIELD = "response_format.json_schema.schema"
 BAD_FORMATS: list[tuple[Any, str]] = [
     ({"type": "structural_tag"}, "response_format.type"),
+    ({}, "response_format.type"),
+    ({"json_schema": {"schema": PERSON}}, "response_format.type"),
     ({"type": "json_schema"}, "response_format.json_schema.schema"),
     ({"type": "json_schema", "json_schema": {"name": "x"}}, SCHEMA_FIELD),
     (schema_format("{"), SCHEMA_FIELD),

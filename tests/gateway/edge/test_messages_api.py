@@ -69,7 +69,7 @@ async def test_the_blocking_client_too(ring: Ring) -> None:
 
 async def test_the_events_of_a_stream_come_in_anthropics_order(ring: Ring) -> None:
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *say("hello", " world"))
-    fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    fields = {"thinking": {"type": "enabled", "budget_tokens": 40}}
     response = await ring.http.post(PATH, json={**ASK, **fields, "stream": True})
     events = read(response.text).events
     names = [event.name for event in events if event.name != "content_block_delta"]
@@ -89,12 +89,12 @@ async def test_the_events_of_a_stream_come_in_anthropics_order(ring: Ring) -> No
 
 async def test_thinking_is_a_block_of_its_own_and_off_unless_asked_for(ring: Ring, client: AsyncAnthropic) -> None:
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *say("hello"))
-    message = await client.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 2000})
+    message = await client.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 40})
     assert [(block.type, getattr(block, "thinking", "")) for block in message.content] == [
         ("thinking", "hidden "),
         ("text", ""),
     ]
-    assert asked(ring).budget_tokens == 2000
+    assert asked(ring).budget_tokens == 40
     ring.replica.play(*say("hello"))
     for thinking, effort in (
         ({}, "none"),
@@ -277,6 +277,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("thinking.type", {"thinking": {"type": "wild"}}),
     ("thinking.budget_tokens", {"thinking": {"type": "enabled"}}),
     ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": -1}}),
+    ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": ASK["max_tokens"]}}),
+    ("tools[1].name", {"tools": [TOOL, TOOL]}),
+    ("stop", {"stop": ["x"]}),
+    ("max_completion_tokens", {"max_completion_tokens": 5}),
+    ("output_config.format.type", {"output_config": {"format": {}}}),
     ("container", {"container": "c"}),
     ("mcp_servers", {"mcp_servers": [{}]}),
 ]

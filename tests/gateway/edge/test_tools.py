@@ -217,6 +217,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
     ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "x" * 65}}]}),
     ("tools[0].function.parameters", {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}),
+    ("tools[0].function.strict", {"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}),
     ("tools", {"tools": [CLOCK] * 129}),
     ("tool_choice", {"tools": TOOLS, "tool_choice": "any"}),
     ("tool_choice", {"tool_choice": "required"}),

@@ -20,7 +20,8 @@ def sampling(replica: ScriptedReplica) -> Any:
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 async def test_a_temperature_that_is_no_number_in_range_is_refused_by_name(ring: Ring, path: str) -> None:
     for value in ("NaN", "Infinity", "-Infinity", "1e999", '"NaN"', "-0.1", "2.1", "true", "[]"):
-        body = '{"model":"tiny","messages":[{"role":"user","content":"x"}],"input":"x","temperature":' + value + "}"
+        asked = '"messages":[{"role":"user","content":"x"}]' if path == CHAT else '"input":"x"'
+        body = f'{{"model":"tiny",{asked},"temperature":{value}}}'
         response = await ring.http.post(path, content=body)
         assert response.status_code == 400, value
         assert response.json()["error"]["param"] == "temperature", value
