@@ -146,7 +146,7 @@ def decode(bench: Bench, batch: int, tokens: int = 128) -> tuple[float, float]:
     bench.engine = bench.new_engine()
     for _ in range(batch):
         bench.add(bench.prompt(128), tokens + 8)
-    while bench.engine.load().num_running < batch or bench.engine.scheduler.prefilling:
+    while bench.engine.load().num_running < batch or bench.engine.scheduler.roster.prefilling:
         bench.engine.step()
     for _ in range(3):
         bench.engine.step()
@@ -237,7 +237,7 @@ def stutter(bench: Bench) -> tuple[float, float]:
     quiet_ms, _ = decode(bench, 32, 40)
     bench.engine = bench.new_engine(policy="dynamic_chunk", inter_token_ms=1.5 * quiet_ms)
     streams = {bench.add(bench.prompt(128), 2000) for _ in range(32)}
-    while bench.engine.scheduler.prefilling or bench.engine.load().num_waiting:
+    while bench.engine.scheduler.roster.prefilling or bench.engine.load().num_waiting:
         bench.engine.step()
     gaps: list[list[float]] = []
     for num_prompts, seconds in ((0, 1.0), (2, 6.0)):
@@ -267,7 +267,7 @@ def host_ms(bench: Bench, batch: int) -> dict[str, float]:
     bench.engine = bench.new_engine()
     for _ in range(batch):
         bench.add(bench.prompt(16), 120)
-    while bench.engine.load().num_running < batch or bench.engine.scheduler.prefilling:
+    while bench.engine.load().num_running < batch or bench.engine.scheduler.roster.prefilling:
         bench.engine.step()
     submit, collect = [], []
     runner, engine = bench.runner, bench.engine
@@ -295,7 +295,7 @@ def profile(bench: Bench, batch: int, console: Console) -> None:
     bench.engine = bench.new_engine()
     for _ in range(batch):
         bench.add(bench.prompt(128), 60)
-    while bench.engine.load().num_running < batch or bench.engine.scheduler.prefilling:
+    while bench.engine.load().num_running < batch or bench.engine.scheduler.roster.prefilling:
         bench.engine.step()
     steps = 10
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:

@@ -75,7 +75,7 @@ def make_engine(num_sequences: int, depth: int, prompt_len: int, *, thinking: bo
             reasoning=plan,
         )
         engine.add(EngineRequest(request_id=f"request-{number:06}", prompt=prompt, sampling=SamplingParams()))
-    while engine.load().num_waiting or engine.scheduler.prefilling:
+    while engine.load().num_waiting or engine.scheduler.roster.prefilling:
         engine.step()
     return engine, runner
 

@@ -48,6 +48,7 @@ def engine_config(settings: ModelSettings) -> EngineConfig:
         },
         policy=settings.scheduling_policy,
         inter_token_ms=settings.inter_token_ms,
+        patience_s=settings.patience_s,
         proposer=settings.proposer,
         num_draft_tokens=settings.num_draft_tokens,
     )

@@ -135,6 +135,7 @@ def serve(pipe: EngineEnd) -> None:
             eos_token_ids=card.eos_token_ids,
             policy=config.policy,
             inter_token_ms=config.inter_token_ms,
+            patience_s=config.patience_s,
             matchers=matchers,
             drafter=_drafter(config, runner),
         )

@@ -7,7 +7,7 @@ import time
 
 import anyio
 
-from model_svc.engine.engine import EngineLoad
+from model_svc.engine.load import EngineLoad
 from model_svc.engine.plan import RunnerInfo
 from wire import topics
 from wire.bus import Bus
@@ -91,4 +91,5 @@ class Heartbeat:
             num_draft_tokens=load.num_draft_tokens,
             num_accepted_tokens=load.num_accepted_tokens,
             num_generated_tokens=self.num_generated_tokens,
+            preemptions=load.preemptions,
         )

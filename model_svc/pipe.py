@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import anyio
 import msgspec
 
-from model_svc.engine.engine import EngineLoad
 from model_svc.engine.kv_events import KvEvent
+from model_svc.engine.load import EngineLoad
 from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.request import EngineRequest
 from wire.messages import TokenChunk
@@ -37,6 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     inter_token_ms: float = 0.0
     proposer: str = ""
     num_draft_tokens: int = 0
+    patience_s: float = 30.0
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):

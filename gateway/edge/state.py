@@ -49,7 +49,9 @@ class State(Collector):
         waste = GaugeMetricFamily(
             "headrace_replica_kv_waste", "Share of held KV room without a token.", labels=_REPLICA
         )
-        preempted = CounterMetricFamily("headrace_replica_preemptions", "Sequences preempted.", labels=_REPLICA)
+        preempted = CounterMetricFamily(
+            "headrace_replica_preemptions", "Sequences preempted.", labels=(*_REPLICA, "reason")
+        )
         generated = CounterMetricFamily("headrace_replica_generated_tokens", "Tokens generated.", labels=_REPLICA)
         drafts = CounterMetricFamily("headrace_spec_decode_num_drafts", "Runs of guesses checked.", labels=_REPLICA)
         guessed = CounterMetricFamily("headrace_spec_decode_num_draft_tokens", "Tokens guessed.", labels=_REPLICA)
@@ -66,7 +68,8 @@ class State(Collector):
             blocks.add_metric(labels, status.num_blocks)
             free.add_metric(labels, status.num_free_blocks)
             waste.add_metric(labels, status.kv_waste)
-            preempted.add_metric(labels, status.num_preemptions)
+            for reason, count in (status.preemptions or {"blocks": status.num_preemptions}).items():
+                preempted.add_metric((*labels, reason), count)
             generated.add_metric(labels, status.num_generated_tokens)
             drafts.add_metric(labels, status.num_drafts)
             guessed.add_metric(labels, status.num_draft_tokens)

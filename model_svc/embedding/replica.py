@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup
 
 from model_svc.embedding.batcher import Batcher
 from model_svc.embedding.embedder import Embedder
-from model_svc.engine.engine import EngineLoad
+from model_svc.engine.load import EngineLoad
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
 from model_svc.outbox import EDGE_MAXLEN

@@ -8,7 +8,7 @@ Held blocks may be named too: that is how running sequences share a prefix. Name
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from model_svc.engine.kv_events import KvEventLog
 
@@ -44,6 +44,21 @@ class BlockPool:
     def num_free_without(self, hits: Sequence[int]) -> int:
         """How many blocks would be free once `hits` are taken."""
         return self.num_free - sum(self._refs[block] == 0 for block in hits)
+
+    def if_freed(self, hits: Iterable[int]) -> Callable[[Sequence[int]], int]:
+        """Return a function that tells how many more blocks, `hits` aside, would be free with one more table let go."""
+        held = dict.fromkeys(hits, -1)
+
+        def let_go(table: Sequence[int]) -> int:
+            freed = 0
+            for block in table:
+                left = held.get(block, self._refs[block])
+                if left >= 0:
+                    held[block] = left - 1
+                    freed += left == 1
+            return freed
+
+        return let_go
 
     def take(self, hits: Iterable[int]) -> None:
         """Hold cached blocks, once more if others hold them too."""

@@ -47,7 +47,7 @@ class Committer:
             if seq.epoch != epoch:
                 continue  # the draw is void: forced tokens took its place
             if seq.status is Status.RUNNING:
-                self._scheduler.register_blocks(seq, item.start + item.num_tokens - item.num_drafts)
+                self._scheduler.roster.register_blocks(seq, item.start + item.num_tokens - item.num_drafts)
             if item.sample:
                 seq.num_pending -= 1 + item.num_drafts
                 chunk = self._accept(seq, tokens[begin:at], item.num_drafts, now)
@@ -58,7 +58,7 @@ class Committer:
 
     def finish(self, seq: Sequence, reason: str) -> TokenChunk:
         """End a sequence now; what was held back goes out with the last chunk."""
-        self._scheduler.finish(seq, reason)
+        self._scheduler.roster.finish(seq, reason)
         if seq.reasoning is not None:
             seq.reasoning.end()
         return self._chunk(seq, self._clock())
@@ -132,7 +132,7 @@ class Committer:
         if self._scheduler.drafter is not None:
             self._scheduler.drafter.note(seq, num_drafts, num_accepted)
         if seq.status is Status.RUNNING:  # what came true may fill a block, and this may have been the last step
-            self._scheduler.register_blocks(seq, min(seq.num_computed_tokens, seq.num_tokens))
+            self._scheduler.roster.register_blocks(seq, min(seq.num_computed_tokens, seq.num_tokens))
 
     def _read(self, seq: Sequence, token_id: int) -> str | None:
         """Apply the stop rule and the think budget to the newest token; returns the finish reason, if it is one."""
@@ -191,7 +191,7 @@ class Committer:
 
     def _fail(self, seq: Sequence) -> TokenChunk:
         # The bad values may sit in the KV: nobody shall hit these blocks again.
-        self._scheduler.pool.forget(seq.block_table)
+        self._scheduler.roster.pool.forget(seq.block_table)
         return self.finish(seq, "error")
 
     def _chunk(self, seq: Sequence, now: float) -> TokenChunk:

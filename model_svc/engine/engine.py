@@ -9,13 +9,12 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
+from model_svc.engine.load import EngineLoad, load_of
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
 from model_svc.engine.reasoning import ReasoningTracker, TokenBytes, sentence_ends
@@ -28,21 +27,6 @@ from wire.grammar import GrammarError
 from wire.messages import ReasoningPlan, TokenChunk
 
 _COMPILE_WAIT_S = 0.02  # then commands are looked at again
-
-
-class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How busy the engine is. `waste` is the share of held KV room that holds no token yet."""
-
-    num_free_blocks: int
-    num_running: int
-    num_waiting: int
-    num_waiting_tokens: int
-    num_preemptions: int = 0
-    waste: float = 0.0
-    num_prefilled_tokens: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_drafts: int = 0
 
 
 class Engine:
@@ -62,10 +46,12 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         matchers: Matchers | None = None,
         drafter: Drafter | None = None,
+        patience_s: float = 30.0,
     ) -> None:
         self.scheduler = Scheduler(
-            runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms, drafter=drafter
-        )
+            runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms, drafter=drafter,
+            patience_s=patience_s,
+        )  # fmt: skip
         self._runner = runner
         self._info = runner.info
         self._committer = Committer(self.scheduler, clock)
@@ -84,7 +70,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._choices or self._in_flight or self._ready or self.scheduler.pool.events)
+        return bool(self._choices or self._in_flight or self._ready or self.scheduler.roster.pool.events)
 
     def add(self, request: EngineRequest) -> None:
         """Take a request; one that is known already is ignored, an older attempt of it is dropped without a word.
@@ -105,7 +91,7 @@ class Engine:
         self._choices[request.request_id] = choices
         leader: Sequence | None = None
         for seq in choices:
-            self.scheduler.add(seq)
+            self.scheduler.roster.add(seq)
             if self._replay(seq):
                 continue
             seq.leader = leader
@@ -147,36 +133,21 @@ class Engine:
 
     def events(self) -> list[KvEvent]:
         """Return what entered and left the prefix cache since the last call."""
-        return self.scheduler.pool.events.drain()
+        return self.scheduler.roster.pool.events.drain()
 
     def report_blocks(self) -> None:
         """Log all cached blocks anew, for a listener that missed some."""
-        self.scheduler.pool.report()
+        self.scheduler.roster.pool.report()
 
     def load(self) -> EngineLoad:
         """Return how busy the engine is now."""
-        scheduler = self.scheduler
-        running = scheduler.prefilling + scheduler.decoding
-        drafter = scheduler.drafter
-        held = self._info.num_blocks - scheduler.pool.num_free
-        unfilled = sum(len(seq.block_table) * self._info.block_size - seq.num_tokens for seq in running)
-        return EngineLoad(
-            num_free_blocks=scheduler.pool.num_free,
-            num_running=len(running),
-            num_waiting=len(scheduler.waiting),
-            num_waiting_tokens=scheduler.num_waiting_tokens(),
-            num_preemptions=scheduler.num_preemptions,
-            waste=max(0, unfilled) / (held * self._info.block_size) if held else 0.0,
-            num_prefilled_tokens=scheduler.num_prefilled_tokens,
-            num_draft_tokens=drafter.num_drafted if drafter is not None else 0,
-            num_accepted_tokens=drafter.num_accepted if drafter is not None else 0,
-            num_drafts=drafter.num_draws if drafter is not None else 0,
-        )
+        return load_of(self.scheduler)
 
     def check_invariants(self) -> None:
         """Assert that nothing leaked between requests, queues, slots and blocks."""
-        self.scheduler.check_invariants()
-        queued = {id(seq) for seq in self.scheduler.waiting + self.scheduler.prefilling + self.scheduler.decoding}
+        roster = self.scheduler.roster
+        roster.check_invariants()
+        queued = {id(seq) for seq in roster.waiting + roster.prefilling + roster.decoding}
         live = {id(seq) for choices in self._choices.values() for seq in choices if not seq.finished}
         assert queued == live, "a sequence is queued but unknown, or known but nowhere queued"
 

@@ -33,12 +33,13 @@ class SchedulingPolicy:
 
     `key(priority, mark, arrival)`: the smallest goes first, the largest is preempted first; `mark` is that of the
     tenant's fair share. `prefill_share`: tokens of a step that prompts may take. With `prefill_first` prompts take
-    theirs before running answers do.
+    theirs before running answers do. `ranked`: keys begin with the priority, and a higher one preempts lower ones.
     """
 
     key: Callable[[int, int, int], tuple[int, ...]]
     prefill_share: Callable[[StepLoad], int]
     prefill_first: bool = False
+    ranked: bool = False
 
 
 def by_arrival(priority: int, mark: int, arrival: int) -> tuple[int, ...]:  # noqa: ARG001  (one signature for all)
@@ -70,11 +71,11 @@ def keep_inter_token_time(load: StepLoad) -> int:
 
 
 POLICIES: dict[str, SchedulingPolicy] = {
-    "fair": SchedulingPolicy(by_share, whole_budget),
+    "fair": SchedulingPolicy(by_share, whole_budget, ranked=True),
     "fcfs": SchedulingPolicy(by_arrival, whole_budget),
-    "priority": SchedulingPolicy(by_priority, whole_budget),
+    "priority": SchedulingPolicy(by_priority, whole_budget, ranked=True),
     "prefill_first": SchedulingPolicy(by_arrival, whole_budget, prefill_first=True),
-    "dynamic_chunk": SchedulingPolicy(by_arrival, keep_inter_token_time),
+    "dynamic_chunk": SchedulingPolicy(by_share, keep_inter_token_time, ranked=True),
 }
 
 

@@ -38,12 +38,13 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "drafting",
-        "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs",
+        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "drafting", "epoch",
+        "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "margin",
         "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_drafts",
         "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered",
-        "num_rejected_drafts", "num_replayed", "prefilled", "prompt_scores", "reasoning", "request", "request_id",
-        "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token", "token_ids",
+        "num_rejected_drafts", "num_replayed", "prefilled", "prompt_scores", "rank", "reasoning", "request",
+        "request_id", "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token",
+        "token_ids", "waited_s", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -55,6 +56,8 @@ class Sequence:
         self.stop = stop
         self.key: tuple[int, ...] = ()
         self.mark = 0
+        self.rank = 0  # lower ones may preempt it; equals never
+        self.margin = 1  # blocks for each running sequence that must be free besides its own before it starts
         self.leader: Sequence | None = None
         self.status = Status.WAITING
         self.finish_reason: str | None = None
@@ -94,6 +97,8 @@ class Sequence:
 
         self.num_cached_tokens = -1
         self.arrived_at = arrived_at
+        self.waiting_since = arrived_at  # for its next token: in the queue, or while its prompt is computed
+        self.waited_s = 0.0  # before that
         self.first_scheduled_at = 0.0
         self.first_token_at = 0.0
 

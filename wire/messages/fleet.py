@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from wire.messages.base import Message
 
 
 class ReplicaStatus(Message, frozen=True, kw_only=True):
     """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
 
-    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` and `num_prefilled_tokens` (of
-    prompts) count since the replica's start, and so do runs of guesses, guesses, and those that came true.
+    `kv_waste` is the share of held KV room that holds no token; `num_preemptions` (`preemptions`: by reason) and
+    `num_prefilled_tokens` (of prompts) count since the replica's start, and so do runs of guesses, guesses, and those
+    that came true.
     """
 
     replica_id: str
@@ -33,6 +36,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_generated_tokens: int = 0
+    preemptions: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

@@ -25,7 +25,8 @@ class Driver:
     """An engine, its runner, and all that came out."""
 
     def __init__(self, reply: Reply, *, policy: str = "fcfs", token_bytes: Any = one_byte, inter_token_ms: float = 0.0,
-                 matchers: Matchers | None = None, drafter: Drafter | None = None, **sizes: int) -> None:  # fmt: skip
+                 matchers: Matchers | None = None, drafter: Drafter | None = None, patience_s: float = 30.0,
+                 **sizes: int) -> None:  # fmt: skip
         self.runner = ScriptedRunner(reply, **sizes)
         self.now = 0.0
         self.engine = Engine(
@@ -37,6 +38,7 @@ class Driver:
             clock=lambda: self.now,
             matchers=matchers,
             drafter=drafter,
+            patience_s=patience_s,
         )
         self.chunks: list[TokenChunk] = []
         self.received: dict[tuple[str, int], Received] = {}
@@ -116,3 +118,7 @@ class Driver:
     def cached(self, request_id: str, choice: int = 0) -> int | None:
         """The cached prompt tokens that the first chunk named."""
         return self.received[request_id, choice].num_cached_tokens
+
+    def preemptions(self) -> dict[str, int]:
+        """How many were preempted so far, by reason."""
+        return {reason: count for reason, count in self.engine.load().preemptions.items() if count}

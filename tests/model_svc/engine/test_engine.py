@@ -29,7 +29,7 @@ def test_all_choices_end_when_the_first_ends_early() -> None:
     driver = Driver(reply)
     first = 0
     driver.ask("r", [1, 2, 3], n=3, max_tokens=20)
-    first = driver.engine.scheduler.waiting[0].seed
+    first = driver.engine.scheduler.roster.waiting[0].seed
     driver.run()
     assert [driver.reason("r", choice) for choice in range(3)] == ["stop", "length", "length"]
     assert [len(driver.ids("r", choice)) for choice in range(3)] == [3, 20, 20]

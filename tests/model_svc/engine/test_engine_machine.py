@@ -5,6 +5,8 @@ A hypothesis state machine drives the engine over the strict scripted runner and
 
 from __future__ import annotations
 
+from itertools import count
+
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import event, settings
@@ -48,9 +50,11 @@ class EngineMachine(RuleBasedStateMachine):
         proposer=st.sampled_from(["none", "right", "errs", "errs often", "stops", "tags", "ngram"]),
         num_draft_tokens=st.integers(1, 9),
         adaptive=st.booleans(),
+        patience_s=st.sampled_from([1.0, 40.0, 1e9]),
     )
     def start(self, num_blocks: int, block_size: int, max_num_seqs: int, token_budget: int, max_model_len: int,
-              depth: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool) -> None:  # fmt: skip
+              depth: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool,
+              patience_s: float) -> None:  # fmt: skip
         self.reply = hashed_reply(len(PIECES))
         self.runner = ScriptedRunner(
             self.reply, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
@@ -58,14 +62,15 @@ class EngineMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.known: list[list[int]] = []
         self.drafter = None
+        ticks = count()
         if proposer != "none":
             self.drafter = Drafter(
                 self.proposers()[proposer], max_length=num_draft_tokens, max_drafts=self.runner.info.max_drafts,
                 adaptive=adaptive,
             )  # fmt: skip
         self.engine = Engine(
-            self.runner, token_bytes=token_bytes, eos_token_ids=(EOS,), policy=policy, inter_token_ms=10.0, clock=float,
-            drafter=self.drafter,
+            self.runner, token_bytes=token_bytes, eos_token_ids=(EOS,), policy=policy, inter_token_ms=10.0,
+            clock=lambda: float(next(ticks)), drafter=self.drafter, patience_s=patience_s,
         )  # fmt: skip
         self.expected: dict[tuple[str, int], Answer] = {}
         self.received: dict[tuple[str, int], Received] = {}
@@ -211,7 +216,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(received.answer.finish_reason for received in self.received.values())
         load = self.engine.load()
         event(f"drafts accepted: {load.num_accepted_tokens > 0}")
-        event(f"preempted: {load.num_preemptions > 0}")
+        event(f"preempted: {sorted(reason for reason, times in load.preemptions.items() if times)}")
         event(f"hits: {any(received.num_cached_tokens for received in self.received.values())}")
         assert (load.num_running, load.num_waiting) == (0, 0)
         assert load.num_free_blocks == self.runner.info.num_blocks

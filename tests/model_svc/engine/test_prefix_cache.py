@@ -117,7 +117,7 @@ def test_blocks_with_bad_values_are_never_hit_again() -> None:
     driver = Driver(reply, block_size=BLOCK)
     poisoned = -1
     request = driver.ask("bad", list(range(1, 14)), seed=3)
-    poisoned = driver.engine.scheduler.waiting[0].seed
+    poisoned = driver.engine.scheduler.roster.waiting[0].seed
     driver.run()
     assert request is not None and driver.reason("bad") == "error"
     driver.ask("good", list(range(1, 14)))

@@ -60,7 +60,7 @@ def together_and_alone(model: Decoder, dtype: torch.dtype, asked: Sequence[Engin
     engine = Engine(runner, token_bytes=lambda _: b"x")
     hits: list[int] = []
     together = answers(engine, asked, hits)
-    assert engine.scheduler.num_preemptions
+    assert engine.scheduler.roster.num_preemptions
     assert any(hits)
     assert max(request.prompt.num_tokens for request in asked) > tight["max_num_batched_tokens"]
     runner.close()
