@@ -7,7 +7,7 @@ from wire.settings import Settings, SettingsError
 
 
 class TokenizerSettings(Settings, frozen=True, kw_only=True):
-    """`tokenizer_threads` work at a time; a chat template may render for `template_timeout_s`.
+    """`tokenizer_threads` work at a time; a chat template may render for `template_timeout_s` of CPU time.
 
     `reasoning_budgets` are entries `low=512` or `model:low=512` that change the table of efforts; `reasoning_bridge` is
     a sentence that the model is made to say before thinking is closed by its budget.

@@ -29,14 +29,14 @@ def test_each_desk_reads_its_stream_until_it_is_told_to_stop(bus_url: str) -> No
     processes = [subprocess.Popen([sys.executable, "-m", module], env=environ) for module in DESKS]
     try:
         with redis.Redis.from_url(bus_url) as client:
-            give_up = time.monotonic() + 30
+            give_up = time.monotonic() + 60
             while not all(client.exists(stream) and client.xinfo_groups(stream) for stream in DESKS.values()):
                 assert time.monotonic() < give_up
                 assert all(process.poll() is None for process in processes)
                 time.sleep(0.02)
         for process in processes:
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=20) for process in processes] == [0, 0, 0]
+        assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     finally:
         for process in processes:
             process.kill()

@@ -40,7 +40,7 @@ class PlayedEdge:
 
     async def call(self, op: str, **args: Any) -> Any:
         inbox = topics.edge(secrets.token_hex(4))
-        call = HistoryCall(call_id="c", edge=inbox, op=op, tenant=self.tenant, args=args, deadline=time.time() + 10)
+        call = HistoryCall(call_id="c", edge=inbox, op=op, tenant=self.tenant, args=args, deadline=time.time() + 60)
         await self.bus.send(topics.history(0), call, maxlen=1000)
         reply = await self._first(inbox)
         assert isinstance(reply, HistoryReply)
@@ -67,7 +67,7 @@ class PlayedEdge:
             response_id=f"resp_{root}{secrets.token_hex(12)}",
         )
 
-    async def ask(self, ref: ConversationRef, text: str = "q", *, model: str = MODEL, timeout_s: float = 30.0) -> Job:
+    async def ask(self, ref: ConversationRef, text: str = "q", *, model: str = MODEL, timeout_s: float = 60.0) -> Job:
         """Admit a request; returns without waiting for the desk."""
         job = Job(
             request_id=secrets.token_hex(8),
@@ -162,7 +162,9 @@ class PlayedEdge:
 @pytest.fixture
 def history_settings(request: pytest.FixtureRequest) -> HistorySettings:
     """Settings whose patience a test may set by an indirect parameter."""
-    return HistorySettings(models=(MODEL,), history_turn_wait_s=getattr(request, "param", 5.0), history_rewrite_s=0.0)
+    return HistorySettings(
+        models=(MODEL,), history_turn_wait_s=getattr(request, "param", 3600.0), history_rewrite_s=0.0
+    )
 
 
 @pytest.fixture
