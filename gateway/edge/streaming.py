@@ -1,8 +1,9 @@
-"""Writes one answer as Server-Sent Events.
+"""Writes one answer as Server-Sent Events: sse-starlette's response, with a plan of tasks that thousands can afford.
 
-The end of the body goes out in one write with the last event (a client that closes at [DONE] can reuse its connection).
-Comments are only sent while the stream is silent, so they never delay text. A stream costs one task beside the one that
-writes it, which listens for the client's leaving; what must be done in time is a look now and then by a timer.
+Where we part from it: its drain on SIGTERM, which cuts streams, is off (the service drains). The end of the body goes
+out in one write with the last event (a client that closes at [DONE] can reuse its connection). Comments are only sent
+while the stream is silent, so they never delay text. And a stream costs one task beside the one that writes it, which
+listens for the client's leaving, where it has five; what must be done in time is a look now and then by a timer.
 """
 
 from __future__ import annotations
@@ -15,24 +16,17 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from gateway.edge.errors import BODY_SEND
 
-COMMENT = b": keep-alive\n\n"
+AppStatus.enable_automatic_graceful_drain = False
+
+COMMENT = ServerSentEvent(comment="keep-alive", sep="\n").encode()
 LONE_COMMENT = b": keep-alive\n"
 """For streams with ids: once an id was seen, some readers dispatch an empty event at a blank line behind a comment."""
-
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"connection", b"keep-alive"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-class SendTimeoutError(TimeoutError):
-    """The client took nothing for too long."""
 
 
 class Block(NamedTuple):
@@ -42,7 +36,7 @@ class Block(NamedTuple):
     last: bool = False
 
 
-class EventStream:
+class EventStream(EventSourceResponse):
     """An SSE response over blocks of encoded events. `gave_up`: the client took nothing for too long."""
 
     def __init__(
@@ -54,11 +48,10 @@ class EventStream:
         headers: Mapping[str, str],
         comment: bytes = COMMENT,
     ) -> None:
+        headers = {**headers, "Cache-Control": "no-cache, no-transform"}
+        super().__init__(blocks, headers=headers, ping=keep_alive_s, sep="\n", send_timeout=send_timeout_s)
         self._blocks = blocks
-        more = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self._start = {"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *more]}
         self._comment = comment
-        self._keep_alive_s = keep_alive_s
         self._send_timeout_s = send_timeout_s
         self._written_at = 0.0
         self._sending_since: float | None = None
@@ -68,7 +61,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the stream, to its end or until its client leaves. Raises SendTimeoutError."""
         if scope["method"] == "HEAD":
-            await self._send(send, self._start)
+            await self._send(send, self._head())
             await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
             return
         async with anyio.create_task_group() as tasks:
@@ -81,7 +74,7 @@ class EventStream:
     async def write(self, scope: Scope, send: Send, tasks: TaskGroup) -> None:
         """Write the stream in a task group that is its own: it is cancelled when the client takes nothing."""
         body_send = scope.get(BODY_SEND, send)  # past the layers that made the headers
-        await self._send(send, self._start)
+        await self._send(send, self._head())
         self._look(body_send, tasks)
         try:
             async with aclosing(self._blocks) as blocks:
@@ -92,6 +85,9 @@ class EventStream:
                     await self._send(body_send, body)
         finally:
             self._stop_looking()
+
+    def _head(self) -> dict[str, object]:
+        return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
 
     async def _send(self, send: Send, message: dict[str, object]) -> None:
         self._sending_since = monotonic()
@@ -110,11 +106,15 @@ class EventStream:
         silent_s = now - self._written_at
         if self._sending_since is not None:
             silent_s = 0.0  # a client that takes no text takes no comment either
-        elif silent_s >= self._keep_alive_s:
+        elif silent_s >= self.ping_interval:
             silent_s = 0.0
-            tasks.start_soon(self._send, send, {"type": "http.response.body", "body": self._comment, "more_body": True})
-        again_s = min(self._keep_alive_s - silent_s, self._send_timeout_s - sent_for_s)
+            tasks.start_soon(self._fill_silence, send)
+        again_s = min(self.ping_interval - silent_s, self._send_timeout_s - sent_for_s)
         self._timer = asyncio.get_running_loop().call_later(again_s, self._look, send, tasks)
+
+    async def _fill_silence(self, send: Send) -> None:
+        if self._timer is not None:  # else the last event went out since this was asked for
+            await self._send(send, {"type": "http.response.body", "body": self._comment, "more_body": True})
 
     def _stop_looking(self) -> None:
         if self._timer is not None:
