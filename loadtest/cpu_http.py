@@ -3,14 +3,17 @@
     python -m loadtest.cpu_http MODEL_DIR [--threads 2] [--rounds 3]
 
 The engine is measured in a process of its own (loadtest.cpu), then `headrace up` of the same model answers as many
-users at once; both in turn, and idle meanwhile. The share is engine step / time per output token (TPOT), each by median
-and by best.
+users at once; both in turn, and idle meanwhile, both without guesses (speculation). The share is engine step / time per
+output token, each by median and by best. Counted is the time in which all users have their first token and none the
+last: prompts of those who come at once are not the ring's cost. Below, processor time of each process a step in that
+time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import statistics
 import subprocess
@@ -18,17 +21,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
 import httpx
 
-from loadtest import bench
 from loadtest.cpu import Child, Test
+from loadtest.processor import Spent, processes, spent
+from loadtest.streams import Stream, read_streams
+from loadtest.workload import chat_bodies
 
 USERS = (1, 16)
-_TOKENS = 256  # so many that the prompts of those who come at once, 60 tokens each, weigh little in their answers' time
+_TOKENS = 256
 _CONTEXT = 192  # about that of the middle of such an answer to 40 words
+_STEPS = 32  # of the engine alone, in a round
 _START_S = 60.0
 
 
@@ -62,14 +69,54 @@ def _wait(url: str) -> None:
     raise SystemExit(f"the server did not come up within {_START_S:.0f} s")
 
 
-def over_http(url: str, users: int) -> float:
-    """Return the median seconds per output token when so many users ask at once."""
-    flags = ["--url", url, "--concurrency", str(users), "--requests", str(max(4, users)), "--warmup", "2"]
-    asked = bench.parser().parse_args([*flags, "--output-tokens", str(_TOKENS)])
-    figures = anyio.run(bench.run, asked, backend_options={"use_uvloop": True})
-    if figures["failed"]:
-        raise SystemExit(f"requests failed: {figures['errors']}")
-    return float(figures["median_tpot_ms"]) / 1000
+def pace(streams: list[Stream]) -> tuple[float, float, float]:
+    """Return the median seconds an event while all streams were at it, and when that began and ended."""
+    begin = max(stream.texts[0] for stream in streams)
+    end = min(stream.texts[-1] for stream in streams)
+    return statistics.median(stream.pace_s(begin, end) for stream in streams), begin, end
+
+
+class Round:
+    """What rounds of one number of users brought: seconds of a step, and of each process a step, in milliseconds."""
+
+    def __init__(self, users: int) -> None:
+        self.users = users
+        self.steps: list[float] = []
+        self.gaps: list[float] = []
+        self.used: dict[str, list[float]] = {}
+
+    def alone(self, engine: Child) -> None:
+        """Measure the engine."""
+        self.steps.append(statistics.median(engine.measure(Test("", self.users, _CONTEXT, 1, _STEPS))))
+
+    def over_http(self, url: str, model: str, seed: int) -> None:
+        """Measure so many users who ask at once."""
+        made = chat_bodies(model, seed=seed, input_words=(40, 40), output_tokens=(_TOKENS, _TOKENS))
+        bodies = [next(made) for _ in range(self.users)]
+        groups, looks = processes(), list[dict[str, Spent]]()
+
+        def look() -> None:
+            looks.append({name: spent(group) for name, group in groups.items()})
+
+        read = partial(read_streams, int(url.rpartition(":")[2]), bodies, on_full=look, on_end=look)
+        streams = anyio.run(read, backend_options={"use_uvloop": True})
+        if not all(stream.done for stream in streams):
+            raise SystemExit("a stream ended early")
+        gap, begin, end = pace(streams)
+        self.gaps.append(gap)
+        for name in groups:
+            used = looks[1][name] - looks[0][name]
+            self.used.setdefault(name, []).append(1e3 * used.cpu_s * gap / (end - begin))
+
+    def tell(self) -> str:
+        """Return the lines about these users."""
+        lines = []
+        for name, view in (("median", statistics.median), ("best", min)):
+            step, gap = view(self.steps), view(self.gaps)
+            rates = f"engine {self.users / step:6.0f} tok/s, over HTTP {self.users / gap:6.0f}, share {step / gap:.2f}"
+            lines.append(f"{self.users:2} streams, {name:6}: {rates}")
+        used = ", ".join(f"{name} {min(times):.2f}" for name, times in self.used.items())
+        return "\n".join([*lines, f"   processor time a step, ms, least of all rounds: {used}\n"])
 
 
 def main() -> None:
@@ -79,25 +126,17 @@ def main() -> None:
     parser.add_argument("--threads", default="2")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    os.environ |= {"HEADRACE_SPECULATE": "off", "HEADRACE_THREADS": options.threads}
     engine = Child(sys.executable, "headrace", [str(options.model_dir), options.threads])
-    steps: dict[int, list[float]] = {users: [] for users in USERS}
-    gaps: dict[int, list[float]] = {users: [] for users in USERS}
+    found = [Round(users) for users in USERS]
     with server(options.model_dir) as (url, _):
-        for _ in range(options.rounds):
-            for users in USERS:
-                steps[users].append(statistics.median(engine.measure(Test("", users, _CONTEXT, 1, 32))))
-                gaps[users].append(over_http(url, users))
+        for seed in range(-1, options.rounds):
+            for one in [Round(users) for users in USERS] if seed < 0 else found:
+                one.alone(engine)
+                one.over_http(url, options.model_dir.name, seed)
     engine.close()
-    for users in USERS:
-        views = [
-            (name, view(steps[users]), view(gaps[users]))
-            for name, view in (("median", statistics.median), ("best", min))
-        ]
-        for name, step, gap in views:
-            sys.stdout.write(
-                f"{users:2} streams, {name:6}: engine {users / step:6.0f} tok/s, over HTTP {users / gap:6.0f}, "
-                f"share {step / gap:.2f}\n"
-            )
+    for one in found:
+        sys.stdout.write(one.tell())
 
 
 if __name__ == "__main__":

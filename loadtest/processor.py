@@ -6,6 +6,7 @@ A group is a process and its children. Switches are the voluntary ones: how ofte
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -58,3 +59,21 @@ def family(pid: int) -> list[psutil.Process]:
     """Return a process and all below it."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+ROLES = {
+    "engine_process": "engine",
+    "process-name=desks": "edge and desks",
+    "serve model": "model service",
+    "cpu_child": "engine alone",
+}
+
+
+def processes() -> dict[str, list[psutil.Process]]:
+    """Return what runs below this process by its role, and this process, the client."""
+    found: dict[str, list[psutil.Process]] = {}
+    for process in family(os.getpid())[1:]:
+        line = " ".join(process.cmdline())
+        role = next((role for mark, role in ROLES.items() if mark in line), "supervisor")
+        found.setdefault("bus" if "valkey" in process.name() else role, []).append(process)
+    return {**found, "client": [psutil.Process()]}

@@ -18,20 +18,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-import psutil
 import redis
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.cpu_http import server
-from loadtest.processor import Spent, family, spent
+from loadtest.processor import Spent, processes, spent
 from loadtest.ring import MODEL
 from loadtest.streams import read_streams
 from loadtest.workload import chat_bodies
 from wire.bus.embedded import running_url
 from wire.settings import default_model_dir
-
-ROLES = {"engine_process": "engine", "process-name=desks": "edge and desks", "serve model": "model service"}
 
 
 class Round(NamedTuple):
@@ -45,16 +42,6 @@ class Round(NamedTuple):
     def cpu_s(self) -> float:
         """Return the processor time of all but the engine, which thinks for itself too."""
         return sum(spent.cpu_s for name, spent in self.used.items() if name != "engine")
-
-
-def processes() -> dict[str, list[psutil.Process]]:
-    """Return what runs below this process by its role, and this process, the client."""
-    found: dict[str, list[psutil.Process]] = {}
-    for process in family(os.getpid())[1:]:
-        line = " ".join(process.cmdline())
-        role = next((role for mark, role in ROLES.items() if mark in line), "supervisor")
-        found.setdefault("bus" if "valkey" in process.name() else role, []).append(process)
-    return {**found, "client": [psutil.Process()]}
 
 
 def measure(url: str, bus_url: str, num_streams: int, num_tokens: int) -> Round:

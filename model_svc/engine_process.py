@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from model_svc.departures import Departures
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
@@ -35,6 +36,7 @@ from model_svc.pipe import (
     ToEngine,
 )
 from model_svc.runner import start_times
+from model_svc.runner.spare_time import SpareTime
 from model_svc.spec.ngram import PROPOSERS
 from wire.errors import HeadraceError
 from wire.grammar import grammar_tokenizer
@@ -65,19 +67,26 @@ def _drafter(config: EngineConfig, runner: Runner) -> Drafter | None:
 class EngineLoop:
     """Between pipe and engine."""
 
-    def __init__(self, pipe: EngineEnd, engine: Engine) -> None:
+    def __init__(self, pipe: EngineEnd, engine: Engine, spare: SpareTime | None = None) -> None:
         self._pipe = pipe
         self._engine = engine
+        self._departures = Departures(pipe, spare)
         self._step = 0
         self._load_sent_at = 0.0
 
     def run(self) -> None:
         """Work until the service is gone."""
-        while True:
-            for command in self._pipe.receive(wait=not self._engine.has_work):
-                self._obey(command)
-            if self._engine.has_work:
-                self._advance()
+        try:
+            while True:
+                idle = not self._engine.has_work
+                if idle:
+                    self._departures.let_go()
+                for command in self._pipe.receive(wait=idle):
+                    self._obey(command)
+                if self._engine.has_work:
+                    self._advance()
+        finally:
+            self._departures.let_go()  # also what came before a step that failed
 
     def _advance(self) -> None:
         chunks = self._engine.step()
@@ -89,7 +98,8 @@ class EngineLoop:
             load = self._engine.load()
             self._load_sent_at = now
         if chunks or events or load is not None:
-            self._pipe.send(Progress(step=self._step, chunks=tuple(chunks), events=tuple(events), load=load))
+            progress = Progress(step=self._step, chunks=tuple(chunks), events=tuple(events), load=load)
+            self._departures.leave(progress, more_follows=self._engine.has_work)
 
     def _obey(self, command: ToEngine) -> None:
         match command:
@@ -144,7 +154,7 @@ def serve(pipe: EngineEnd) -> None:
         log.info("ready: %s", start_times.told())
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
-            EngineLoop(pipe, engine).run()
+            EngineLoop(pipe, engine, getattr(runner, "spare", None)).run()
         finally:
             runner.close()
             matchers.close()

@@ -11,6 +11,7 @@ import logging
 
 from torch import Tensor
 
+from kernels.native.library import threads
 from kernels.native.record import UnrecordableError
 from kernels.native.tape import Arena, Tape
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
@@ -21,6 +22,7 @@ from model_svc.runner.draws import draw_all
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.sampler import Drawn
+from model_svc.runner.spare_time import SpareTime
 from model_svc.runner.target_logprobs import asked, score
 
 _log = logging.getLogger(__name__)
@@ -35,13 +37,15 @@ class CpuRunner(TorchRunner):
         self._arena = Arena()
         self._tapes: dict[tuple[int, bool], TapedStep | None] = {}
         self._tapeable = True
+        self.spare = SpareTime(threads())
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         taped = self._tapes.get(size_of(plan)) if is_decode(plan) else None
         if taped is not None:
             where, indices = taped.fill(plan, self._slots, self._info.block_size)
-            taped.tape.replay()
+            self.spare.behind(taped.tape.replay)
             return draw_all(taped.logits(), self._slots, items, where, indices)
+        self.spare.now()
         host = flatten(plan, self._slots.num_blocks)
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
         logits = self._logits(step, plan)

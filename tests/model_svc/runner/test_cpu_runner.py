@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch.nn import functional
 
 from kernels import dispatch
 from kernels.native.library import built
+from kernels.native.tape import Tape
+from model_svc.runner import cpu_runner
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.load import RunnerConfigError, load_runner, make_runner
 from model_svc.runner.runner import TorchRunner
@@ -157,3 +160,22 @@ def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast, tokenizer)
         assert [(t.token_id, t.logprob, t.top_logprobs) for t in drawn] == [
             (t.token_id, t.logprob, t.top_logprobs) for t in alone[kept:]
         ]
+
+
+def test_a_steps_spare_time_lies_behind_its_products_and_before_a_prompt(monkeypatch):
+    runner = make_runner(tiny_llama(), num_blocks=32, max_num_seqs=4, native_kernels=True)
+    assert isinstance(runner, CpuRunner)
+    order: list[str] = []
+    runner.spare.use = lambda: order.append("spare")
+    for owner, name in ((Tape, "replay"), (cpu_runner, "flatten"), (cpu_runner, "draw_all")):
+        monkeypatch.setattr(owner, name, _noted(getattr(owner, name), name, order))
+    _generate(runner, [[5, 6, 7]], 4)  # the prompt, a step met eagerly, one recorded, one replayed
+    assert order == [*["spare", "flatten", "draw_all"] * 3, "replay", "spare", "draw_all"]
+
+
+def _noted(function: Callable[..., Any], name: str, order: list[str]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        order.append(name)
+        return function(*args)
+
+    return call
