@@ -13,21 +13,23 @@ import pytest
 import redis
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSListener
+from redis.asyncio.connection import parse_url
 
 from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
+from wire.bus.connection import Server
 from wire.errors import OverloadedError, UnavailableError
 from wire.messages import Cancel
 
 pytestmark = pytest.mark.anyio
 
-FOUR_LINES = BusOptions(block_s=120.0, reply_timeout_s=130.0, patience_s=100.0, max_connections=4)
+PATIENT = BusOptions(block_s=120.0, reply_timeout_s=130.0, patience_s=100.0)
 
 
 async def delay(command: list[bytes]) -> None:
     """A server that is far away."""
     if command[0] != b"INFO":
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.003)
 
 
 async def test_a_cancelled_call_leaves_no_reply_for_the_next_caller(bus: Bus, make_relay: Any) -> None:
@@ -50,22 +52,52 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_caller(bus: Bus, ma
         await bus.route.call(f"k{number}", "SET", f"k{number}", f"k{number}")
     async with anyio.create_task_group() as outer:
         await outer.start(relay.serve)
-        async with Bus.open(relay.url, FOUR_LINES) as far:
+        async with Bus.open(relay.url, PATIENT) as far:
             relay.after = delay
             async with anyio.create_task_group() as callers:
                 for number in range(200):
                     callers.start_soon(get, number, far)
                     if number % 4 == 0:
                         callers.start_soon(send, number, far)
-            [server] = far.route.servers
-            assert server.num_free == 4
-            assert server.num_idle <= 4
+            assert relay.num_lines == 1
             assert len(right) >= 100  # those that had patience
             assert all(right)
             for number in range(20):
                 await get(number, far)
             assert all(right)
         outer.cancel_scope.cancel()
+
+
+async def test_calls_of_one_turn_share_one_line_and_one_failure_to_dial(
+    bus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dialled_for(path: str, outcomes: list[Any]) -> int:
+        server, dials = Server(dict(parse_url(path)), PATIENT), []
+        dial = server.dial
+
+        async def counted() -> Any:
+            dials.append(path)
+            return await dial()
+
+        async def call(number: int) -> None:
+            try:
+                outcomes.append(await server.call("ECHO", f"{number}"))
+            except redis.ConnectionError as error:
+                outcomes.append(error)
+
+        monkeypatch.setattr(server, "dial", counted)
+        async with anyio.create_task_group() as callers:
+            for number in range(20):
+                callers.start_soon(call, number)
+        await server.aclose()
+        return len(dials)
+
+    echoes: list[Any] = []
+    assert await dialled_for(bus_url, echoes) == 1
+    assert echoes == [f"{number}".encode() for number in range(20)]
+    failures: list[Any] = []
+    assert await dialled_for(f"unix://{tmp_path}/nobody.sock", failures) == 1
+    assert [type(failure) for failure in failures] == [redis.ConnectionError] * 20
 
 
 async def test_a_cancelled_blocking_read_closes_its_connection(bus: Bus, make_relay: Any) -> None:
@@ -78,7 +110,7 @@ async def test_a_cancelled_blocking_read_closes_its_connection(bus: Bus, make_re
 
     async with anyio.create_task_group() as outer:
         await outer.start(relay.serve)
-        async with Bus.open(relay.url, FOUR_LINES) as far:
+        async with Bus.open(relay.url, PATIENT) as far:
             relay.before = note
 
             async def read() -> None:

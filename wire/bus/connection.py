@@ -1,4 +1,4 @@
-"""Connections to one Redis server: one request, one reply, and a connection that saw anything else is thrown away.
+"""Connections to one Redis server: one that all calls share, and one for each reader that blocks on the server.
 
 redis-py dials; its pool and client are not used, because a hop must cost 0.1 ms and because here it is plain to see
 that a cancelled call can never leave its reply for the next caller.
@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from wire.bus.line import Arg, Command, Line
 from wire.bus.names import Names
 from wire.bus.options import BusOptions
+from wire.bus.way import Way
 
 
 class _TcpLine(Connection):
@@ -52,7 +53,7 @@ _CLASSES: dict[type[AbstractConnection], type[AbstractConnection]] = {Connection
 
 
 class Server:
-    """The connections to one server. Calls share at most `max_connections`; blocking reads have theirs besides."""
+    """The connections to one server. Calls share one; blocking reads have theirs besides."""
 
     def __init__(self, kwargs: Mapping[str, Any], options: BusOptions) -> None:
         self._kwargs = dict(kwargs)
@@ -69,24 +70,20 @@ class Server:
         }
         self._options = options
         self._idle: list[Line] = []
-        self._slots = anyio.Semaphore(options.max_connections, fast_acquire=True)
+        self._shared: Way | RedisConnectionError | None = None  # what came of dialling last
+        self._dialling = anyio.Lock(fast_acquire=True)
 
     @property
     def num_idle(self) -> int:
-        """Open connections that wait for a caller."""
+        """Open connections that wait for a reader."""
         return len(self._idle)
-
-    @property
-    def num_free(self) -> int:
-        """Callers that would get a connection at once."""
-        return self._slots.value
 
     async def call(self, *args: Arg) -> Any:
         """Send one command and return its reply; an error reply is raised as redis-py's exception for it."""
         return _last(await self.call_many((args,)))
 
     async def call_blocking(self, *args: Arg, before: Sequence[Command] = ()) -> Any:
-        """Send one command that may wait on the server; takes no slot, so that readers cannot starve callers.
+        """Send one command that may wait on the server, on a connection that nobody else has meanwhile.
 
         Commands `before` it go in the same write; their replies are not returned, their errors are raised.
         """
@@ -94,14 +91,10 @@ class Server:
 
     async def call_many(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one write; error replies are returned in their places."""
-        try:
-            self._slots.acquire_nowait()
-        except anyio.WouldBlock:
-            await self._slots.acquire()
-        try:
-            return await self._exchange(commands)
-        finally:
-            self._slots.release()
+        way = self._shared
+        if not isinstance(way, Way) or not way.is_open:
+            way = await self._way()
+        return await way.exchange(commands)
 
     async def ask(self, *args: Arg) -> Any:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
@@ -123,9 +116,27 @@ class Server:
             raise
 
     async def aclose(self) -> None:
-        """Close what is idle."""
+        """Close what calls share, and what is idle."""
+        if isinstance(self._shared, Way):
+            self._shared.close()
         while self._idle:
             self._idle.pop().close()
+
+    async def _way(self) -> Way:
+        """Dial the line that calls share. Who waits for somebody's dialling shares its outcome, a failure too."""
+        before = self._shared
+        async with self._dialling:
+            if self._shared is before:
+                if isinstance(before, Way):
+                    before.close()
+                try:
+                    self._shared = Way(await self.dial(), self._options.reply_timeout_s)
+                except RedisConnectionError as error:
+                    self._shared = error
+            if isinstance(self._shared, Way):
+                return self._shared
+            assert self._shared is not None
+            raise self._shared
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         line = self._take() or await self.dial()

@@ -67,26 +67,10 @@ class Line(asyncio.Protocol):
         """
         if self._lost is not None:
             raise self._lost
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[Any]] = loop.create_future()
-
-        def tell(outcome: list[Any] | RedisConnectionError) -> None:
-            if answer.done():  # its caller was cancelled
-                return
-            if isinstance(outcome, list):
-                answer.set_result(outcome)
-            else:
-                answer.set_exception(outcome)
-
-        self.send(commands, tell)
         # A bare timer: a cancel scope costs a tenth of a hop.
-        timer = loop.call_later(timeout_s, self._fail, f"no reply within {timeout_s} s")
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._fail, f"no reply within {timeout_s} s")
         try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # both at once: nobody else will look at it
-            raise
+            return await answer_to(lambda tell: self.send(commands, tell))
         finally:
             timer.cancel()
 
@@ -130,3 +114,24 @@ class Line(asyncio.Protocol):
         waiting, self._waiting = self._waiting, deque()
         for _, tell in waiting:
             tell(self._lost)
+
+
+async def answer_to(send: Callable[[Told], None]) -> list[Any]:
+    """Wait for what somebody is told who sends commands; a loss is raised. A caller may be cancelled."""
+    answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def tell(outcome: list[Any] | RedisConnectionError) -> None:
+        if answer.done():  # its caller was cancelled
+            return
+        if isinstance(outcome, list):
+            answer.set_result(outcome)
+        else:
+            answer.set_exception(outcome)
+
+    send(tell)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if answer.done() and not answer.cancelled():
+            answer.exception()  # both at once: nobody else will look at it
+        raise

@@ -35,7 +35,7 @@ SILENT_CONSUMER_TTL_S = 3_600.0
 
 
 class BusOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Timing and connection limits of a Bus; the defaults suit production, tests shorten them.
+    """Timing of a Bus; the defaults suit production, tests shorten them.
 
     `block_s` is how long a blocking read waits on the server; it must be shorter than `reply_timeout_s`, after which a
     connection counts as lost. `patience_s` is how long a call goes on reconnecting before it raises UnavailableError.
@@ -48,7 +48,6 @@ class BusOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 30.0
     claim_idle_s: float = 15.0
     retry_delay_s: float = 0.2
-    max_connections: int = 32
 
     def __post_init__(self) -> None:
         if not 0 < self.block_s < self.reply_timeout_s:

@@ -8,6 +8,7 @@ reader knows.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -164,7 +165,7 @@ class Route:
         raise ClusterDownError("no node of the cluster answers")
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        give_up = anyio.current_time() + self._options.patience_s
+        give_up = time.monotonic() + self._options.patience_s
         delay = _FIRST_DELAY_S
         while True:
             try:
@@ -174,7 +175,7 @@ class Route:
             except PASSING as error:
                 if _is_refusal(error):
                     raise UnavailableError(f"the message bus refuses us: {error}") from error
-                if anyio.current_time() + delay > give_up:
+                if time.monotonic() + delay > give_up:
                     raise UnavailableError(f"the message bus does not answer: {error}") from error
             await anyio.sleep(delay * _dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _LAST_DELAY_S)
