@@ -73,7 +73,7 @@ class Ring:
         url = f"http://127.0.0.1:{settings.port}"
         async with (
             anyio.create_task_group() as tasks,
-            httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False) as http,
+            httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False) as http,
         ):
             await tasks.start(serve_edge, settings)
             await _until_ready(http)
@@ -90,7 +90,7 @@ class Ring:
         with subprocess.Popen([sys.executable, "-m", "gateway.edge"], env={**os.environ, **environ}) as process:
             try:
                 url = f"http://127.0.0.1:{settings.port}"
-                async with httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False) as http:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False) as http:
                     await _until_ready(http)
                     yield process, http
             finally:
@@ -143,14 +143,15 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
             "model_dir": str(path.parent),
             "partitions": partitions,
         }
+        patient = {"history_timeout_s": 60.0, "tokenize_timeout_s": 60.0, "request_timeout_s": 60.0}
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        settings = EdgeSettings(**{**common, "port": port, "drain_s": 0.0, "request_timeout_s": 60.0, **edge})
+        settings = EdgeSettings(**{**common, **patient, "port": port, "drain_s": 0.0, **edge})
         async with Bus.open(bus_url, bus_options) as bus, anyio.create_task_group() as tasks:
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
             replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
-            async with httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False, verify=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False, verify=False) as http:
                 running = Ring(url, bus, replica, http, path)
                 await tasks.start(running.run_edge, settings)
                 await tasks.start(replica.serve)

@@ -65,7 +65,7 @@ async def opened(ring: Ring, path: str = CHAT, **fields: Any) -> AsyncIterator[h
     """Open a stream; leaving the block closes the connection."""
     base = ASK if path == CHAT else {"model": "tiny", "input": "hi"}
     async with (
-        httpx.AsyncClient(base_url=ring.url, timeout=30.0, trust_env=False, verify=False) as http,
+        httpx.AsyncClient(base_url=ring.url, timeout=60.0, trust_env=False, verify=False) as http,
         http.stream("POST", path, json={**base, "stream": True, **fields}) as response,
     ):
         yield response

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+
 from tests.ring import Ring
 
 _READ = {
@@ -29,6 +31,14 @@ async def keys_with(ring: Ring, *words: bytes) -> list[str]:
         if any(word in raw or word in value for word in words):
             found.append(key)
     return found
+
+
+async def until_nothing_has(ring: Ring, *words: bytes) -> None:
+    """Wait until no key holds one of the words any more: what was on its way to a desk is read, and not kept."""
+    with anyio.fail_after(60):
+        while found := await keys_with(ring, *words):
+            await anyio.sleep(0.01)
+    assert not found
 
 
 def _flat(value: Any) -> list[bytes]:

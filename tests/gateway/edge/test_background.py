@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from openai.types.responses import Response
 from gateway.edge.event_log import EventLog
 from tests.gateway.edge.asks import RESPONSES, lines_until
 from tests.gateway.edge.sse import Event, Stream, read
-from tests.gateway.edge.store import keys_with
+from tests.gateway.edge.store import until_nothing_has
 from tests.gateway.edge.test_responses_shape import EVENT, built
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say, tag, think
@@ -28,7 +29,8 @@ OVER = ("completed", "failed", "incomplete", "cancelled")
 
 
 @pytest.fixture
-async def ring(make_ring: MakeRing) -> AsyncIterator[Ring]:
+async def short_of_lease(make_ring: MakeRing) -> AsyncIterator[Ring]:
+    """A ring in which the work of an edge that is gone is soon taken over."""
     async with make_ring(background_lease_s=1.0) as running:
         yield running
 
@@ -192,14 +194,15 @@ async def test_a_fault_is_a_failed_response(ring: Ring) -> None:
     assert text_of(done) == "one "
 
 
-async def test_the_deadline_ends_it_as_failed(make_ring: MakeRing) -> None:
-    async with make_ring(background_timeout_s=0.5) as ring:
-        ring.replica.play(*say("one "), finish=None)
-        response_id = await begin(ring.http)
-        done = await until(ring.http, response_id)
-        assert (done["status"], text_of(done)) == ("failed", "one ")
-        assert "deadline" in done["error"]["message"]
-        await ring.replica.cancelled()
+async def test_the_deadline_ends_it_as_failed(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring.replica.play(*say("one "), finish=None)
+    response_id = await begin(ring.http)
+    await until(ring.http, response_id, text="one ")
+    monkeypatch.setattr("gateway.edge.inflight.time", lambda: time.time() + 3601)
+    done = await until(ring.http, response_id)
+    assert (done["status"], text_of(done)) == ("failed", "one ")
+    assert "deadline" in done["error"]["message"]
+    await ring.replica.cancelled()
 
 
 async def test_deleting_one_that_is_made_stops_it_and_leaves_no_word_of_it(ring: Ring) -> None:
@@ -210,10 +213,11 @@ async def test_deleting_one_that_is_made_stops_it_and_leaves_no_word_of_it(ring:
     await ring.replica.cancelled()
     await ring.until_idle()
     assert (await ring.http.get(f"{RESPONSES}/{response_id}")).status_code == 404
-    assert await keys_with(ring, b"SECRET") == []
+    await until_nothing_has(ring, b"SECRET")
 
 
-async def test_the_edge_that_leaves_hands_it_over_in_mid_answer(ring: Ring) -> None:
+async def test_the_edge_that_leaves_hands_it_over_in_mid_answer(short_of_lease: Ring) -> None:
+    ring = short_of_lease
     pieces, go = held("one ", "two ", "x")
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *pieces)
     response_id = await begin(ring.http)
@@ -238,7 +242,8 @@ async def _so_far(http: httpx.AsyncClient, response_id: str, text: str) -> Async
         yield event
 
 
-async def test_the_edge_that_is_killed_loses_nothing_of_it(ring: Ring) -> None:
+async def test_the_edge_that_is_killed_loses_nothing_of_it(short_of_lease: Ring) -> None:
+    ring = short_of_lease
     pieces, go = held("one ", "two ", "x")
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *pieces)
     async with ring.edge_process() as (process, http):
@@ -278,7 +283,10 @@ async def test_an_edge_that_was_thought_dead_writes_nothing_more(make_ring: Make
         assert ring.replica.cancels == []
 
 
-async def test_what_cannot_be_written_now_is_written_later(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_written_now_is_written_later(
+    short_of_lease: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = short_of_lease
     pieces, go = held("one ", "two ")
     ring.replica.play(*pieces)
     response_id = await begin(ring.http)

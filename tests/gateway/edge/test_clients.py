@@ -43,7 +43,7 @@ Make = Callable[..., Any]
 @pytest.fixture
 async def langchain(ring: Ring) -> AsyncIterator[Make]:
     """A function that makes a model of LangChain; its own HTTP client would outlive the test."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60.0) as http:
 
         def make(kind: type[Any] = ChatOpenAI, **fields: Any) -> Any:
             base = {"model": "tiny", "base_url": f"{ring.url}/v1", "api_key": "none", "max_retries": 0}

@@ -105,7 +105,7 @@ async def test_whoever_leaves_ends_the_requests_of_all_prompts(ring: Ring) -> No
     ring.replica.play(*say("one "), finish=None)
     body = {**ASK, "prompt": ["1", "2", "3"], "stream": True}
     async with (
-        httpx.AsyncClient(base_url=ring.url, timeout=30.0, trust_env=False, verify=False) as http,
+        httpx.AsyncClient(base_url=ring.url, timeout=60.0, trust_env=False, verify=False) as http,
         http.stream("POST", PATH, json=body) as response,
     ):
         await lines_until(response, "one ")

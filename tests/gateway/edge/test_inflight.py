@@ -21,7 +21,7 @@ from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenBatch, Toke
 pytestmark = pytest.mark.anyio
 
 
-def flight(*, max_pending_tokens: int = 100, deadline_s: float = 10.0) -> Flight:
+def flight(*, max_pending_tokens: int = 100, deadline_s: float = 100.0) -> Flight:
     return Flight("r", deadline=time.time() + deadline_s, max_pending_tokens=max_pending_tokens)
 
 
@@ -45,7 +45,7 @@ async def test_repeats_are_dropped_and_overlaps_cut() -> None:
 async def test_what_came_is_told_to_whoever_goes_on_however_it_came() -> None:
     table = InFlight(max_pending_tokens=100)
     assert table.checkpoint("r") is None
-    with table.open("r", deadline=time.time() + 10) as opened:
+    with table.open("r", deadline=time.time() + 100) as opened:
         thought = msgspec.structs.replace(chunk(0, 1, 2), phase=REASONING)
         for piece in (thought, thought, chunk(1, 2, 3), chunk(5, 6), chunk(0, 9, choice=1), chunk(2, 3, 4, attempt=1)):
             opened.offer(piece, "replica")

@@ -39,7 +39,7 @@ NUMBER = say(*[bytes([byte]) for byte in b"call 1234-5678 now"])
 async def guarded(make_ring: MakeRing, tmp_path: Path) -> AsyncIterator[Ring]:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY.replace("\\\\", "\\"))
-    async with make_ring(safety_policy=str(policy), request_timeout_s=10.0) as running:
+    async with make_ring(safety_policy=str(policy), request_timeout_s=60.0) as running:
         yield running
 
 

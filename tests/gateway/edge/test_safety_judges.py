@@ -53,13 +53,14 @@ def judge_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def guarded(make_ring: MakeRing, file: Path, rule: str, judgements: int = 64) -> AsyncIterator[Ring]:
     """A ring whose policy is one rule; it says PIECES."""
     file.write_text(f'[[rule]]\nid = "judged"\n{rule}\n')
-    async with make_ring(safety_policy=str(file), safety_judgements=judgements, request_timeout_s=20.0) as ring:
+    async with make_ring(safety_policy=str(file), safety_judgements=judgements, request_timeout_s=60.0) as ring:
         ring.replica.play(*PIECES)
         yield ring
 
 
 def callout(judge: JudgeServer, action: str = "block", more: str = "") -> str:
-    return f'kind = "callout"\nurl = "{judge.url}"\naction = "{action}"\ntoken_env = "JUDGE_TOKEN"\n{more}'
+    limit = "" if "timeout_s" in more else "\ntimeout_s = 60"
+    return f'kind = "callout"\nurl = "{judge.url}"\naction = "{action}"\ntoken_env = "JUDGE_TOKEN"\n{more}{limit}'
 
 
 async def test_a_flagged_window_ends_the_answer_and_what_came_before_has_left(
@@ -133,13 +134,14 @@ async def test_a_judge_that_takes_too_long_blocks(make_ring: MakeRing, policy_fi
     async with guarded(make_ring, policy_file, rule) as ring:
         stream = await streamed(ring)
         assert (stream.text(), stream.finish_reason()) == ("", "content_filter")
+    judge.gates["fine"].set()
 
 
 async def test_a_window_that_finds_no_place_before_the_judge_blocks(
     make_ring: MakeRing, policy_file: Path, judge: JudgeServer
 ) -> None:
     judge.gates = {"fine": anyio.Event()}
-    rule = callout(judge, more='directions = ["answer"]\ntimeout_s = 20')
+    rule = callout(judge, more='directions = ["answer"]\ntimeout_s = 60')
     async with guarded(make_ring, policy_file, rule, judgements=1) as ring, opened(ring) as response:
         await judge.until(1)
         with anyio.fail_after(60):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import anyio
 import httpx
 import pytest
 
-from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened, streamed
+from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, say
@@ -79,10 +81,18 @@ async def test_keep_alive_is_not_the_first_token(make_ring: MakeRing) -> None:
         assert read(got).chunks[-1]["usage"]["headrace"]["ttft_ms"] > 100
 
 
-async def test_an_error_after_keep_alive_but_before_a_token_is_an_error_event(make_ring: MakeRing) -> None:
-    async with make_ring(keep_alive_s=0.05, request_timeout_s=0.3) as ring:
+async def test_an_error_after_keep_alive_but_before_a_token_is_an_error_event(
+    make_ring: MakeRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_ring(keep_alive_s=0.05) as ring:
         ring.replica.play(finish=None)
-        stream = await streamed(ring)
+        got = []
+        async with opened(ring) as response:
+            async for line in response.aiter_lines():
+                got.append(line)
+                if ": keep-alive" in line:
+                    monkeypatch.setattr("gateway.edge.inflight.time", lambda: time.time() + 61)
+        stream = read("\n".join(got) + "\n")
         assert stream.chunks[-1]["error"]["code"] == "deadline_exceeded"
         assert stream.events[-1].data == "[DONE]"
 
@@ -109,7 +119,7 @@ async def _set_after_comments(ring: Ring, go: anyio.Event) -> None:
 
 async def test_connections_are_used_again_after_done(ring: Ring) -> None:
     limits = httpx.Limits(max_connections=2, max_keepalive_connections=2)
-    async with httpx.AsyncClient(base_url=ring.url, limits=limits, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=ring.url, limits=limits, timeout=60.0, trust_env=False) as http:
         ports = set()
         for _ in range(20):
             seen = ""

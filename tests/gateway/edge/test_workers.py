@@ -31,7 +31,7 @@ class Workers:
 
     async def metrics(self, number: int) -> dict[str, float]:
         """Sums by name; {} while it does not answer."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             try:
                 text = (await client.get(f"http://127.0.0.1:{self.ports[number]}/metrics")).text
             except httpx.TransportError:
@@ -44,7 +44,7 @@ class Workers:
 
     async def ask(self) -> int:
         """One request over a connection of its own; returns the status."""
-        async with httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=60) as client:
             return (await client.post(CHAT, json={**ASK, "max_tokens": 1})).status_code
 
     def pid(self, number: int) -> int:
@@ -107,14 +107,14 @@ async def test_workers_share_the_port_and_one_that_is_stopped_costs_nobody_anyth
             rest = [line async for line in lines]
         assert any("two" in line for line in rest)
         assert "data: [DONE]" in rest
-        await anyio.to_thread.run_sync(lambda: psutil.wait_procs([stopped], timeout=30))
+        await anyio.to_thread.run_sync(lambda: psutil.wait_procs([stopped], timeout=60))
         await until(lambda: _named(house, busy))
         assert house.pid(busy) != stopped.pid  # started again
 
         family = psutil.Process(house.process.pid).children(recursive=True)
         house.process.terminate()
         assert await anyio.to_thread.run_sync(lambda: house.process.wait(60)) == 0
-        _, alive = psutil.wait_procs(family, timeout=5)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
 
 
