@@ -74,7 +74,7 @@ def test_only_as_many_go_as_it_takes_and_nobody_in_vain() -> None:
         driver.ask(f"low{number}", [number] * 11, max_tokens=5, priority=number)
     driver.step()
     roster = driver.engine.scheduler.roster
-    driver.ask("huge", [9] * 79, max_tokens=1, priority=1)  # 20 blocks: low0 is before it, low1 its equal
+    driver.ask("huge", [9] * 64, max_tokens=1, priority=1)  # would fit beside low0, were low1 not its equal
     driver.step()
     assert not driver.preemptions()
     driver.engine.cancel("huge")
@@ -222,6 +222,17 @@ def test_whoever_goes_first_is_not_preempted_again() -> None:
     flood(driver, 80)
     assert "low" in ended(driver)
     assert driver.preemptions()[PRIORITY_SEAT] <= 6  # then its waits made four seconds together, and one for it
+
+
+def test_short_waits_between_many_preemptions_add_up() -> None:
+    driver = Driver(REPLY, policy="fair", max_num_seqs=1, patience_s=8.0, num_blocks=600)
+    driver.ask("low", [1] * 5, max_tokens=40, priority=10)
+    for number in range(30):  # two steps of each, then low has the seat again
+        driver.ask(f"high{number}", [number] * 6, max_tokens=2)
+        for _ in range(4):
+            driver.step()
+            driver.engine.events()
+    assert driver.preemptions()[PRIORITY_SEAT] <= 5
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
