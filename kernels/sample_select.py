@@ -6,6 +6,9 @@ from kernels.noise import gumbel, noise_key
 
 GROUP = tl.constexpr(128)  # tokens that share a maximum: 0.8 % of the logits' bytes; top-k up to V/128 bounded by it
 _NONE = tl.constexpr(-2139095041)  # order key of -inf
+# An infinite logit counts as this one and is the best all the same: inf - inf is no number, and a loop that waits for a
+# mass to become small enough would wait for ever.
+_LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @jit
@@ -64,7 +67,7 @@ def sample_select_kernel(
 @jit
 def _summary(floats, group, chunk, groups, chunks, inverse):
     """The groups' maxima, the best logit and the mass of all, as the scan left them."""
-    best = tl.load(floats + group, mask=group < groups, other=float("-inf"))
+    best = tl.minimum(tl.load(floats + group, mask=group < groups, other=float("-inf")), _LARGEST)
     top = tl.max(best, 0)
     chunk_top = tl.load(floats + groups + chunk, mask=chunk < chunks, other=float("-inf"))
     mass = tl.load(floats + groups + chunks + chunk, mask=chunk < chunks, other=0.0)
@@ -98,7 +101,7 @@ def _read_groups(logits, ints, base, n, V, TILE: tl.constexpr):
     group = tl.load(ints + slot, mask=slot < n, other=0)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits + ids, mask=(slot < n)[:, None] & (ids < V), other=float("-inf")).to(tl.float32)
-    x = tl.where(x == x, x, float("-inf"))
+    x = tl.minimum(tl.where(x == x, x, float("-inf")), _LARGEST)
     return ids, x, _order_key(x)
 
 
