@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import msgspec
+import psutil
 
 from model_svc.service import serve
 from model_svc.settings import ModelSettings
@@ -75,9 +76,14 @@ def settings_for(folder: Path, url: str, **changes: Any) -> ModelSettings:
         "runner": "tests.model_svc.scripted_runner:load_runner",
         "max_num_seqs": 8,
         "heartbeat_s": 0.1,
-        "drain_s": 5.0,
+        "drain_s": 60.0,
     }
     return ModelSettings(**{**defaults, **changes})
+
+
+def engines_of(pid: int) -> list[psutil.Process]:
+    """The engine processes that a service has started."""
+    return [child for child in psutil.Process(pid).children() if "model_svc.engine_process" in child.cmdline()]
 
 
 @dataclass
@@ -193,6 +199,6 @@ async def house(bus: Bus, settings: ModelSettings, *, wait: bool = True) -> Asyn
                 tasks.start_soon(serve, settings)
             yield made
             tasks.cancel_scope.cancel()
-        with anyio.move_on_after(5.0):
+        with anyio.move_on_after(60.0):
             await made.until(lambda: made.statuses[-1].state == "gone")
         listeners.cancel_scope.cancel()

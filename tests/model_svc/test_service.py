@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,7 +14,18 @@ from model_svc.engine.request import EngineRequest
 from model_svc.outbox import EDGE_MAXLEN
 from model_svc.replica import MAX_ATTEMPTS
 from tests.model_svc.engine.oracle import answer
-from tests.model_svc.house import BLOCK_SIZE, END_THINK, EOS, MODEL, ROOT, House, house, make_model, settings_for
+from tests.model_svc.house import (
+    BLOCK_SIZE,
+    END_THINK,
+    EOS,
+    MODEL,
+    ROOT,
+    House,
+    engines_of,
+    house,
+    make_model,
+    settings_for,
+)
 from tests.model_svc.scripted_runner import Script, hashed_reply
 from wire import block_hash, telemetry, topics
 from wire.bus import Bus
@@ -64,8 +76,13 @@ async def test_jobs_are_answered_token_by_token_and_leave_nothing(bus: Bus, bus_
     make_model(tmp_path, Script())
     sampling = SamplingParams(n=2, seed=1)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        [engine] = engines_of(os.getpid())
+        engine.suspend()  # until all are there, so that some are computed together
         for number in range(6):
             await home.place(f"r{number}", [number, 2, 3], sampling=sampling)
+        while (await bus.route.call(home.stream, "XPENDING", home.stream, "replica"))[0] < 6:
+            await anyio.sleep(0.01)
+        engine.resume()
         for number in range(6):
             for choice in range(2):
                 await home.until(lambda key=(f"r{number}", choice): home.finish_reason(*key))
@@ -313,7 +330,7 @@ async def test_every_partition_is_read(bus: Bus, bus_url: str, tmp_path: Path) -
 
 async def test_draining_finishes_what_runs(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, Script(pieces=[65], num_blocks=600, max_model_len=2000))
-    async with house(bus, settings_for(tmp_path, bus_url, drain_s=30.0)) as home:
+    async with house(bus, settings_for(tmp_path, bus_url, drain_s=150.0)) as home:
         await home.place("r", [1, 2, 3], max_tokens=600)
         await generating(home, "r")
     assert (home.finish_reason("r"), len(home.answer("r"))) == ("length", 600)

@@ -17,7 +17,7 @@ import pytest
 
 from model_svc.engine_link import EngineDiedError
 from model_svc.service import serve
-from tests.model_svc.house import MODEL, House, make_model, settings_for
+from tests.model_svc.house import MODEL, House, engines_of, make_model, settings_for
 from tests.model_svc.scripted_runner import Script
 from wire.bus import Bus
 
@@ -58,10 +58,11 @@ async def test_an_engine_that_fails_takes_its_service_down_and_leaves_the_work(
 ) -> None:  # fmt: skip
     at = {"crash": {"crash_at_step": 5}, "hang": {"hang_at_step": 5}, "kill": {}}[fault]
     make_model(tmp_path, Script(pieces=[65], num_blocks=16384, max_model_len=65536, **at))
-    async with dying(bus, tmp_path, bus_url, stall_s=1.0) as (home, ends):
+    stall_s = 1.0 if fault == "hang" else 3600.0
+    async with dying(bus, tmp_path, bus_url, stall_s=stall_s) as (home, ends):
         await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
         await home.place("r", [1, 2, 3], max_tokens=60_000)
-        await home.until(lambda: len(home.answer("r")) >= 3)
+        await home.until(lambda: len(home.answer("r")) >= 3 or ends)  # a busy machine may seem to hang at once
         if fault == "kill":
             (engine,) = engines_of(os.getpid())
             engine.kill()
@@ -105,7 +106,7 @@ async def test_a_service_killed_with_9_takes_its_engine_along(bus: Bus, bus_url:
         finally:
             process.send_signal(signal.SIGKILL)
             await process.wait()
-        gone, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs([engine], timeout=10))
+        gone, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs([engine], timeout=60))
         assert gone and not alive
         tasks.cancel_scope.cancel()
 
@@ -113,11 +114,17 @@ async def test_a_service_killed_with_9_takes_its_engine_along(bus: Bus, bus_url:
 async def test_sigterm_drains_and_exits_cleanly(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, Script(pieces=[65], num_blocks=600, max_model_len=2000))
     settings = settings_for(tmp_path, bus_url)
-    flags = [f"--redis-url={bus_url}", f"--model-dir={tmp_path}", f"--models={MODEL}", "--block-size=4"]
+    flags = [
+        f"--redis-url={bus_url}",
+        f"--model-dir={tmp_path}",
+        f"--models={MODEL}",
+        "--block-size=4",
+        "--drain-s=150",
+    ]
     home = House(bus)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(home.listen)
-        command = [sys.executable, "-m", "model_svc", *flags, f"--runner={settings.runner}"]
+        command = [sys.executable, "-m", "model_svc", *flags, f"--runner={settings.runner}", "--drain-s=150"]
         process = await anyio.open_process(command, stderr=subprocess.DEVNULL)
         await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
         await home.place("r", [1, 2, 3], max_tokens=300)
@@ -130,8 +137,3 @@ async def test_sigterm_drains_and_exits_cleanly(bus: Bus, bus_url: str, tmp_path
         tasks.cancel_scope.cancel()
     assert code == 0
     assert len(home.answer("r")) == 300
-
-
-def engines_of(pid: int) -> list[psutil.Process]:
-    """The engine processes that a service has started."""
-    return [child for child in psutil.Process(pid).children() if "model_svc.engine_process" in child.cmdline()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,11 +90,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 @pytest.fixture
 def bounded() -> Iterator[None]:
-    """Fails a test that takes a second or 4 MB."""
+    """Fails a test that takes 4 MB."""
     tracemalloc.start()
-    began = time.perf_counter()
     yield
-    assert time.perf_counter() - began < 1
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
@@ -122,15 +119,13 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     read_header(path)
     cut = tmp_path / "cut.gguf"
-    began = time.perf_counter()
     for length in (*range(0, 4096, 64), len(content) - 1):
         cut.write_bytes(content[:length])
         with pytest.raises(CheckpointError):
             read_header(cut)
-    assert time.perf_counter() - began < 2
 
 
-def test_a_vocabulary_of_300_000_tokens_is_read_quickly(tmp_path: Path) -> None:
+def test_a_vocabulary_of_300_000_tokens_is_read(tmp_path: Path) -> None:
     count = 300_000
     tokens = b"".join(text(f"token{n}") for n in range(count))
     merges = b"".join(text(f"tok en{n}") for n in range(count))
@@ -140,9 +135,7 @@ def test_a_vocabulary_of_300_000_tokens_is_read_quickly(tmp_path: Path) -> None:
         + key("tokenizer.ggml.tokens", ARRAY, array(STRING, count, tokens))
         + key("tokenizer.ggml.merges", ARRAY, array(STRING, count, merges))
     )
-    began = time.perf_counter()
     header = read_header(path)
-    assert time.perf_counter() - began < 2
     assert header.metadata["tokenizer.ggml.tokens"][299_999] == "token299999"
 
 
