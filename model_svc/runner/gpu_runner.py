@@ -40,8 +40,6 @@ from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.staging import Returns, fetch, new_event, send
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
-_RING = 4  # buffers of each kind: two steps in flight, one being read, one being filled
-
 
 class GpuRunner:
     """One model on one GPU. Implements the engine's Runner protocol."""
@@ -56,8 +54,11 @@ class GpuRunner:
         max_blocks = -(-info.max_model_len // info.block_size)
         S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
-        self._step = GpuStep(model, cache, info, self._slots, _RING)
-        self._returns = Returns(S + info.max_drafts, _RING, device)
+        ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
+        self._step = GpuStep(model, cache, info, self._slots, ring)
+        self._returns = Returns(S + info.max_drafts, ring, device)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
         shapes = recorded_shapes(S, T) if graphs else []
         checks = checking_shapes(S, T) if info.max_drafts and graphs else []
         self._shapes = Shapes(shapes, S, T)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -137,7 +138,7 @@ class LateRecordings:
     """Records a shape when it comes for the second time: most deployments never ask for these steps."""
 
     def __init__(self, shapes: Iterable[StepShape], forward: Forward, draw: Draw) -> None:
-        self._shapes = frozenset(shapes)
+        self._shapes = set(shapes)
         self._forward, self._draw = forward, draw
         self._met: set[StepShape] = set()
         self._recordings: dict[StepShape, Recording] = {}
@@ -151,11 +152,18 @@ class LateRecordings:
             self._met.add(shape)
             return None
         if shape not in self._recordings:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            first, hidden = _capture(self._pool, partial(self._forward, shape))
-            second, _ = _capture(self._pool, partial(self._draw, shape, hidden))
-            self._recordings[shape] = Recording(first.replay, second.replay, hidden)
+            try:
+                self._recordings[shape] = self._record(shape)
+            except torch.OutOfMemoryError:  # there is room to run it, as it has been run before
+                self._shapes.discard(shape)
+                return None
         return self._recordings[shape]
+
+    def _record(self, shape: StepShape) -> Recording:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        first, hidden = _capture(self._pool, partial(self._forward, shape))
+        second, _ = _capture(self._pool, partial(self._draw, shape, hidden))
+        return Recording(first.replay, second.replay, hidden)
 
     def clear(self) -> None:
         """Free them."""
@@ -176,8 +184,11 @@ def _capture(pool: Any, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGra
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             result = function()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # that of an end that cannot be must not hide why
+                graph.capture_end()
+            raise
+        graph.capture_end()
     finally:
         if collects:
             gc.enable()

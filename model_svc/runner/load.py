@@ -163,7 +163,15 @@ def make_runner(
         raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
     if native_kernels:
         return CpuRunner(model, cache, info)
-    return GpuRunner(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)
+    return _packed(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)
+
+
+def _packed(model: Decoder, cache: KvCache, info: RunnerInfo) -> GpuRunner:
+    try:
+        return GpuRunner(model, cache, info)
+    except torch.OutOfMemoryError as error:
+        remedy = "lower kv_memory_bytes or num_blocks, max_num_seqs or max_num_batched_tokens"
+        raise RunnerConfigError(too_large("the steps that are recorded", 0, remedy)) from error
 
 
 def _gpu_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernels import dispatch, few_rows, several_rows
+from model_svc.engine.plan import StepPlan
 from model_svc.layers.blocks import FewRows
 from model_svc.models.decoder import Decoder
 from model_svc.runner.gpu_runner import GpuRunner
@@ -18,7 +19,7 @@ from model_svc.runner.graphs import Shapes, decode_sizes, recorded_shapes
 from model_svc.runner.load import make_runner
 from model_svc.runner.packed_step import StepShape
 from model_svc.runner.runner import TorchRunner
-from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked, token_ids
+from tests.model_svc.paged import GREEDY, Dealer, RunnerDriver, Tracked, token_ids
 from wire.messages import SamplingParams
 
 PROMPTS = [[5, 9, 14, 3, 60, 22, 41], [7], list(range(11, 28)), [66, 1]]
@@ -83,6 +84,18 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
         assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
     assert len(fused) == 2 * 6  # layers, steps; the prompts are 28 tokens
     assert len(norms) == 6  # the first of each step; products begin the others
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+def test_steps_in_flight_keep_their_tokens_however_many_they_are(tiny_model: Decoder, depth: int) -> None:
+    runner = make_runner(tiny_model, packed=True, depth=depth, num_blocks=96, block_size=4, max_num_seqs=8)
+    dealer, seq = Dealer(96, 4), Tracked(3, list(PROMPTS[0]))
+    handles = []
+    for n in range(depth + 1):
+        share = dealer.share(seq, 1 if n else len(seq.ids), fed=n > 0, sample=True)
+        handles.append(runner.submit(StepPlan(step=n, sequences=(msgspec.structs.replace(share, forced_id=20 + n),))))
+    drawn = [runner.collect(handle).tokens[0].token_id for handle in handles]
+    assert drawn == [20 + n for n in range(depth + 1)]
 
 
 def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(

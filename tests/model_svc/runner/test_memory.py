@@ -71,3 +71,12 @@ def test_a_cache_that_was_asked_for_and_does_not_fit_names_its_settings(
     monkeypatch.setattr(load, "KvCache", out_of_memory)
     with pytest.raises(RunnerConfigError, match=r"1000000 KV blocks take \d.*20.0 GiB are free.*num_blocks"):
         load.make_runner(tiny_model, num_blocks=1000000)
+
+
+@pytest.mark.usefixtures("card")
+def test_steps_that_there_is_no_room_to_record_name_the_settings(
+    tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "GpuRunner", out_of_memory)
+    with pytest.raises(RunnerConfigError, match=r"steps that are recorded do not fit.*20.0 GiB are free.*max_num_seqs"):
+        load.make_runner(tiny_model, num_blocks=8, packed=True)
