@@ -67,7 +67,7 @@ async def serve_desk(
     job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
     time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself.
     """
-    desk = _Desk(bus, name, handle, fields, on_message, anyio.CapacityLimiter(concurrency))
+    desk = _Desk(bus, name, handle, fields, on_message, concurrency)
     async with anyio.create_task_group() as tasks:
         for stream in streams:
             reader = bus.consumer(stream, group=group, name=consumer)
@@ -93,17 +93,29 @@ class _Desk:
         handle: Handler,
         fields: Sequence[str] | None,
         on_message: OnMessage | None,
-        limiter: anyio.CapacityLimiter,
+        concurrency: int,
     ) -> None:
         self.bus, self.name, self.handle = bus, name, handle
         self.fields = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
-        self.on_message, self.limiter = on_message, limiter
+        self.on_message, self.concurrency = on_message, concurrency
+        self.slots = anyio.Semaphore(concurrency, fast_acquire=True)
         self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
-        self.freed = anyio.Event()
+        self.freed: anyio.Event | None = None  # there if a reader waits for room
 
     @property
     def num_free(self) -> int:
-        return int(self.limiter.total_tokens) - self.num_held
+        return self.concurrency - self.num_held
+
+    async def until_room(self) -> None:
+        while self.num_free < 1:
+            self.freed = self.freed or anyio.Event()
+            await self.freed.wait()
+
+    def let_go(self) -> None:
+        self.num_held -= 1
+        if self.freed is not None:
+            self.freed.set()
+            self.freed = None
 
     async def read(self, reader: Consumer) -> None:
         wanted = 0  # what a read that waits on the server may bring; the rest of the room is for neighbours
@@ -120,8 +132,7 @@ class _Desk:
                     metrics.follows(self.bus, reader.stream, reader.group),
                 ):
                     while True:
-                        while self.num_free < 1:
-                            await self.freed.wait()
+                        await self.until_room()
                         wanted = (self.num_free + 1) // 2
                         for delivery in await reader.read(wanted):
                             accept(delivery)
@@ -133,14 +144,12 @@ class _Desk:
         waited_s = max(0.0, time.time() - delivery.published_at)
         started = time.perf_counter()
         try:
-            async with self.limiter:
+            async with self.slots:
                 outcome = await self._serve(delivery, waited_s * 1e3)
         except Exception as error:
             outcome = await self._give_back(reader, delivery, error)
         finally:
-            self.num_held -= 1
-            self.freed.set()
-            self.freed = anyio.Event()
+            self.let_go()
         model = getattr(delivery.message, "model", "")
         metrics.note_left(self.name, model, outcome, wait_s=waited_s, work_s=time.perf_counter() - started)
 

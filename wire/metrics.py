@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.exceptions import ResponseError
@@ -20,6 +21,8 @@ from wire.errors import HeadraceError
 
 if TYPE_CHECKING:
     from wire.bus import Bus
+
+M = TypeVar("M", Counter, Histogram)
 
 REGISTRY = CollectorRegistry()
 
@@ -64,10 +67,16 @@ _shown: list[CollectorRegistry] = []
 
 def note_left(desk: str, model: str, outcome: str, *, wait_s: float = 0.0, work_s: float = 0.0) -> None:
     """Count a job that left a desk (or, RETRIED, went back to its stream)."""
-    _jobs.labels(desk, model, outcome).inc()
+    _labelled(_jobs, desk, model, outcome).inc()
     if outcome not in (RETRIED, DEAD_LETTER, LOST):
-        _wait.labels(desk, model).observe(wait_s)
-        _work.labels(desk, model).observe(work_s)
+        _labelled(_wait, desk, model).observe(wait_s)
+        _labelled(_work, desk, model).observe(work_s)
+
+
+@cache
+def _labelled(metric: M, *labels: str) -> M:
+    """Remember what `labels` looks up under a lock each time."""
+    return metric.labels(*labels)
 
 
 def show_moves(model: str) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -162,7 +162,6 @@ def inject(span: Span | None = None) -> tuple[str, str]:
     return header, context.trace_state.to_header() if context.trace_state else ""
 
 
-@contextmanager
 def span(
     name: str,
     *,
@@ -170,7 +169,7 @@ def span(
     parent: SpanContext | None = None,
     attributes: Mapping[str, AttributeValue] | None = None,
     kind: SpanKind = SpanKind.INTERNAL,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Open a span under a job's context, a given parent, or whatever is current; an error inside marks it.
 
     Prompts and outputs never belong into attributes.
@@ -178,11 +177,20 @@ def span(
     if job is not None:
         parent = extract(job.traceparent, job.tracestate)
     if _provider is None:
-        yield NonRecordingSpan(parent) if parent is not None else trace.INVALID_SPAN
-        return
+        return nullcontext(NonRecordingSpan(parent) if parent is not None else trace.INVALID_SPAN)
+    return _recorded(_provider, name, parent, attributes, kind)
+
+
+@contextmanager
+def _recorded(
+    provider: TracerProvider,
+    name: str,
+    parent: SpanContext | None,
+    attributes: Mapping[str, AttributeValue] | None,
+    kind: SpanKind,
+) -> Iterator[Span]:
     context = trace.set_span_in_context(NonRecordingSpan(parent)) if parent is not None else None
-    tracer = _provider.get_tracer("headrace")
-    with tracer.start_as_current_span(
+    with provider.get_tracer("headrace").start_as_current_span(
         name,
         context=context,
         kind=kind,

@@ -9,7 +9,7 @@ at its own pending entries, as after a lost read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import RunVar
@@ -51,11 +51,9 @@ class Neighbour:
         """Who reads, and which record fields it wants, for the script."""
         return self._reader.group, self._reader.name, len(self._fields), *self._fields
 
-    @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self) -> AbstractContextManager[None]:
         """Count a script that may deliver to this desk, from before it is sent until its reply is worked off."""
-        with self._reader.receiving():
-            yield
+        return self._reader.receiving()
 
     def receive(self, reply: Any) -> None:
         """Take what the script delivered. Nothing came although it was asked for: it is looked for."""

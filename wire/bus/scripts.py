@@ -60,9 +60,8 @@ HAND_OFF = _script(
 -- KEYS from, record, to. ARGV group, entry id, max length, now, message, reader's group, its name, number of fields it
 -- wants, their names, field, value, ...
 -- 1 done (or a list, as above), 0 somebody else acknowledged it first, 2 cancelled or ended, 3 the next stream is full.
-if redis.call('EXISTS', KEYS[2]) == 0 then return 2 end
-local marks = redis.call('HMGET', KEYS[2], 'cancelled', 'ended')
-if marks[1] or marks[2] then return 2 end
+local marks = redis.call('HMGET', KEYS[2], 'admitted', 'cancelled', 'ended')
+if not marks[1] or marks[2] or marks[3] then return 2 end
 local full = redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[3])
 if full then return 3 end
 local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
