@@ -1,0 +1,104 @@
+"""A model of some shape with random weights and an engine over it, and the floors that a card sets."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model_svc.engine.engine import Engine
+from model_svc.engine.plan import Runner
+from model_svc.engine.request import EngineRequest
+from model_svc.models.config import parse_config
+from model_svc.models.load import build_model
+from model_svc.quant.dequantized import Dequantized
+from model_svc.runner.load import make_runner
+from model_svc.weights.random import RandomSource
+from wire import block_hash
+from wire.messages import Prompt, SamplingParams, pack_ids
+
+
+def synchronize() -> None:
+    """Wait for the card, if there is one: without, what is timed runs at once and only the harness is tried."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Bench:
+    """A model of some shape with an engine over it."""
+
+    def __init__(
+        self, shape: dict[str, Any], ceiling: tuple[float, float], *, on: str = "cuda", **options: Any
+    ) -> None:
+        self.shape = shape
+        self.copy_rate, self.product_rate = ceiling[0] * 1e9, ceiling[1] * 1e12
+        device = torch.device(on)
+        source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device)
+        method = Dequantized(torch.bfloat16, device)
+        began = time.perf_counter()
+        config = parse_config(Path("random/config.json"), shape)
+        model = build_model(config, source, method, device=device, max_len=16384)
+        synchronize()
+        weights_at = time.perf_counter()
+        defaults = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+        self.runner: Runner = make_runner(model, dtype=torch.bfloat16, **(defaults | options))
+        self.seconds = {"weights": weights_at - began, "runner": time.perf_counter() - weights_at}
+        self.info = self.runner.info
+        table = shape["vocab_size"] * shape["hidden_size"] * 2
+        self.step_bytes = self.info.weight_bytes - (0 if shape["tie_word_embeddings"] else table)
+        self._requests = 0
+        self.engine = self.new_engine()
+
+    def new_engine(self, **options: Any) -> Engine:
+        """Return an engine without any prefix in its cache."""
+        return Engine(self.runner, token_bytes=lambda _: b"x", **options)
+
+    def request(self, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> EngineRequest:
+        """Return a greedy request that ends by length, with the block hashes that the tokenizer desk would send."""
+        self._requests += 1
+        root, block_size = b"r" * 16, self.info.block_size
+        content = Prompt(
+            token_ids=pack_ids(prompt), num_tokens=len(prompt), block_root=root, max_tokens=max_tokens,
+            block_hashes=b"".join(block_hash.chain(root, prompt, block_size)), block_size=block_size,
+        )  # fmt: skip
+        params = SamplingParams(**({"temperature": 0.0, "ignore_eos": True} | sampling))
+        return EngineRequest(request_id=f"r{self._requests}", prompt=content, sampling=params)
+
+    def add(self, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> str:
+        """Queue such a request."""
+        request = self.request(prompt, max_tokens, **sampling)
+        self.engine.add(request)
+        return request.request_id
+
+    def prompt(self, length: int) -> list[int]:
+        """Return ids that no other prompt begins with."""
+        draw = random.Random(self._requests * 7919 + length)
+        return [draw.randrange(self.shape["vocab_size"]) for _ in range(length)]
+
+    def drain(self) -> None:
+        """Step until nothing is left."""
+        while self.engine.has_work:
+            self.engine.step()
+            self.engine.events()
+
+    # --- floors ---
+
+    def decode_floor_ms(self, batch: int, context: float) -> float:
+        """The larger of bytes over bandwidth and operations over rate, for one step."""
+        kv = self.info.kv_bytes_per_token * context * batch
+        flops = self.step_bytes * batch + 2 * batch * context * self._attention_width()
+        return 1e3 * max((self.step_bytes + kv) / self.copy_rate, flops / self.product_rate)
+
+    def prefill_floor_ms(self, tokens: int, prompts: int = 1) -> float:
+        """The same for whole prompts; the head is computed once for each."""
+        head = self.shape["vocab_size"] * self.shape["hidden_size"] * 2
+        flops = prompts * ((self.step_bytes - head) * tokens + head + tokens**2 * self._attention_width())
+        return float(1e3 * max(self.step_bytes / self.copy_rate, flops / self.product_rate))
+
+    def _attention_width(self) -> int:
+        """Operations of one query against one key (scores and values), halved: in all layers and heads."""
+        return 2 * int(self.shape["num_hidden_layers"] * self.shape["hidden_size"])
