@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
 from wire import settings as wire_settings
 from wire.settings import SettingsError
 
@@ -19,34 +21,67 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_STATE, _MODELS = "~/.local/state/headrace", "~/.local/share/headrace/models"
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def _fail(message: str, code: int = 2) -> None:
-    Console(stderr=True).print(f"[bold red]headrace:[/] {message}", highlight=False)
+    Console(stderr=True).print(f"[bold red]headrace:[/] {message}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Serve language models as a team of small async services. To begin: `headrace up`."""
+
+
+def _model_place(model: str) -> tuple[str, str]:
+    """Split a model directory given as a path into name and parent."""
+    place = Path(model).expanduser().resolve()
+    if not (place / "config.json").exists():
+        mend = f"`headrace pull {model}` makes one" if place.suffix == ".gguf" else "it holds no config.json"
+        _fail(f"--model: {model} is no model directory; {mend}")
+    return place.name, str(place.parent)
 
 
 @app.command()
 def up(
     model: Annotated[
-        str | None, typer.Option(help="Model of the catalogue, or a model directory; several names: a,b.")
+        str | None,
+        typer.Option(
+            help="Model of the catalogue or of --model-dir, or the path of a model directory; several names: a,b.",
+            show_default=DEFAULT_MODEL,
+        ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Model processes to run.")] = None,
-    edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.", show_default="8000")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Processes for each model.", show_default="1")] = None,
+    edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
-    state_dir: Annotated[str | None, typer.Option(help="Where the bus keeps its data, and the logs.")] = None,
-    model_dir: Annotated[str | None, typer.Option(help="Where model directories live.")] = None,
+    state_dir: Annotated[
+        str | None, typer.Option(help="Where the bus keeps its data, and the logs.", show_default=_STATE)
+    ] = None,
+    model_dir: Annotated[str | None, typer.Option(help="Where model directories live.", show_default=_MODELS)] = None,
 ) -> None:
-    """Start everything on this machine: get the model if needed, then serve API and chat page until Ctrl-C."""
+    """Start everything on this machine: get the model if needed, then serve API and chat page until Ctrl-C.
+
+    Every other setting is a variable HEADRACE_NAME: `headrace serve edge --print-settings` shows those of a desk.
+    """
     from headrace import up as command
     from headrace.settings import UpSettings
 
-    if model and model_dir is None and (Path(model).expanduser() / "config.json").exists():
-        place = Path(model).expanduser().resolve()
-        model, model_dir = place.name, str(place.parent)
+    if model and model_dir is None and ("/" in model or (Path(model) / "config.json").exists()):
+        model, model_dir = _model_place(model)
     flags = {"host": host, "port": port, "replicas": replicas, "edges": edges, "split": split, "models": model}
     try:
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
@@ -89,9 +124,12 @@ def serve(
 def pull(
     source: Annotated[
         str | None,
-        typer.Argument(help="A catalogue name, a .gguf file, a hub repository (owner/name); none: HEADRACE_MODELS."),
+        typer.Argument(
+            help=f"A name of the catalogue ({', '.join(CATALOGUE)}), a .gguf file, a hub repository (owner/name) or a "
+            "file of one (owner/name/file.gguf); none: the models of HEADRACE_MODELS."
+        ),
     ] = None,
-    model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.")] = None,
+    model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.", show_default=_MODELS)] = None,
     name: Annotated[str | None, typer.Option(help="Name to serve it under.")] = None,
     pre: Annotated[str | None, typer.Option(help="Pre-tokenizer of a .gguf file that does not name its own.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace a model directory that exists.")] = False,
@@ -119,11 +157,14 @@ def chat(
     model: Annotated[str | None, typer.Option(help="Model; the server's first one if not given.")] = None,
     effort: Annotated[str | None, typer.Option(help="Reasoning effort: none, low, medium, high.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Key of the server; asked for, unseen, when it wants one and none is given.")
+    ] = None,
 ) -> None:
-    """Chat in the terminal with a running server."""
+    """Chat in the terminal with a running server. Ctrl-C stops an answer, Ctrl-D ends."""
     from headrace import chat as command
 
-    raise typer.Exit(command.main(url, model=model, effort=effort, temperature=temperature))
+    raise typer.Exit(command.main(url, model=model, effort=effort, temperature=temperature, api_key=api_key))
 
 
 @app.command()

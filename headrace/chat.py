@@ -15,6 +15,10 @@ class ChatError(RuntimeError):
     """What the server said went wrong, in its own words."""
 
 
+class KeyWantedError(ChatError):
+    """The server wants a key, or another one."""
+
+
 def _lines_of_events(reply: httpx.Response) -> Iterator[dict[str, Any]]:
     """Yield the JSON of each event. Lines end at LF or CRLF only: httpx's own reader would also split at U+2028."""
     rest = b""
@@ -31,9 +35,10 @@ def _raise_for_error(reply: httpx.Response) -> None:
         return
     reply.read()
     try:
-        raise ChatError(reply.json()["error"]["message"])
+        message = str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        raise ChatError(f"HTTP {reply.status_code}") from None
+        message = f"HTTP {reply.status_code}"
+    raise (KeyWantedError if reply.status_code == 401 else ChatError)(message)
 
 
 def stream_answer(client: httpx.Client, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -61,6 +66,24 @@ def _bill(response: dict[str, Any]) -> str:
     )
 
 
+def _first_model(client: httpx.Client, console: Console) -> str:
+    """Return the first model that talks; a server with keys is shown the user's. Raises ChatError."""
+    while True:
+        reply = client.get("/v1/models")
+        try:
+            _raise_for_error(reply)
+        except KeyWantedError:
+            if not console.is_terminal:
+                raise
+            key = Prompt.ask("This server asks for an API key", password=True, console=console)
+            client.headers["authorization"] = f"Bearer {key.strip()}"
+            continue
+        try:
+            return next(str(model["id"]) for model in reply.json()["data"] if model.get("kind") != "embedding")
+        except (ValueError, KeyError, StopIteration):
+            raise ChatError("no model that talks is offered there; is this an OpenAI-style server?") from None
+
+
 def _turn(client: httpx.Client, console: Console, body: dict[str, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {}
     for kind, piece in stream_answer(client, body):
@@ -73,28 +96,43 @@ def _turn(client: httpx.Client, console: Console, body: dict[str, Any]) -> dict[
     return response
 
 
-def main(url: str, *, model: str | None, effort: str | None, temperature: float | None) -> int:
+def _talk(client: httpx.Client, console: Console, options: dict[str, Any]) -> None:
+    """Ask and answer until the user ends it (EOFError, KeyboardInterrupt)."""
+    previous: str | None = None
+    while True:
+        text = Prompt.ask("[bold cyan]you[/]", console=console)
+        if not text.strip():
+            continue
+        body = {**options, "input": text, "store": True, "previous_response_id": previous}
+        try:
+            previous = _turn(client, console, body).get("id", previous)
+        except ChatError as error:
+            console.print(f"[red]{error}[/]", highlight=False)
+        except KeyboardInterrupt:
+            console.print("\n[dim]stopped; the conversation goes on without this turn (Ctrl-D ends it)[/]\n")
+
+
+def main(
+    url: str, *, model: str | None, effort: str | None, temperature: float | None, api_key: str | None = None
+) -> int:
     """Chat until Ctrl-D; returns the exit code."""
     console = Console()
-    with httpx.Client(base_url=url, timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False) as client:
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    limits = httpx.Timeout(600.0, connect=5.0)
+    with httpx.Client(base_url=url, timeout=limits, trust_env=False, headers=headers) as client:
         try:
-            model = model or client.get("/v1/models").json()["data"][0]["id"]
-            previous: str | None = None
-            console.print(f"[bold]{model}[/] at {url}  [dim](Ctrl-D ends)[/]\n")
-            while True:
-                text = Prompt.ask("[bold cyan]you[/]", console=console)
-                if not text.strip():
-                    continue
-                body = {"model": model, "input": text, "store": True, "previous_response_id": previous}
-                body |= {"temperature": temperature} if temperature is not None else {}
-                body |= {"reasoning": {"effort": effort}} if effort else {}
-                try:
-                    previous = _turn(client, console, body).get("id", previous)
-                except ChatError as error:
-                    console.print(f"[red]{error}[/]", highlight=False)
+            options: dict[str, Any] = {"model": model or _first_model(client, console)}
+            options |= {"temperature": temperature} if temperature is not None else {}
+            options |= {"reasoning": {"effort": effort}} if effort else {}
+            console.print(f"[bold]{options['model']}[/] at {url}  [dim](Ctrl-C stops an answer, Ctrl-D ends)[/]\n")
+            _talk(client, console, options)
         except (EOFError, KeyboardInterrupt):
             console.print()
-            return 0
-        except httpx.HTTPError as error:
+        except ChatError as error:
+            hint = " (--api-key)" if isinstance(error, KeyWantedError) else ""
+            console.print(f"[red]{error}[/]{hint}", highlight=False)
+            return 1
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             console.print(f"[red]No server answers at {url}[/] ({error}). `headrace up` starts one.", highlight=False)
             return 1
+    return 0

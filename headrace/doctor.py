@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -128,12 +129,21 @@ def check_model() -> Finding:
 
 def check_disk() -> Finding:
     """Look at the room for models and the bus's file."""
-    folder = Path(wire_settings.load(UpSettings).model_dir).expanduser()
-    while not folder.exists():
-        folder = folder.parent
+    settings = wire_settings.load(UpSettings)
+    state, folder = _nearest(settings.state_dir), _nearest(settings.model_dir)
+    if not settings.redis_url and not os.access(state, os.W_OK):
+        return Finding(
+            "disk", f"{state} cannot be written", "set HEADRACE_STATE_DIR to a place of your own", fatal=True
+        )
     free = shutil.disk_usage(folder).free
     fix = "" if free >= MIN_FREE_BYTES else "make room, or set HEADRACE_MODEL_DIR and HEADRACE_STATE_DIR"
     return Finding("disk", f"{free / (1 << 30):.1f} GiB free at {folder}", fix)
+
+
+def _nearest(place: str) -> Path:
+    """Return the place, or the folder that it would be made in."""
+    folder = Path(place).expanduser().resolve()
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
 
 
 def check_port() -> Finding:

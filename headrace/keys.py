@@ -21,7 +21,10 @@ def add(path: Path, key: ApiKey, console: Console) -> str:
     secret = new_key()
     made = msgspec.structs.replace(key, hash=hash_of(secret))
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    _replace(path, f"{before.rstrip()}\n\n{as_toml(made)}".lstrip())
+    try:
+        _replace(path, f"{before.rstrip()}\n\n{as_toml(made)}".lstrip())
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from error
     console.print(
         f"Added {made.id} of {made.tenant} to {path}. This is the key; it is shown only now:", highlight=False
     )

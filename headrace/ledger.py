@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -24,6 +25,9 @@ async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: boo
     """Read the ledger of the bus that is set, or of the laptop's own, which is started for it if it does not run."""
     async with AsyncExitStack() as stack:
         url = settings.redis_url or running_url(settings.state_dir) or ""
+        if not url and not (Path(settings.state_dir) / "bus").is_dir():
+            sys.stderr.write(f"nothing has run with its state in {settings.state_dir} yet: the ledger is empty\n")
+            return
         url = url or await stack.enter_async_context(embedded_server(settings.state_dir))
         bus = await stack.enter_async_context(Bus.open(url))
         totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * (1 + len(_COUNTS)))

@@ -69,7 +69,10 @@ class Supervisor:
         Without `log_dir` the children write where we write.
         """
         if log_dir is not None:
-            await anyio.Path(log_dir).mkdir(parents=True, exist_ok=True)
+            try:
+                await anyio.Path(log_dir).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StartError(f"no logs can be written to {log_dir} ({error.strerror}); see --state-dir") from error
         async with anyio.create_task_group() as tasks:
             supervisor = cls(log_dir, tasks, grace_s)
             try:

@@ -48,7 +48,8 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
             continue
         if model not in CATALOGUE:
             raise UpError(
-                f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue; see `headrace pull`."
+                f"Model {model!r} is neither in {settings.model_dir} nor in the catalogue "
+                f"({', '.join(CATALOGUE)}); `headrace pull` makes a model of a .gguf file or a hub repository."
             )
         try:
             pull(model, Path(settings.model_dir).expanduser(), console=console)
@@ -88,7 +89,8 @@ async def run(settings: UpSettings, console: Console) -> int:
             supervisor.ready = True
             console.print(
                 f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
-                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)"
+                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)",
+                soft_wrap=True,
             )
             await anyio.sleep_forever()
         console.print("draining ...")
@@ -146,5 +148,5 @@ def main(settings: UpSettings) -> int:
         cause = first_leaf(error)
         if not isinstance(cause, StartError):
             raise
-        console.print(f"[bold red]headrace up:[/] {cause}", highlight=False)
+        console.print(f"[bold red]headrace up:[/] {cause}", highlight=False, soft_wrap=True)
         return 1

@@ -72,7 +72,7 @@ def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
     expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
     expect(chat.answer).to_have_text("The first half")
     edge.start()
-    expect(chat.banner).to_have_text("Reconnected.", timeout=15_000)
+    expect(chat.banner).to_have_text("Reconnected.")
     ring.play(*spoken("All of it."))
     chat.ask("Go on")
     chat.page.reload()
@@ -90,7 +90,7 @@ def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: Seco
     chat.send("Into the void")
     expect(chat.notices).to_have_text("The connection broke before an answer came.")
     edge.start()
-    expect(chat.banner).to_have_text("Reconnected.", timeout=15_000)
+    expect(chat.banner).to_have_text("Reconnected.")
     expect(chat.conversations).to_have_text(["Meanwhile", "Are you there?"])
     expect(chat.newest.locator(".said")).to_have_text("Into the void")
     chat.button("Try again").click()
@@ -109,7 +109,7 @@ def test_after_an_outage_the_conversation_on_screen_is_read_again(
     chat.rename("Are you there?", "Lost")
     expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
     edge.start()
-    expect(chat.newest.locator(".said")).to_have_text("From elsewhere", timeout=15_000)
+    expect(chat.newest.locator(".said")).to_have_text("From elsewhere")
 
 
 async def _say(ring: LiveRing, conversation: str, text: str) -> None:

@@ -68,7 +68,7 @@ def test_quotes_and_lists_nested_without_end_are_shown_as_text_without_parsing(c
 def test_text_that_breaks_the_parser_is_shown_as_text(chat: ChatPage) -> None:
     broken = "marked.Lexer.prototype.lex = () => { throw new RangeError('stack'); };"
     shown, _ = chat.call("growing_text", _COUNTED.replace("/* broken */", broken), "# <b>deep</b>")
-    assert shown == '<div class="block"><p class="unformatted"># &lt;b&gt;deep&lt;/b&gt;</p></div>'
+    assert shown == '<div class="block" dir="auto"><p class="unformatted"># &lt;b&gt;deep&lt;/b&gt;</p></div>'
 
 
 def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:

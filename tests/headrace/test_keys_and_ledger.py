@@ -72,3 +72,4 @@ def test_the_ledger_is_printed_by_entry_and_in_sums(bus_url: str, monkeypatch: p
 def test_the_ledger_of_a_laptop_is_read_whether_its_bus_runs_or_not(tmp_path: Path) -> None:
     code, out, said = run("ledger", HEADRACE_STATE_DIR=str(tmp_path))
     assert (code, out) == (0, ""), said
+    assert "the ledger is empty" in said

@@ -4,8 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace import up
+from headrace.__main__ import app
 from headrace.settings import UpSettings
 from wire import settings as wire_settings
 from wire.settings import SettingsError
@@ -21,6 +23,30 @@ def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path, capfd: pytest.Ca
     assert code == 1
     assert f"Port {port}" in out + err
     assert "--port" in out + err
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_way_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = str(tmp_path / "file" / "state")
+    code = up.main(UpSettings(port=port, models=("m",), state_dir=place, model_dir=str(tmp_path)))
+    said = "".join(capfd.readouterr())
+    assert code == 1
+    assert place in said
+    assert "--state-dir" in said
+
+
+@pytest.mark.parametrize(("path", "mend"), [("/x/y.gguf", "headrace pull /x/y.gguf"), ("/etc/passwd", "config.json")])
+def test_a_path_that_is_no_model_directory_is_told_from_one(path: str, mend: str) -> None:
+    done = CliRunner().invoke(app, ["up", "--model", path])
+    assert done.exit_code == 2
+    assert mend in done.output
 
 
 def test_an_unknown_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

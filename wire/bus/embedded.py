@@ -50,8 +50,12 @@ async def embedded_server(state_dir: str | Path) -> AsyncIterator[str]:
     Raises EmbeddedServerError when another process runs one on this directory, or when it does not start.
     """
     home = Path(state_dir).resolve() / "bus"  # noqa: ASYNC240 - once, at the start
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = await _lock(home)
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = await _lock(home)
+    except OSError as error:
+        reason = f"{home} cannot be written ({error.strerror}); choose another place with --state-dir"
+        raise EmbeddedServerError(reason) from error
     failed: BaseException | None = None
     try:
         server = _Server(home, lock)
@@ -166,7 +170,7 @@ async def _lock(home: Path) -> int:
                 owner = os.pread(handle, 32, 0).decode().strip()
                 if owner.isdecimal() and _alive(int(owner)):
                     raise EmbeddedServerError(
-                        f"{home.parent} is in use by process {owner}: stop it or use another directory"
+                        f"{home.parent} is in use by process {owner}: stop it, or use another place with --state-dir"
                     )
                 await anyio.sleep(0.02)
             os.ftruncate(handle, 0)

@@ -97,7 +97,9 @@ def load(path: Path) -> dict[str, ApiKey]:
     """Read a file of keys. Raises KeyFileError that names the file and the key."""
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise KeyFileError(f"{path}: {error}") from error
     except KeyFileError as error:
         raise KeyFileError(f"{path}: {error}") from None

@@ -25,6 +25,8 @@ export class Api {
 
   deleteResponse = (id) => this.#json("DELETE", `v1/responses/${encodeURIComponent(id)}`);
 
+  deleteItem = (conversation, id) => this.#json("DELETE", `v1/conversations/${encodeURIComponent(conversation)}/items/${encodeURIComponent(id)}`);
+
   response = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}`);
 
   /** Have the model stop thinking and answer. */

@@ -18,6 +18,8 @@ export function duration(ms) {
   return `${ms >= 10 ? Math.round(ms) : Number(ms.toFixed(1))} ms`;
 }
 
+const speed = (perSecond) => (perSecond >= 100 ? count.format(Math.round(perSecond)) : perSecond.toFixed(1));
+
 /** The line's parts: [text, explanation]. */
 export function billParts(usage) {
   const told = usage.headrace ?? {};
@@ -26,7 +28,7 @@ export function billParts(usage) {
   if (cached !== undefined) parts.push([`${count.format(cached)} cached`, "Prompt tokens that were still in the cache"]);
   parts.push([`${count.format(usage.output_tokens)} out`, "Tokens that the model wrote, thinking included"]);
   if (told.ttft_ms !== undefined) parts.push([`TTFT ${duration(told.ttft_ms)}`, "Time to the first token"]);
-  if (told.tokens_per_second) parts.push([`${told.tokens_per_second.toFixed(1)} tok/s`, "Speed of writing"]);
+  if (told.tokens_per_second) parts.push([`${speed(told.tokens_per_second)} tok/s`, "Speed of writing"]);
   return parts;
 }
 

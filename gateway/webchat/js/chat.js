@@ -17,6 +17,7 @@ export class Chat extends EventTarget {
     super();
     Object.assign(this, parts);
     this.thread.addEventListener("again", ({ detail }) => void this.again(detail));
+    this.thread.onEdit = (turn, text) => this.again(turn, text);
     this.thread.onEnough = (turn) => this.api.endReasoning(turn.responseId).catch((problem) => this.#notEnough(problem));
     this.thread.addEventListener("earlier", () => void this.#earlier());
     this.thread.addEventListener("bill", ({ detail }) => void this.#bill(detail));
@@ -85,16 +86,36 @@ export class Chat extends EventTarget {
     this.run?.stop();
   }
 
-  /** Take the newest turn back and ask the same once more. */
-  async again(turn) {
-    if (this.run) return;
-    try {
-      if (turn.responseId && !turn.isLocal) await this.api.deleteResponse(turn.responseId);
-    } catch (problem) {
-      if (problem.status !== 404) return this.connection.tell(problem);
+  /** Take a turn and all behind it back, newest first, and ask once more; resolves to whether that began. */
+  async again(turn, text = turn.input) {
+    const { current } = this;
+    const { turns } = this.thread;
+    for (const each of turns.slice(turns.indexOf(turn)).reverse()) {
+      if (this.run || !(await this.#takeBack(each)) || this.current !== current) return false;
+      this.thread.remove(each);
     }
-    this.thread.remove(turn);
-    await this.send(turn.input);
+    void this.send(text);
+    return true;
+  }
+
+  /** All stored items of the shown conversation, oldest first. */
+  async wholeOf() {
+    const stored = this.#stored;
+    await this.connection.keepTrying(() => stored.refresh());
+    while (stored.hasEarlier) await this.connection.keepTrying(() => stored.earlier());
+    return stored.items;
+  }
+
+  async #takeBack(turn) {
+    if (turn.isLocal) return true;
+    try {
+      for (const id of [...turn.responseIds].reverse()) await this.api.deleteResponse(id).catch(unlessGone);
+      for (const id of [...turn.looseItemIds].reverse()) await this.api.deleteItem(this.current, id).catch(unlessGone);
+    } catch (problem) {
+      this.connection.tell(problem);
+      return false;
+    }
+    return true;
   }
 
   #notEnough(problem) {
@@ -191,6 +212,10 @@ export class Chat extends EventTarget {
   #changed() {
     this.dispatchEvent(new Event("change"));
   }
+}
+
+function unlessGone(problem) {
+  if (problem.status !== 404) throw problem;
 }
 
 const TITLE_LENGTH = 56;

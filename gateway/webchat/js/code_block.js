@@ -8,7 +8,7 @@ export function codeBlock(text, language) {
   const code = make("code", {}, document.createTextNode(text));
   return make(
     "figure",
-    { class: "code" },
+    { class: "code", dir: "ltr" },
     make("figcaption", {}, make("span", { text: language || "text" }), copyButton("Copy code", () => code.textContent)),
     make("pre", { tabindex: "0" }, code),
   );

@@ -14,6 +14,7 @@ export class Composer extends EventTarget {
     super();
     this.#field.addEventListener("input", () => this.#fit());
     this.#field.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowUp" && !this.#field.value && !event.isComposing) this.dispatchEvent(new Event("back"));
       // Enter that ends an input method's composition is not a wish to send.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();

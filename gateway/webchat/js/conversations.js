@@ -12,6 +12,10 @@ export class Conversations extends EventTarget {
       this.#pages += 1;
       void this.refresh();
     });
+    side.addEventListener("all", () => {
+      this.#pages = Infinity;
+      void this.refresh();
+    });
     side.addEventListener("rename", ({ detail }) => this.#change(() => api.renameConversation(detail.id, detail.title)));
     side.addEventListener("delete", ({ detail }) => this.#delete(detail));
   }

@@ -8,6 +8,9 @@ function ask(dialog) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 
+/** Show the dialog of this id; resolves to the value of the button pressed, or "" when it was closed. */
+export const choose = (id) => ask(byId(id));
+
 /** Ask for an API key; null when the user declines. `again`: the last one was refused. */
 export async function askForKey(again) {
   const field = byId("key");

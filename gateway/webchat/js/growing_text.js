@@ -122,7 +122,7 @@ const normal = (text) => text.replace(/\r\n?/g, "\n");
 
 const isShown = (token) => token.type !== "space" && token.type !== "def";
 
-const blockNode = (token) => make("div", { class: "block" }, render([token]));
+const blockNode = (token) => make("div", { class: "block", dir: "auto" }, render([token]));
 
 /** A code block that is still open takes text without any parsing, until a line might close it. */
 function openFence(token, block) {

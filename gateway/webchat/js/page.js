@@ -1,12 +1,14 @@
 // Where the page is put together: makes the parts and joins their events. Nothing here decides anything.
 
 import { Api } from "./api.js";
+import { wireAttach } from "./attach.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversations } from "./conversations.js";
 import { askForKey, wireDialogs } from "./dialogs.js";
 import { byId } from "./dom.js";
+import { wireDownload } from "./download.js";
 import { wireDrawer } from "./drawer.js";
 import { wireGreeting } from "./greeting.js";
 import { wireKeyboard } from "./keyboard.js";
@@ -37,6 +39,7 @@ function showState() {
   const title = chat.current ? side.titleOf(chat.current) : "New chat";
   byId("title").textContent = title;
   document.title = chat.current ? `${title} · Headrace` : "Headrace";
+  byId("download").hidden = !chat.current;
   composer.running = Boolean(chat.run);
   side.mark({ current: chat.current, running: chat.runningConversations });
 }
@@ -60,6 +63,7 @@ conversations.addEventListener("change", showState);
 conversations.addEventListener("deleted", ({ detail }) => detail === chat.current && newChat());
 composer.addEventListener("send", ({ detail }) => void chat.send(detail));
 composer.addEventListener("stop", () => chat.stop());
+composer.addEventListener("back", () => chat.run || thread.editNewest());
 settings.addEventListener("change", () => setGreetingModel(settings.model));
 tabs.addEventListener("changed", ({ conversation }) => {
   void refreshList();
@@ -72,7 +76,9 @@ connection.addEventListener("back", () => {
 });
 for (const name of ["hashchange", "popstate"]) {
   window.addEventListener(name, () => {
-    if (currentPlace() !== chat.current) void chat.open(currentPlace());
+    const place = currentPlace();
+    if (place !== chat.current) void chat.open(place);
+    if (place && !side.entries.some((entry) => entry.id === place)) void refreshList(); // made elsewhere: it has a title
   });
 }
 byId("brand").addEventListener("click", (event) => {
@@ -83,6 +89,8 @@ byId("new-chat").addEventListener("click", newChat);
 byId("new-chat-bar").addEventListener("click", newChat);
 
 wireTheme();
+wireAttach({ composer, tell: (sentence) => connection.tell(sentence) });
+wireDownload({ chat, connection });
 wireDialogs();
 new SettingsDialog(settings);
 wireKeyboard({ newChat, escape: () => (drawer.isOpen() ? drawer.close() : chat.stop()) });

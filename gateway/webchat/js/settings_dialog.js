@@ -9,7 +9,7 @@ export class SettingsDialog {
     this.settings = settings;
     this.dialog = byId("settings");
     this.models = byId("set-model");
-    this.maxTokens = byId("set-max-tokens");
+    this.numbers = [...this.dialog.querySelectorAll('input[type="number"]')];
     byId("open-settings").addEventListener("click", () => this.open());
     byId("model-chip").addEventListener("click", () => this.open());
     byId("reset-settings").addEventListener("click", () => settings.reset());
@@ -25,8 +25,8 @@ export class SettingsDialog {
   }
 
   #take(field) {
-    if (field === this.maxTokens) {
-      if (field.checkValidity()) this.settings.set("maxTokens", field.valueAsNumber || null);
+    if (field.type === "number") {
+      if (field.checkValidity()) this.settings.set(field.name, Number.isNaN(field.valueAsNumber) ? null : field.valueAsNumber);
     } else if (field === this.models) this.settings.set("model", field.value);
     else this.settings.set(field.name, field.type === "range" ? field.valueAsNumber : field.value);
   }
@@ -37,7 +37,7 @@ export class SettingsDialog {
       const field = byId(id);
       if (field.value !== String(values[name])) field.value = values[name];
     }
-    if (document.activeElement !== this.maxTokens) this.maxTokens.value = values.maxTokens ?? "";
+    for (const field of this.numbers) if (document.activeElement !== field) field.value = values[field.name] ?? "";
     byId("temperature-value").value = Number(values.temperature).toFixed(1);
     this.models.replaceChildren(...models.map((name) => make("option", { value: name, selected: name === model }, name)));
     byId("model-name").textContent = model ? chipText(model, values.effort) : "No model";

@@ -4,7 +4,7 @@ import { iconButton, make } from "./dom.js";
 
 /** Build the list item. `onRename` gets the new title; it is not called when nothing changed. */
 export function sideItem({ id, title, isCurrent, isRunning, onRename, onDelete }) {
-  const link = make("a", { href: `#/c/${encodeURIComponent(id)}`, title, "aria-current": isCurrent ? "page" : null }, title);
+  const link = make("a", { href: `#/c/${encodeURIComponent(id)}`, title, dir: "auto", "aria-current": isCurrent ? "page" : null }, title);
   const item = make(
     "li",
     { class: `side-item${isRunning ? " running" : ""}`, "data-conversation": id },

@@ -9,6 +9,19 @@ export class SideList extends EventTarget {
   #hasMore = false;
   #current = null;
   #running = new Set();
+  #field = byId("find");
+
+  constructor() {
+    super();
+    this.#field.addEventListener("input", () => {
+      if (this.#hasMore && this.#wanted) this.#emit("all"); // older ones may be meant
+      this.#draw();
+    });
+  }
+
+  get #wanted() {
+    return this.#field.value.trim().toLocaleLowerCase();
+  }
 
   get entries() {
     return this.#entries;
@@ -39,7 +52,9 @@ export class SideList extends EventTarget {
     const nodes = [];
     let day = null;
     let list = null;
-    for (const entry of this.#entries) {
+    const wanted = this.#wanted;
+    this.#field.hidden = !wanted && !this.#hasMore && this.#entries.length < ENOUGH_TO_SEARCH;
+    for (const entry of this.#entries.filter((each) => titleOf(each).toLocaleLowerCase().includes(wanted))) {
       if (dayOf(entry) !== day) {
         day = dayOf(entry);
         list = make("ul", {});
@@ -47,7 +62,8 @@ export class SideList extends EventTarget {
       }
       list.append(this.#item(entry));
     }
-    if (!nodes.length) nodes.push(make("p", { class: "side-empty" }, "Your conversations will be listed here."));
+    if (!nodes.length && wanted) nodes.push(make("p", { class: "side-empty" }, "No title has these words."));
+    else if (!nodes.length) nodes.push(make("p", { class: "side-empty" }, "Your conversations will be listed here."));
     if (this.#hasMore) nodes.push(make("button", { type: "button", class: "text-button", onclick: () => this.#emit("more") }, "Older conversations"));
     this.#root.replaceChildren(...nodes);
     if (focused) this.#root.querySelector(`[data-conversation="${CSS.escape(focused)}"] a`)?.focus();
@@ -68,6 +84,8 @@ export class SideList extends EventTarget {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 }
+
+const ENOUGH_TO_SEARCH = 8; // fewer are seen at a glance
 
 const titleOf = (entry) => entry.metadata?.title || "Untitled";
 

@@ -11,6 +11,11 @@ export class StoredTurns {
     this.conversation = conversation;
   }
 
+  /** Oldest first. */
+  get items() {
+    return [...this.#items];
+  }
+
   get turns() {
     return turnsFromItems(this.#items);
   }

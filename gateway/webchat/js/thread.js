@@ -9,6 +9,8 @@ export class Thread extends EventTarget {
   #opening = false;
   /** What to do when the user wants the answer of a turn that still thinks; resolves when the server knows. */
   onEnough = async () => {};
+  /** What to do when the user asks something else in place of a turn; resolves to whether that began. */
+  onEdit = async () => false;
   #root = byId("thread");
   #earlier = make("button", { type: "button", class: "text-button earlier", hidden: true, onclick: () => this.#emit("earlier") }, "Earlier messages");
   // A bill is fetched when its turn comes into view: a long conversation does not ask for hundreds of them.
@@ -54,7 +56,13 @@ export class Thread extends EventTarget {
 
   /** Append a turn; returns its view. */
   add(turn) {
-    return this.place(new TurnView(turn, () => this.#emit("again", turn), this.onEnough));
+    const does = {
+      onAgain: () => this.#emit("again", turn),
+      onEnough: this.onEnough,
+      onEdit: (text) => this.onEdit(turn, text),
+      numAfter: () => this.turns.length - 1 - this.turns.indexOf(turn),
+    };
+    return this.place(new TurnView(turn, does));
   }
 
   /** Append a view that exists already (a turn that kept running while another conversation was shown). */
@@ -64,6 +72,11 @@ export class Thread extends EventTarget {
     this.#seen.observe(view.node);
     this.#mark();
     return view;
+  }
+
+  /** Let the user write the newest message anew. */
+  editNewest() {
+    this.#views.at(-1)?.edit();
   }
 
   /** Take a turn off the page. */

@@ -10,7 +10,14 @@ export class Turn {
   answer = "";
   /** @type {TurnStatus} */
   status = "waiting";
+  /** The response that speaks for this turn: its newest. */
   responseId = null;
+  /** All stored responses of this turn: one, or several when tools were called between. */
+  responseIds = new Set();
+  /** Stored items that no response made. */
+  looseItemIds = [];
+  /** Tools that were called: {id, name, given, output}. */
+  calls = [];
   usage = null;
   problem = null;
   lastItemId = null;
@@ -32,7 +39,7 @@ export class Turn {
   take(event) {
     switch (event.type) {
       case "response.created":
-        this.responseId = event.response?.id ?? null;
+        this.#madeBy(event.response?.id);
         return null;
       case "response.reasoning_text.delta":
       case "response.reasoning_summary_text.delta":
@@ -59,16 +66,37 @@ export class Turn {
 
   /** Take the finished response object (from the stream's end, or fetched later). */
   end(response) {
-    this.responseId = response.id ?? this.responseId;
+    this.#madeBy(response.id);
     this.usage = response.usage ?? this.usage;
     const { answer, reasoning } = textsOf(response.output ?? []);
     if (answer) this.answer = answer; // the whole text is the truth, whatever was missed on the way
     if (reasoning) this.reasoning = reasoning;
+    for (const item of response.output ?? []) this.#takeCall(item);
     this.lastItemId = response.output?.at(-1)?.id ?? this.lastItemId;
     if (response.status === "completed") this.status = "completed";
     else if (response.status === "cancelled") this.status = "stopped";
     else if (response.status === "failed") this.fail(response.error ?? {});
     else this.status = incompleteStatus(response.incomplete_details?.reason);
+  }
+
+  /** Note a stored item that belongs to this turn. */
+  note(item) {
+    this.lastItemId = item.id;
+    if (item.response_id) this.#madeBy(item.response_id);
+    else this.looseItemIds.push(item.id);
+    this.#takeCall(item);
+  }
+
+  #madeBy(responseId) {
+    if (!responseId) return;
+    this.responseId = responseId;
+    this.responseIds.add(responseId);
+  }
+
+  #takeCall(item) {
+    const known = this.calls.find((call) => call.id === item.call_id);
+    if (item.type === "function_call" && !known) this.calls.push({ id: item.call_id, name: item.name, given: item.arguments, output: null });
+    if (item.type === "function_call_output" && known) known.output = typeof item.output === "string" ? item.output : JSON.stringify(item.output);
   }
 
   /** Take a Problem, or the error object of an event. */
@@ -111,8 +139,7 @@ export function turnsFromItems(items) {
       if (!turns.length) turns.push(new Turn(""));
       addOutput(turns.at(-1), item);
     }
-    turns.at(-1).lastItemId = item.id;
-    turns.at(-1).responseId ??= item.response_id ?? null;
+    turns.at(-1).note(item);
   }
   return turns;
 }

@@ -6,34 +6,48 @@ import { iconButton, make } from "./dom.js";
 import { GrowingText } from "./growing_text.js";
 import { notice } from "./notice.js";
 import { Reasoning } from "./reasoning.js";
+import { Said } from "./said.js";
+import { toolCall } from "./tool_call.js";
 
 export class TurnView {
   #prose = make("div", { class: "prose answer-text" });
   #text = new GrowingText(this.#prose);
   #reasoning;
+  #tools = make("div", { class: "tools" });
+  #said;
   #flow = make("div", { class: "flow", "aria-hidden": "true" }, make("span"));
   #notices = make("div", { class: "notices" });
   #bill = make("div", { class: "bill-place" });
   #actions = make("div", { class: "actions" });
 
-  /** `onAgain` answers this turn once more; only the newest turn offers it. `onEnough` ends the thinking of one that runs. */
-  constructor(turn, onAgain, onEnough) {
+  /**
+   * `onAgain()` answers this turn once more; only the newest turn offers it. `onEnough(turn)` ends the thinking of one that
+   * runs. `onEdit(text)` asks something else in its place, and `numAfter()` counts the turns behind it.
+   */
+  constructor(turn, { onAgain, onEnough, onEdit, numAfter }) {
     this.turn = turn;
+    this.#said = turn.input ? new Said(turn.input, { onEdit, numAfter }) : null;
     this.#reasoning = new Reasoning(() => onEnough(turn));
-    this.again = iconButton("again", "Answer again", () => onAgain(turn), "plain-button again");
+    this.again = iconButton("again", "Answer again", () => onAgain(), "plain-button again");
     this.again.append(make("span", {}, "Try again")); // in words when something went wrong
     const answer = (this.answer = make(
       "article",
       { class: "answer", "aria-label": "Answer" },
       this.#reasoning.node,
+      this.#tools,
       this.#prose,
       this.#flow,
       this.#notices,
       make("footer", { class: "answer-foot" }, this.#actions, this.#bill),
     ));
     this.#actions.append(copyButton("Copy answer", () => turn.answer), this.again);
-    this.node = make("section", { class: "turn" }, turn.input ? make("div", { class: "said", "aria-label": "You" }, turn.input) : null, answer);
+    this.node = make("section", { class: "turn" }, this.#said?.node, answer);
     this.settle();
+  }
+
+  /** Let the user write the message anew. */
+  edit() {
+    this.#said?.edit();
   }
 
   /** Add new text to the `part` that grew: "reasoning" or "answer". */
@@ -49,6 +63,7 @@ export class TurnView {
       this.#reasoning.settle(this.turn.reasoning);
       this.#text.settle(this.turn.answer);
     }
+    if (this.#tools.childElementCount !== this.turn.calls.length) this.#tools.replaceChildren(...this.turn.calls.map(toolCall));
     this.#notices.replaceChildren(...notice(this.turn));
     if (this.turn.usage) this.#bill.replaceChildren(bill(this.turn.usage));
     this.#status();

@@ -1,0 +1,47 @@
+// Text files become part of the message: chosen, dropped on the page or pasted. What is no text is refused in words.
+
+import { byId } from "./dom.js";
+import { fenced } from "./download.js";
+
+const MAX_BYTES = 256 * 1024;
+
+/** Wire the ways in; `composer` takes the text, `tell` a sentence when a file cannot be taken. */
+export function wireAttach({ composer, tell }) {
+  const chooser = byId("file");
+  const take = async (files) => {
+    for (const file of files) {
+      const text = await textOf(file).catch((error) => tell(error.message));
+      if (text) composer.text = `${composer.text.trimEnd()}\n\n${file.name}\n${fenced(text, languageOf(file.name))}\n\n`.trimStart();
+    }
+    composer.focus();
+  };
+  byId("attach").addEventListener("click", () => chooser.click());
+  chooser.addEventListener("change", () => {
+    void take([...chooser.files]);
+    chooser.value = ""; // the same file may come again
+  });
+  byId("message").addEventListener("paste", (event) => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    void take([...event.clipboardData.files]);
+  });
+  document.addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    void take([...event.dataTransfer.files]);
+  });
+}
+
+async function textOf(file) {
+  if (file.size > MAX_BYTES) throw new Error(`${file.name} is larger than ${MAX_BYTES / 1024} KB.`);
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    if (!text.includes("\0")) return text.replace(/\r\n?/g, "\n");
+  } catch {
+    // Not UTF-8, or it cannot be read.
+  }
+  throw new Error(`${file.name} is no text; models here read text only.`);
+}
+
+const languageOf = (name) => /\.([a-z0-9]{1,10})$/i.exec(name)?.[1].toLowerCase() ?? "";

@@ -1,0 +1,116 @@
+"""What users of a chat page look for: a search, shortcuts, files in and out, tools that were called, any script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.live_ring import LiveRing, spoken
+
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is the weather in Ulm?"},
+    {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city":"Ulm"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "12 degrees"},
+    {"role": "assistant", "content": "It has 12 degrees."},
+]
+
+
+def _open(ring: LiveRing, chat: ChatPage, items: list[dict[str, Any]], **metadata: str) -> None:
+    async def create() -> str:
+        body = {"items": items, "metadata": metadata}
+        response = await ring.ring.http.post("/v1/conversations", json=body)
+        return str(response.raise_for_status().json()["id"])
+
+    chat.page.goto(f"{chat.url}/#/c/{ring.portal.call(create)}")
+    expect(chat.newest).to_be_visible()
+
+
+def test_a_called_tool_is_shown_with_what_it_was_given_and_gave(ring: LiveRing, chat: ChatPage) -> None:
+    _open(ring, chat, CALLED)
+    expect(chat.turns).to_have_count(1)
+    expect(chat.answer).to_have_text("It has 12 degrees.")
+    chat.page.get_by_text("Called get_weather").click()
+    expect(chat.newest.locator(".tool code").nth(1)).to_have_text('{\n  "city": "Ulm"\n}')
+    expect(chat.newest.locator(".tool code").nth(2)).to_have_text("12 degrees")
+
+
+def test_a_conversation_is_downloaded_as_markdown_and_as_json(ring: LiveRing, chat: ChatPage) -> None:
+    expect(chat.button("Download this conversation")).to_be_hidden()
+    _open(ring, chat, CALLED, title="Weather / Ulm?")
+    expect(chat.page.get_by_role("heading", level=1)).to_have_text("Weather / Ulm?")
+    files = {}
+    for kind in ("Markdown", "JSON"):
+        chat.button("Download this conversation").click()
+        with chat.page.expect_download() as download:
+            chat.button(kind).click()
+        files[download.value.suggested_filename] = Path(download.value.path()).read_text()
+    assert set(files) == {"Weather-Ulm.md", "Weather-Ulm.json"}
+    assert files["Weather-Ulm.md"] == (
+        "# Weather / Ulm?\n\n## You\n\nWhat is the weather in Ulm?\n\n## Answer\n\nCalled `get_weather` with\n\n"
+        '```\n{"city":"Ulm"}\n```\n\nwhich gave\n\n```\n12 degrees\n```\n\nIt has 12 degrees.\n'
+    )
+    whole = json.loads(files["Weather-Ulm.json"])
+    assert [item["type"] for item in whole["items"]] == ["message", "function_call", "function_call_output", "message"]
+
+
+def test_titles_are_searched_and_shortcuts_are_listed(ring: LiveRing, chat: ChatPage) -> None:
+    expect(chat.page.get_by_label("Search conversations")).to_be_hidden()
+    for word in ("Danube", "Rhine", "Rhone", "Loire", "Ebro", "Tagus", "Volga", "Elbe"):
+        ring.portal.call(_titled, ring, word)
+    chat.page.reload()
+    chat.page.get_by_label("Search conversations").fill("rh")
+    expect(chat.conversations).to_have_text(["Rhone", "Rhine"])
+    chat.page.get_by_label("Search conversations").fill("Po")
+    expect(chat.page.get_by_text("No title has these words.")).to_be_visible()
+    chat.page.keyboard.press("Control+/")
+    dialog = chat.page.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(dialog).to_contain_text("Edit the newest message")
+    chat.page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+async def _titled(ring: LiveRing, title: str) -> None:
+    (await ring.ring.http.post("/v1/conversations", json={"metadata": {"title": title}})).raise_for_status()
+
+
+def test_text_files_become_part_of_the_message_and_others_are_refused(chat: ChatPage) -> None:
+    chat.message.fill("Look:")
+    files = chat.page.locator("#file")
+    files.set_input_files({"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\r\n"})
+    expect(chat.message).to_have_value("Look:\n\na.py\n````py\nprint('```')\n````\n\n")
+    files.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\0\xff"})
+    expect(chat.banner).to_contain_text("a.png is no text")
+
+
+def test_sampling_settings_are_sent_only_when_chosen(ring: LiveRing, chat: ChatPage) -> None:
+    chat.ask("Plain")
+    plain = ring.requests[-1].request.sampling
+    chat.button("Settings").click()
+    chat.page.get_by_text("More about sampling").click()
+    for name, value in {
+        "Top p": "0.5",
+        "Top k": "7",
+        "Min p": "0.25",
+        "Repetition penalty": "1.5",
+        "Seed": "0",
+    }.items():
+        chat.page.get_by_label(name, exact=True).fill(value)
+    chat.page.get_by_label("Top p", exact=True).fill("7")  # out of range: the last good one counts
+    chat.page.keyboard.press("Escape")
+    chat.ask("Chosen")
+    chosen = ring.requests[-1].request.sampling
+    assert (plain.seed, plain.top_k == 7) == (None, False)
+    assert (chosen.top_p, chosen.top_k, chosen.min_p, chosen.repetition_penalty, chosen.seed) == (0.5, 7, 0.25, 1.5, 0)
+
+
+def test_text_that_reads_from_the_right_stands_on_the_right(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("\u0627\u0644\u0646\u0647\u0631\n\n1. \u0627\u0644\u0631\u0627\u064a\u0646\n\n`code`\n\nEnglish"))
+    chat.ask("\u0627\u0643\u062a\u0628")
+    directions = chat.page.eval_on_selector_all(
+        ".said, .answer-text > .block", "nodes => nodes.map((node) => getComputedStyle(node).direction)"
+    )
+    assert directions == ["rtl", "rtl", "rtl", "ltr", "ltr"]

@@ -1,0 +1,73 @@
+"""What the terminal chat does with keys, with servers that offer nothing to talk to, and with Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+from rich.console import Console
+
+from headrace import chat
+
+EVENTS = (
+    {"type": "response.output_text.delta", "delta": "Good day."},
+    {"type": "response.completed", "response": {"id": "resp_1", "usage": {}}},
+)
+
+
+def client(handle: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
+    return httpx.Client(base_url="http://server", transport=httpx.MockTransport(handle))
+
+
+def test_the_first_model_that_talks_is_chosen() -> None:
+    data = [{"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}]
+    with client(lambda _: httpx.Response(200, json={"data": data})) as server:
+        assert chat._first_model(server, Console()) == "talker"
+
+
+def test_a_server_that_wants_a_key_says_so_where_nobody_can_be_asked() -> None:
+    refused = httpx.Response(401, json={"error": {"message": "This server wants an API key."}})
+    with client(lambda _: refused) as server, pytest.raises(chat.KeyWantedError, match="wants an API key"):
+        chat._first_model(server, Console(file=io.StringIO()))
+
+
+def test_a_user_is_asked_for_the_key_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = iter(["wrong", " right "])
+    monkeypatch.setattr("getpass.getpass", lambda *_, **__: next(keys))
+    monkeypatch.setattr("rich.console.getpass", lambda *_, **__: next(keys), raising=False)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.headers.get("authorization") != "Bearer right":
+            return httpx.Response(401, json={"error": {"message": "no"}})
+        return httpx.Response(200, json={"data": [{"id": "talker"}]})
+
+    with client(handle) as server:
+        assert chat._first_model(server, Console(file=io.StringIO(), force_terminal=True)) == "talker"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"data": []}'])
+def test_what_is_no_such_server_is_said_in_words(body: bytes) -> None:
+    with client(lambda _: httpx.Response(200, content=body)) as server, pytest.raises(chat.ChatError, match="OpenAI"):
+        chat._first_model(server, Console())
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[dict[str, object]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        if len(bodies) == 2:
+            raise KeyboardInterrupt
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in EVENTS)
+        return httpx.Response(200, stream=httpx.ByteStream(lines.encode()))
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("One\nTwo\nThree\n"))
+    shown = io.StringIO()
+    with client(handle) as server, pytest.raises(EOFError):
+        chat._talk(server, Console(file=shown), {"model": "talker"})
+    assert [body["input"] for body in bodies] == ["One", "Two", "Three"]
+    assert [body["previous_response_id"] for body in bodies] == [None, "resp_1", "resp_1"]
+    assert "stopped" in shown.getvalue()
