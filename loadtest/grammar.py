@@ -20,7 +20,9 @@ from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from gateway.edge.grammar_trial import walk
+from gateway.edge.schema.grammar import check_lark, check_schema
 from model_svc.engine.matchers import LlguidanceMatcher
+from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, grammar_tokenizer, start_matcher
 from wire.messages import Grammar
 from wire.model_card import ModelCard
@@ -51,6 +53,10 @@ def _either(n: int) -> dict[str, Any]:
     return {"anyOf": [{"required": [f"a{n}"]}, {"required": [f"b{n}"]}]}
 
 
+def _patterns(count: int) -> dict[str, Any]:
+    return {"properties": {f"p{n}": {"type": "string", "pattern": f"^a{n}[b-z]*$"} for n in range(count)}}
+
+
 CASES: dict[str, tuple[Grammar, str]] = {
     "json_object": (Grammar(kind="json_object"), json.dumps(_SAID)),
     "a person, one line": (_schema(_PERSON), json.dumps(_SAID)),
@@ -69,7 +75,11 @@ CASES: dict[str, tuple[Grammar, str]] = {
 }
 HOSTILE: dict[str, Grammar] = {
     "repeats of repeats": Grammar(kind="regex", source="((a{1,200}){1,200}){1,200}x"),
-    "900 optional fields": _schema({"properties": {f"p{n}": {"type": "string"} for n in range(900)}}),
+    "400 optional fields": _schema({"properties": {f"p{n}": {"type": "string"} for n in range(400)}}),
+    "1,000 fields with patterns": _schema({"prefixItems": [_patterns(334), _patterns(333), _patterns(333)]}),
+    "multiples of 99,999": _schema({"type": "integer", "multipleOf": 99_999}),
+    "the same in a Lark grammar": Grammar(kind="lark", source='start: %json {"type":"integer","multipleOf":99999}'),
+    "a const of 19,000 numbers": _schema({"const": list(range(19_000))}),
     "2^12 combinations": _schema({"allOf": [_either(n) for n in range(12)]}),
     "tokens of tokens": Grammar(kind="lark", source='start: A\nA: B{1000}\nB: C{1000}\nC: "x"{1000}'),
     "a pattern of 1,000": Grammar(kind="regex", source=".?" * 500 + "x"),
@@ -127,9 +137,13 @@ def main(argv: list[str]) -> None:
     for name, grammar in HOSTILE.items():
         begun = time.thread_time()
         try:
+            if grammar.kind == "json_schema":
+                check_schema(json.loads(grammar.source), "")
+            elif grammar.kind == "lark":
+                check_lark(grammar.source, "")
             walk(start_matcher(grammar, edge))
             outcome = "passes"
-        except GrammarError as error:
+        except (GrammarError, InvalidRequestError) as error:
             outcome = str(error)[:60]
         print(f"| {name} | {(time.thread_time() - begun) * 1e3:.0f} ms | {outcome} |")  # noqa: T201
 

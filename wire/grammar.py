@@ -18,6 +18,7 @@ from wire.vocabulary import Vocabulary
 
 WHITESPACE = r"\x20|\n\x20{0,16}"
 MAX_MESSAGE = 300
+_TOO_COMPLEX = ("lexer ", "Too many items", "Current row has", "fuel exhausted")
 _OBJECT = '{"type":"object"}'
 
 
@@ -86,7 +87,7 @@ def message_of(matcher: LLMatcher) -> str:
     text = matcher.get_error()
     if text.startswith("NoExtension"):
         return "nothing can satisfy it"
-    if "lexer " in text or "Too many items" in text:
+    if any(sign in text for sign in _TOO_COMPLEX):
         return "it is too complex"
     first, _, rest = text.partition("\n")
     fault = rest.partition("\nerror: ")[2].partition("\n")[0]  # of a pattern, shown above it with its place marked
@@ -95,9 +96,9 @@ def message_of(matcher: LLMatcher) -> str:
 
 
 def _limits() -> LLParserLimits:
-    """Compiling takes 100 ms at most, a step's mask 15 ms; an object may have a thousand optional properties."""
+    """Patterns take some 50 ms at most, a step's mask 15 ms; an object may have hundreds of optional properties."""
     return LLParserLimits(
-        initial_lexer_fuel=100_000, max_items_in_row=5000, max_grammar_size=200_000, verbose_errors=False
+        initial_lexer_fuel=50_000, max_items_in_row=2_500, max_grammar_size=200_000, verbose_errors=False
     )
 
 

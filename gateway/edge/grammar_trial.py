@@ -2,10 +2,12 @@
 
 The trial has the compiler's limits, and a vocabulary of single bytes, with which it takes a few milliseconds. What it
 refuses is a 400 that names the field; what it lets pass may still come to a limit later, which ends that one answer.
+However many requests come with a grammar, it is tried once, and how that ended is remembered.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import OrderedDict
 
@@ -14,7 +16,7 @@ import anyio.to_thread
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.edge.schema.grammar import check_schema
+from gateway.edge.schema.grammar import check_lark, check_schema, check_tools
 from gateway.edge.schema.tool_grammar import argument_schemas
 from gateway.edge.served import Served
 from wire.errors import InvalidRequestError
@@ -24,8 +26,8 @@ from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
 _STEPS = 32
-_MAX_KEPT = 256
-_THREADS = 2  # requests with new grammars wait for one another, nobody else waits for them
+_MAX_KEPT = 4_096  # outcomes, of a hundred bytes or two
+_SMALL = 8_192  # characters; what is longer waits for its like, so that nobody waits for what takes long
 
 
 class GrammarTrial:
@@ -35,30 +37,55 @@ class GrammarTrial:
         self._card = card
         self._vocabulary = vocabulary
         self._tokenizer: LLTokenizer | None = None
-        self._passed: OrderedDict[Grammar, None] = OrderedDict()
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._outcomes: OrderedDict[bytes, str] = OrderedDict()  # what is wrong with a grammar, or nothing
+        self._under_way: dict[bytes, anyio.Event] = {}
+        self._small = anyio.CapacityLimiter(1)
+        self._large = anyio.CapacityLimiter(1)
 
     async def admit(self, grammar: Grammar | None) -> None:
         """Raise InvalidRequestError naming the field if a grammar cannot work."""
-        if grammar is None or grammar in self._passed:
+        if grammar is None:
             return
-        try:
-            await anyio.to_thread.run_sync(self._try, grammar, limiter=self._threads)
-        except GrammarError as error:
-            field = grammar.field or "tools"
-            raise InvalidRequestError(f"{field}: {error}", param=field) from None
-        self._passed[grammar] = None
-        if len(self._passed) > _MAX_KEPT:
-            self._passed.popitem(last=False)
+        key = hashlib.blake2b(msgspec.msgpack.encode(grammar), digest_size=16).digest()
+        while key not in self._outcomes:
+            under_way = self._under_way.get(key)
+            if under_way is None:
+                await self._settle(key, grammar)
+            else:
+                await under_way.wait()  # whoever tries it may leave before the end
+        self._outcomes.move_to_end(key)
+        fault = self._outcomes[key]
+        if fault:
+            raise InvalidRequestError(fault, param=grammar.field or "tools")
 
-    def _try(self, grammar: Grammar) -> None:
-        if grammar.kind == "json_schema":
-            check_schema(msgspec.json.decode(grammar.source), grammar.field)
-        if self._tokenizer is None:
-            self._tokenizer = grammar_tokenizer(
-                self._vocabulary, self._card.eos_token_ids, self._card.vocab_size, single_bytes=True
-            )
-        walk(start_matcher(grammar, self._tokenizer))
+    async def _settle(self, key: bytes, grammar: Grammar) -> None:
+        done = self._under_way[key] = anyio.Event()
+        limiter = self._small if len(grammar.source) <= _SMALL else self._large
+        try:
+            self._outcomes[key] = await anyio.to_thread.run_sync(self._try, grammar, limiter=limiter)
+            if len(self._outcomes) > _MAX_KEPT:
+                self._outcomes.popitem(last=False)
+        finally:
+            del self._under_way[key]
+            done.set()
+
+    def _try(self, grammar: Grammar) -> str:
+        """Return what is wrong with a grammar; nothing if it can work."""
+        try:
+            if grammar.kind == "json_schema":
+                check_schema(msgspec.json.decode(grammar.source), grammar.field)
+            elif grammar.kind == "lark" and grammar.field:  # without a field it is ours, of tools that were looked at
+                check_lark(grammar.source, grammar.field)
+            if self._tokenizer is None:
+                self._tokenizer = grammar_tokenizer(
+                    self._vocabulary, self._card.eos_token_ids, self._card.vocab_size, single_bytes=True
+                )
+            walk(start_matcher(grammar, self._tokenizer))
+        except InvalidRequestError as error:
+            return error.message
+        except GrammarError as error:
+            return f"{grammar.field or 'tools'}: {error}"
+        return ""
 
 
 class GrammarTrials:
@@ -71,10 +98,13 @@ class GrammarTrials:
     async def admit(self, request: Request) -> None:
         """Raise InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work."""
         name, grammar = request.model, request.sampling.grammar
+        if grammar is None:
+            return
         if name not in self._trials:
             model = self._served.model(name)
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
-        if grammar is not None and not grammar.field:
+        if not grammar.field:
+            await anyio.to_thread.run_sync(check_tools, request.tools)
             for schema in argument_schemas(request.tools):
                 await self._trials[name].admit(schema)
         await self._trials[name].admit(grammar)

@@ -9,7 +9,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import tenant_of
 from gateway.edge.places import Place, parse_place
 from gateway.edge.resumable import Resumable
-from gateway.edge.schema.body import read_as, warn
+from gateway.edge.schema.body import read_as, translated, warn
 from gateway.edge.schema.chat import ChatRequest, translate_chat
 from gateway.edge.schema.chat_reply import ChatReply
 from gateway.edge.screening import screen
@@ -24,7 +24,8 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     if body.store:
         warn(request, "store: chat completions are not kept, responses are")
     model = edge.model(body.model)
-    wanted = translate_chat(body, model.card, max_choices=edge.settings.max_choices)
+    max_choices = edge.settings.max_choices
+    wanted = await translated(request, lambda: translate_chat(body, model.card, max_choices=max_choices))
     came_from = request.headers.get("last-event-id")
     if came_from:
         return _resumed(request, body, parse_place(came_from))

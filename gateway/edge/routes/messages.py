@@ -8,7 +8,7 @@ from starlette.responses import Response
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
-from gateway.edge.schema.body import read_as
+from gateway.edge.schema.body import read_as, translated
 from gateway.edge.schema.messages import MessagesRequest, translate_messages
 from gateway.edge.schema.messages_reply import MessagesReply
 from gateway.edge.screening import screen
@@ -20,7 +20,8 @@ async def create_message(request: Request) -> GenerationResponse:
     """Answer a request of the Messages API, as a stream or whole."""
     edge: Edge = request.app.state.edge
     body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
-    wanted = translate_messages(body, edge.model(body.model).card)
+    card = edge.model(body.model).card
+    wanted = await translated(request, lambda: translate_messages(body, card))
     await edge.grammars.admit(wanted)
     wanted = await screen(wanted, edge.safety, "messages", system="system")
     stream = bool(body.stream)
@@ -42,7 +43,8 @@ async def count_tokens(request: Request) -> Response:
     """Return how many tokens a request would have."""
     edge: Edge = request.app.state.edge
     body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
-    wanted = translate_messages(body, edge.model(body.model).card, counting=True)
+    card = edge.model(body.model).card
+    wanted = await translated(request, lambda: translate_messages(body, card, counting=True))
     with edge.admission.slot():
         ids = await edge.tokenizer.token_ids(wanted)
     return json_response({"input_tokens": len(ids)})

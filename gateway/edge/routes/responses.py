@@ -15,7 +15,7 @@ from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_include, read_page
-from gateway.edge.schema.body import read_as
+from gateway.edge.schema.body import read_as, translated
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
 from gateway.edge.schema.responses import ResponsesRequest, translate_responses
@@ -33,7 +33,8 @@ async def create_response(request: Request) -> ASGIApp:
     body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
-    wanted = await screen(translate_responses(body, card, tenant=tenant), edge.safety, "input")
+    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant))
+    wanted = await screen(wanted, edge.safety, "input")
     await edge.grammars.admit(wanted)
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

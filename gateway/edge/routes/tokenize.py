@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
-from gateway.edge.schema.body import read_as
+from gateway.edge.schema.body import read_as, translated
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tokenize import (
     DetokenizeRequest,
@@ -25,7 +25,7 @@ async def tokenize(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     body = await read_as(request, TokenizeRequest, edge.settings.max_body_bytes)
     model = _model(edge, body.model)
-    asked = translate_tokenize(body, model.card)
+    asked = await translated(request, lambda: translate_tokenize(body, model.card))
     with edge.admission.slot():
         ids = await edge.tokenizer.token_ids(
             asked,

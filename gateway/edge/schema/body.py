@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -20,8 +21,10 @@ from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelled
 T = TypeVar("T")
 
 MAX_DEPTH = 64
+MAX_VALUES = 100_000
 _INT64 = 2**63  # messages between desks hold no longer whole numbers
 WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
+_IS_BIG = "headrace.body_is_big"
 _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -56,6 +59,7 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     Raises BodyTooLargeError, or InvalidRequestError that names the field.
     """
     raw = await read_body(request, max_bytes)
+    request.scope[_IS_BIG] = len(raw) > _BIG
     body = await decode_body(raw, cls)
     check = anyio.to_thread.run_sync(check_unknown, raw, cls) if len(raw) > _BIG else None
     ignored = await check if check is not None else check_unknown(raw, cls)
@@ -68,6 +72,11 @@ def warn(request: Request, text: str) -> None:
     """Say something in a header of the answer."""
     said = request.scope.get(WARNINGS)
     request.scope[WARNINGS] = f"{said}; {text}" if said else text
+
+
+async def translated(request: Request, translate: Callable[[], T]) -> T:
+    """Return what a body means to us, worked out off the event loop if the body was big."""
+    return await anyio.to_thread.run_sync(translate) if request.scope.get(_IS_BIG) else translate()
 
 
 async def decode_body(raw: bytes, cls: type[T]) -> T:
@@ -135,9 +144,13 @@ def _not_json(raw: bytes, message: str) -> InvalidRequestError:
 
 
 def check_depth(value: Any, param: str) -> None:
-    """Refuse a free-form value nested deeper than MAX_DEPTH, and whole numbers in it that 64 bits do not hold."""
+    """Refuse a free-form value nested deeper than MAX_DEPTH, too big, or with numbers that 64 bits do not hold."""
     level = [value]
+    left = MAX_VALUES
     for _ in range(MAX_DEPTH):
+        left -= len(level)
+        if left < 0:
+            raise InvalidRequestError(f"{param}: may hold {MAX_VALUES} values at most.", param=param)
         for item in level:
             if isinstance(item, int) and not -_INT64 <= item < _INT64:
                 raise InvalidRequestError(f"{param}: a whole number must fit 64 bits.", param=param)

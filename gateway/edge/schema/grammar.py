@@ -6,7 +6,9 @@ nothing finite can satisfy for what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,17 +16,14 @@ import msgspec
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.finite import has_finite_value
 from gateway.edge.schema.sampling import SamplingFields, StructuredOutputs, fail
+from gateway.edge.schema.schema_size import MAX_PATTERN, MAX_TEXT, TOOLS_FACTOR, Size, measure
 from wire.messages import Grammar, SamplingParams
 
-MAX_PROPERTIES = 1_000  # in a whole schema; what the compiler does with them grows with the square
-MAX_ENUM_VALUES = 1_000
 MAX_CHOICES = 1_000
-MAX_NODES = 20_000
-MAX_TEXT = 120_000  # characters of a schema's names and strings, as OpenAI has it
 MAX_SOURCE = 8_192  # characters of a grammar
-MAX_PATTERN = 1_024
-MAX_COUNT = 100_000
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+MAX_JSON = 1_000_000  # characters of a schema given as text
+_JSON = re.compile(r"%json\s*")
+_DECODER = json.JSONDecoder()
 
 
 def bind_format(
@@ -98,6 +97,8 @@ def _choice(choices: list[str], param: str) -> Grammar:
 def _schema(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
     """Take a schema as it is; `check_schema` looks into it, away from the event loop."""
     if isinstance(schema, str):  # vLLM takes the JSON text as well
+        if len(schema) > MAX_JSON:
+            raise fail(param, f"may have {MAX_JSON} characters at most, not {len(schema)}.")
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError):
@@ -111,48 +112,27 @@ def _schema(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
 
 def check_schema(schema: dict[str, Any], param: str) -> None:
     """Refuse a schema that is too big to be compiled in good time, or that nothing can satisfy; takes some 10 ms."""
-    measure(schema, param)
+    measure(schema).check(param)
     if not has_finite_value(schema, param):
         raise fail(param, "no finite value can satisfy it; give a recursion a way to end.")
 
 
-def measure(schema: dict[str, Any], param: str) -> None:
-    """Refuse a schema that is too big or too deep to be compiled in good time, naming the limit."""
-    num_nodes = num_properties = num_enum = num_chars = 0
-    stack: list[Any] = [schema]
-    while stack and num_nodes <= MAX_NODES and num_enum <= MAX_ENUM_VALUES:
-        node = stack.pop()
-        num_nodes += 1
-        if isinstance(node, str):
-            num_chars += len(node)
-        elif isinstance(node, list):
-            stack += node
-        elif isinstance(node, dict):
-            num_chars += sum(map(len, node))
-            num_properties += _len(node.get("properties"))
-            num_enum += _len(node.get("enum"))
-            _check_node(node, param)
-            stack += node.values()
-    limits = (
-        ("enum values", num_enum, MAX_ENUM_VALUES),
-        ("properties", num_properties, MAX_PROPERTIES),
-        ("values (nested ones included)", num_nodes, MAX_NODES),
-        ("characters", num_chars, MAX_TEXT),
-    )
-    for what, number, limit in limits:
-        if number > limit:
-            raise fail(param, f"a schema may have {limit} {what} at most.")
+def check_tools(tools: Sequence[dict[str, Any]]) -> None:
+    """Refuse tools whose schemas are too big together, each by itself being small enough."""
+    total = Size()
+    for at, tool in enumerate(tools):
+        size = measure(tool["function"].get("parameters") or {})
+        size.check(f"tools[{at}]")
+        total.add(size)
+    total.check("tools", TOOLS_FACTOR)
 
 
-def _len(value: Any) -> int:
-    return len(value) if isinstance(value, list | dict) else 0
-
-
-def _check_node(node: dict[str, Any], param: str) -> None:
-    pattern = node.get("pattern")
-    if isinstance(pattern, str) and len(pattern) > MAX_PATTERN:
-        raise fail(param, f"a pattern may have {MAX_PATTERN} characters at most, not {len(pattern)}.")
-    for name in _COUNTS:
-        count = node.get(name)
-        if isinstance(count, int | float) and count > MAX_COUNT:
-            raise fail(param, f"{name} may be {MAX_COUNT} at most, not {count}.")
+def check_lark(source: str, param: str) -> None:
+    """Refuse a grammar that holds a schema which `check_schema` refuses."""
+    for place in _JSON.finditer(source):
+        try:
+            schema, _ = _DECODER.raw_decode(source, place.end())
+        except (ValueError, RecursionError):
+            raise fail(param, "%json needs a JSON schema behind it.") from None
+        if isinstance(schema, dict):
+            check_schema(schema, param)
