@@ -24,6 +24,8 @@ Command = tuple[Arg, ...]
 Told = Callable[[list[Any] | RedisConnectionError], None]
 
 _MORE = object()  # what the parser returns when a reply is not complete
+# Of the next command; it has no reply itself.
+_SKIP = hiredis.pack_command(("CLIENT", "REPLY", "SKIP"))  # type: ignore[arg-type]
 
 
 class Line(asyncio.Protocol):
@@ -55,9 +57,23 @@ class Line(asyncio.Protocol):
 
         It is called from the loop, once, and must not raise. The line must be open.
         """
+        self.send_all([(commands, tell)])
+
+    def send_all(self, letters: Sequence[tuple[Sequence[Command], Told]]) -> None:
+        """Send the commands of several callers in one write, for each as `send` does."""
         assert self._lost is None, "the line is lost"
-        self._waiting.append((len(commands), tell))
-        self._transport.write(b"".join([hiredis.pack_command(one) for one in commands]))  # type: ignore[arg-type]
+        self._waiting.extend([(len(commands), tell) for commands, tell in letters])
+        packed = [hiredis.pack_command(one) for commands, _ in letters for one in commands]  # type: ignore[arg-type]
+        self._transport.write(b"".join(packed))
+
+    def send_silently(self, command: Command, tell: Told) -> None:
+        """Send a command without a reply; `tell` gets an empty list when a later command's reply shows it was done.
+
+        That it failed nobody hears. The server must know CLIENT REPLY.
+        """
+        assert self._lost is None, "the line is lost"
+        self._waiting.append((0, tell))
+        self._transport.write(_SKIP + hiredis.pack_command(command))  # type: ignore[arg-type]
 
     async def exchange(self, commands: Sequence[Command], *, timeout_s: float) -> list[Any]:
         """Send commands in one write and return their replies; an error reply stands in its place.
@@ -98,6 +114,8 @@ class Line(asyncio.Protocol):
         self._fail(f"connection lost: {exc!r}")
 
     def _take(self, reply: Any) -> None:
+        while self._waiting and not self._waiting[0][0] and not isinstance(reply, RedisConnectionError):
+            self._waiting.popleft()[1]([])
         if not self._waiting:
             self._fail("a reply that nobody asked for")
         elif isinstance(reply, RedisConnectionError):  # the server is loading, or will not have us

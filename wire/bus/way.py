@@ -21,10 +21,13 @@ class Way:
 
     def __init__(self, line: Line, timeout_s: float) -> None:
         self.num_unanswered = 0
+        self.num_silent = 0  # of these, commands that will have no reply of their own
         self._line = line
         self._timeout_s = timeout_s
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._said: list[tuple[Sequence[Command], Told]] = []  # in this turn of the loop, not sent yet
 
     @property
     def is_open(self) -> bool:
@@ -32,28 +35,60 @@ class Way:
         return self._line.is_open
 
     def send(self, commands: Sequence[Command], tell: Told) -> None:
-        """Send commands; `tell` gets their replies, or why none come. The line must be open."""
+        """Send commands at once; `tell` gets their replies, or why none come. The line must be open."""
+        self._line.send(commands, self._owed(tell))
+
+    def send_silently(self, command: Command, tell: Told) -> None:
+        """Send a command without a reply at once; see `Line.send_silently`."""
+        self.num_silent += 1
+
+        def told(outcome: list[Any] | RedisConnectionError) -> None:
+            self.num_silent -= 1
+            tell(outcome)
+
+        self._line.send_silently(command, self._owed(told))
+
+    def ask(self) -> None:
+        """Have the server say how far it is, if it is not about to."""
+        if self.is_open and 0 < self.num_silent == self.num_unanswered:
+            self._heard_at = time.monotonic()
+            self.send((("PING",),), lambda _outcome: None)
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands with what others say in this turn of the loop, and return their replies.
+
+        An error reply stands in its place. Raises redis-py's ConnectionError when the line is lost, silent for too
+        long, or refused by the server.
+        """
+        return await answer_to(lambda tell: self._join(commands, tell))
+
+    def _join(self, commands: Sequence[Command], tell: Told) -> None:
+        if not self._said:
+            self._loop.call_soon(self._flush)
+        self._said.append((commands, self._owed(tell)))
+
+    def _flush(self) -> None:
+        said, self._said = self._said, []
+        if self.is_open:
+            self._line.send_all(said)
+            return
+        for _, tell in said:
+            tell(RedisConnectionError("the line was lost before anything was sent"))
+
+    def _owed(self, tell: Told) -> Told:
+        """Count an answer that is to come, and begin to watch for it."""
         if not self.num_unanswered:
             self._heard_at = time.monotonic()
         self.num_unanswered += 1
+        if self._watch is None:  # one timer for all that is under way
+            self._watch = self._loop.call_later(self._timeout_s, self._look)
 
         def told(outcome: list[Any] | RedisConnectionError) -> None:
             self.num_unanswered -= 1
             self._heard_at = time.monotonic()
             tell(outcome)
 
-        self._line.send(commands, told)
-        if self._watch is None:  # one timer for all that is under way
-            self._watch = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
-
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands and return their replies; an error reply stands in its place.
-
-        Raises redis-py's ConnectionError when the line is lost, silent for too long, or refused by the server.
-        """
-        if not self.is_open:
-            raise RedisConnectionError("the line was lost meanwhile")
-        return await answer_to(lambda tell: self.send(commands, tell))
+        return told
 
     def close(self) -> None:
         """Close the line; what is unanswered is told."""
@@ -65,8 +100,11 @@ class Way:
         self._watch = None
         if not self.num_unanswered:
             return
+        if self.num_silent == self.num_unanswered:  # silence that was ordered says nothing
+            self.ask()
+            return
         left_s = self._heard_at + self._timeout_s - time.monotonic()
         if left_s <= 0:
             self._line.close()
         else:
-            self._watch = asyncio.get_running_loop().call_later(left_s, self._look)
+            self._watch = self._loop.call_later(left_s, self._look)
