@@ -1,20 +1,28 @@
-"""How often the CPU's fast path takes the token of transformers in float32, beside llama.cpp, on the same GGUF file.
+"""How near the CPU's fast path comes to transformers in float32, beside llama.cpp, on the same GGUF file.
 
-    python -m loadtest.cpu_quality MODEL_DIR [--llama-python PATH] [--tokens 48]
+    python -m loadtest.cpu_quality MODEL_DIR [--llama-python PATH] [--tokens 48] [--text 1024]
 
 transformers answers each prompt greedily; then each engine is led along that answer and says at every place what it
 would have taken. Up to the first place where it differs that is its own greedy answer. Both counts are shown, and how
-far apart transformers' two best logits were where an engine first chose another one.
+far apart transformers' two best logits were where an engine first chose another one; then the perplexity of the first
+tokens of a text that stays as it is, the license. What transformers said is kept (loadtest/cpu_quality_truth.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest import cpu_quality_engines
+from loadtest.cpu_quality_engines import Answers, Taken, headrace
+from loadtest.cpu_quality_truth import Truth, truth
 
 PROMPTS = (
     "The capital of France is",
@@ -26,118 +34,41 @@ PROMPTS = (
     "Q: What is 12 times 7?\nA:",
     "In 1969 two people walked on the moon for the first time.",
 )
-Answers = list[list[int]]
+TEXT = Path(__file__).parents[1] / "LICENSE"
 
 
-def oracle(model: Path, prompts: Answers, count: int) -> tuple[Answers, list[list[float]]]:
-    """Return transformers' greedy answers in float32, and how far the best logit was above the second at each place."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    file = next(model.glob("*.gguf")).name
-    whole: Any = AutoModelForCausalLM.from_pretrained(model, gguf_file=file, dtype=torch.float32)
-    whole.eval()
-    answers: Answers = []
-    margins: list[list[float]] = []
-    for prompt in prompts:
-        ids, cache, answer, margin = prompt, None, [], []
-        for _ in range(count):
-            with torch.inference_mode():
-                out = whole(torch.tensor([ids]), cache=cache, use_cache=True)
-            best = out.logits[0, -1].topk(2)
-            cache, ids = out.cache, [int(best.indices[0])]
-            answer += ids
-            margin.append(float(best.values[0] - best.values[1]))
-        answers.append(answer)
-        margins.append(margin)
-    return answers, margins
-
-
-def headrace(model: Path, prompts: Answers, answers: Answers) -> Answers:
-    """Return what our runner would take at each place of the answers."""
-    from model_svc.engine.plan import NewSequence, SequenceStep, StepPlan
-    from model_svc.runner.load import load_runner
-    from wire.messages import SamplingParams, pack_ids
-
-    runner: Any = load_runner(model, dtype="auto", num_blocks=64, max_num_seqs=1, max_model_len=1024)
-    taken: Answers = []
-    number = 0
-    for prompt, answer in zip(prompts, answers, strict=True):
-        start, ids, row = 0, prompt, []
-        for following in answer:
-            number += 1
-            new = None
-            if start == 0:
-                new = NewSequence(sampling=SamplingParams(temperature=0.0), seed=0, prompt_ids=pack_ids(prompt))
-            share = SequenceStep(
-                slot=0, start=start, num_tokens=len(ids), token_ids=pack_ids(ids), new=new,
-                new_blocks=tuple(range(64)) if start == 0 else (), sample=True,
-            )  # fmt: skip
-            output = runner.collect(runner.submit(StepPlan(step=number, sequences=(share,))))
-            row.append(int(output.tokens[0].token_id))
-            start, ids = start + len(ids), [following]
-        taken.append(row)
-    return taken
-
-
-def llama_cpp(model: Path, prompts: Answers, answers: Answers) -> Answers:
-    """Return what llama.cpp would take, one token at a time as it decodes. Runs in its own environment."""
-    import ctypes
-
-    import llama_cpp as api  # type: ignore[import-not-found,unused-ignore]
-    import numpy as np
-
-    quiet = api.llama_log_callback(lambda *_: None)
-    api.llama_log_set(quiet, ctypes.c_void_p(0))
-    loaded = api.llama_model_load_from_file(str(next(model.glob("*.gguf"))).encode(), api.llama_model_default_params())
-    params = api.llama_context_default_params()
-    params.n_ctx, params.n_batch = 1024, 1024
-    params.n_threads = params.n_threads_batch = 2
-    context = api.llama_init_from_model(loaded, params)
-    size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(loaded))
-    taken: Answers = []
-    for prompt, answer in zip(prompts, answers, strict=True):
-        api.llama_memory_clear(api.llama_get_memory(context), True)
-        ids, row = prompt, []
-        for following in answer:
-            tokens = (ctypes.c_int32 * len(ids))(*ids)
-            if api.llama_decode(context, api.llama_batch_get_one(tokens, len(ids))):
-                raise RuntimeError("llama_decode failed")
-            logits = np.ctypeslib.as_array(api.llama_get_logits_ith(context, -1), shape=(size,))
-            row.append(int(logits.argmax()))
-            ids = [following]
-        taken.append(row)
-    return taken
-
-
-def prompt_ids(model: Path) -> Answers:
-    """Return the prompts as ids, with what the tokenizer puts before a text."""
+def as_ids(model: Path) -> tuple[Answers, list[int]]:
+    """Return the prompts and the text as ids, with what the tokenizer puts before them."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    return [tokenizer.encode(text).ids for text in PROMPTS]
+    return [tokenizer.encode(text).ids for text in PROMPTS], tokenizer.encode(TEXT.read_text()).ids
 
 
-def show(truth: Answers, margins: list[list[float]], engines: dict[str, Answers]) -> None:
-    """Print the table: equal before the first difference / equal led along the answer; the margin at the difference."""
-    from rich.console import Console
-    from rich.table import Table
-
+def equal_tokens(true: Truth, engines: dict[str, Taken]) -> Table:
+    """Show for each prompt: equal before the first difference / equal led along the answer; the margin there."""
     table = Table("prompt", *(f"{name}{what}" for name in engines for what in ("", ", margin")), box=None)
     sums = {name: [0, 0] for name in engines}
-    for n, answer in enumerate(truth):
+    for n, answer in enumerate(true.answers):
         cells = []
         for name, taken in engines.items():
-            same = [mine == true for mine, true in zip(taken[n], answer, strict=True)]
+            same = [mine == right for mine, right in zip(taken.tokens[n], answer, strict=True)]
             first = same.index(False) if False in same else len(same)
-            cells += [f"{first} / {sum(same)}", f"{margins[n][first]:.3f}" if first < len(same) else ""]
+            cells += [f"{first} / {sum(same)}", f"{true.margins[n][first]:.3f}" if first < len(same) else ""]
             sums[name] = [sums[name][0] + first, sums[name][1] + sum(same)]
         table.add_row(repr(PROMPTS[n])[1:29], *cells)
     table.add_row("all", *(cell for first, led in sums.values() for cell in (f"{first} / {led}", "")))
-    Console(width=120).print(table)
-    sys.stdout.write(
-        f"of {sum(map(len, truth))}: equal before the first difference / equal when led along the answer\n"
-    )
+    return table
+
+
+def perplexities(losses: dict[str, list[float]]) -> Table:
+    """Show each engine's perplexity; the first one is the truth."""
+    table = Table("text", "cross entropy", "perplexity", "against float32", box=None)
+    right = statistics.fmean(next(iter(losses.values())))
+    for name, each in losses.items():
+        mean = statistics.fmean(each)
+        table.add_row(name, f"{mean:.4f}", f"{math.exp(mean):.4f}", f"{math.expm1(mean - right):+.2%}")
+    return table
 
 
 def main() -> None:
@@ -145,24 +76,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("--llama-python", default="")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tokens", type=int, default=48, help="of each answer")
+    parser.add_argument("--text", type=int, default=1024, help="tokens of the license")
     options = parser.parse_args()
-    if options.child:
-        prompts, answers = json.load(sys.stdin)
-        sys.stdout.write(json.dumps(llama_cpp(options.model_dir, prompts, answers)) + "\n")
-        return
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    prompts = prompt_ids(options.model_dir)
-    truth, margins = oracle(options.model_dir, prompts, options.tokens)
-    engines = {"headrace": headrace(options.model_dir, prompts, truth)}
+    prompts, text = as_ids(options.model_dir)
+    text = text[: options.text]
+    true = truth(options.model_dir, prompts, options.tokens, text)
+    engines = {"headrace": headrace(options.model_dir, prompts, true.answers, text)}
     if options.llama_python:
         run = subprocess.run(
-            [options.llama_python, __file__, str(options.model_dir), "--child"],
-            input=json.dumps([prompts, truth]), capture_output=True, text=True, check=True,
+            [options.llama_python, cpu_quality_engines.__file__, str(options.model_dir)],
+            input=json.dumps([prompts, true.answers, text]), capture_output=True, text=True, check=True,
         )  # fmt: skip
-        engines["llama.cpp"] = json.loads(run.stdout.splitlines()[-1])
-    show(truth, margins, engines)
+        engines["llama.cpp"] = Taken(*json.loads(run.stdout.splitlines()[-1]))
+    console = Console(width=120)
+    console.print(equal_tokens(true, engines))
+    console.print(f"of {sum(map(len, true.answers))}: equal before the first difference / equal when led along")
+    losses = {"float32": true.losses} | {name: taken.losses for name, taken in engines.items()}
+    console.print(perplexities(losses))
 
 
 if __name__ == "__main__":
