@@ -71,7 +71,9 @@ class Outbox:
         for edge, taken in ready.items():
             self._under_way[edge] += 1
             tell = partial(self._told, edge, taken)
-            self._courier.post(edge, self._batch(taken), maxlen=EDGE_MAXLEN, tell=tell)
+            # Nobody waits to hear of tokens in the middle of answers; of ends, and where the task waits for its turn.
+            patient = not self._dirty and not any(request.finished for request, _ in taken)
+            self._courier.post(edge, self._batch(taken), maxlen=EDGE_MAXLEN, tell=tell, patient=patient)
         if self._dirty or self._events:
             self._wake.set()
 
@@ -95,6 +97,7 @@ class Outbox:
             # Behind what is under way: an edge that sees a gap asks for it.
             waits = self._under_way[edge] > 0 or self._resting.get(edge, now) > now
             if waits and request.error is None:
+                self._courier.ask(edge)
                 continue
             del self._dirty[key]
             if (chunks := _unsent(request)) is not None:

@@ -105,19 +105,23 @@ class Relay:
         broken = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
         try:
             async with client, await anyio.connect_unix(self._server) as server:
+                silent = 0  # so many commands without a reply
                 while True:
                     commands.feed(await client.receive())
                     while (command := commands.gets()) is not False:
-                        await self._pass(client, server, command)
+                        silent = 2 if command == [b"CLIENT", b"REPLY", b"SKIP"] else max(0, silent - 1)
+                        await self._pass(client, server, command, replies=not silent)
         except broken:
             pass
         finally:
             self._lines.discard(client)
 
-    async def _pass(self, client: SocketStream, server: SocketStream, command: list[bytes]) -> None:
+    async def _pass(self, client: SocketStream, server: SocketStream, command: list[bytes], *, replies: bool) -> None:
         if self.before is not None:
             await self.before(command)
         await server.send(hiredis.pack_command(tuple(command)))
+        if not replies:
+            return
         raw, reply = b"", hiredis.Reader(notEnoughData=...)
         while reply.gets() is ...:
             piece = await server.receive()

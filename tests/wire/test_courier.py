@@ -12,7 +12,7 @@ import pytest
 from tests.wire.test_inbox import first, length, note
 from wire import topics
 from wire.bus import Bus, BusOptions
-from wire.bus.courier import MAX_UNANSWERED, Courier
+from wire.bus.courier import MAX_SILENT, MAX_UNANSWERED, Courier
 
 pytestmark = pytest.mark.anyio
 
@@ -124,3 +124,80 @@ async def test_a_silent_server_is_told_of_after_the_reply_timeout(bus: Bus, make
             await told.until(1)
         tasks.cancel_scope.cancel()
     assert told.arrived == [(0, False)]
+
+
+async def test_who_is_patient_has_most_replies_left_out_and_is_told_all_the_same(bus: Bus, make_relay: Any) -> None:
+    relay, told = make_relay(), Told()
+    replies: list[bytes] = []
+
+    async def note_reply(command: list[bytes]) -> None:
+        replies.append(command[0])
+
+    relay.after = note_reply
+    count = 2 * MAX_SILENT
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, bus.options) as far, ready(far) as courier:
+            courier.post(EDGE, note(0), maxlen=99, tell=told.of(0), patient=True)  # finds out whether it is full
+            await told.until(1)
+            replies.clear()
+            for number in range(1, count):
+                courier.post(EDGE, note(number), maxlen=99, tell=told.of(number), patient=True)
+                if number == 1 + MAX_SILENT:
+                    await told.until(2 + MAX_SILENT)
+            courier.ask(EDGE)
+            await told.until(count)
+            courier.ask(EDGE)  # nothing is open
+        await relay.until_left()
+        tasks.cancel_scope.cancel()
+    assert replies == [b"XADD", b"PING"]
+    assert told.arrived == [(number, True) for number in range(count)]
+    assert await first(bus.inbox(EDGE), count) == [f"r{number}" for number in range(count)]
+
+
+async def test_of_a_lost_line_the_patient_are_told_too(bus: Bus, make_relay: Any) -> None:
+    relay, told = make_relay(), Told()
+
+    async def cut(command: list[bytes]) -> None:
+        if b"XADD" in command:
+            await relay.cut()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, bus.options) as far, ready(far) as courier:
+            courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
+            await told.until(1)
+            relay.before = cut
+            courier.post(EDGE, note(1), maxlen=9, tell=told.of(1), patient=True)
+            await told.until(2)
+        await relay.until_left()
+        tasks.cancel_scope.cancel()
+    assert told.arrived == [(0, True), (1, False)]
+
+
+async def test_silence_that_was_ordered_is_no_loss(bus: Bus) -> None:
+    told = Told()
+    async with ready(bus) as courier:
+        courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
+        await told.until(1)
+        courier.post(EDGE, note(1), maxlen=9, tell=told.of(1), patient=True)
+        for way in courier._ways.values():
+            way._heard_at = -1e9
+            way._look()  # the time for a reply is up
+        await told.until(2)
+        assert courier.may_post(EDGE)
+    assert told.arrived == [(0, True), (1, True)]
+
+
+async def test_where_silence_cannot_be_ordered_every_message_has_its_reply(bus: Bus, bus_url: str) -> None:
+    told = Told()
+    await bus.route.call("", "ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all", "-client|reply")
+    try:
+        url = bus_url.replace("://", "://mute:x@")
+        async with Bus.open(url, bus.options) as far, ready(far) as courier:
+            for number in range(4):
+                courier.post(EDGE, note(number), maxlen=9, tell=told.of(number), patient=True)
+                await told.until(number + 1)
+    finally:
+        await bus.route.call("", "ACL", "DELUSER", "mute")
+    assert told.arrived == [(number, True) for number in range(4)]

@@ -2,7 +2,8 @@
 
 For messages that may come twice or with a gap, as tokens do: they carry no nonce, and who sends one again after a bad
 reply may overtake himself. Most go as a bare XADD, a quarter of the commands that the script makes; now and then one
-goes by the script, which looks whether the stream is full and keeps it from expiring.
+goes by the script, which looks whether the stream is full and keeps it from expiring. Who need not know at once has
+seven of eight replies left out: hearing one wakes the process, which costs as much as all else that it does for a step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from wire import codec
 from wire.bus.connection import Server
-from wire.bus.line import Command
+from wire.bus.line import Command, Told
 from wire.bus.options import BusOptions, inbox_ttl_ms
 from wire.bus.route import PASSING, Route
 from wire.bus.scripts import SEND
@@ -24,6 +25,7 @@ from wire.messages import AnyMessage
 
 CHECK_S = 0.25  # a stream may grow past its bound by what comes in this time
 MAX_UNANSWERED = 16  # a server that is so far behind is not pressed further
+MAX_SILENT = 7  # messages in a row without a reply
 
 
 class Courier:
@@ -33,6 +35,7 @@ class Courier:
         self._route = route
         self._timeout_s = options.reply_timeout_s
         self._ways: dict[Server, Way] = {}
+        self._talkative: set[Way] = set()  # their servers always reply
         self._checked_at: dict[str, float] = {}
 
     def may_post(self, stream: str) -> bool:
@@ -40,17 +43,28 @@ class Courier:
         way = self._ways.get(self._route.owner(stream))
         return way is not None and way.is_open and way.num_unanswered < MAX_UNANSWERED
 
-    def post(self, stream: str, message: AnyMessage, *, maxlen: int, tell: Callable[[bool], None]) -> None:
+    def post(
+        self, stream: str, message: AnyMessage, *, maxlen: int, tell: Callable[[bool], None], patient: bool = False
+    ) -> None:
         """Send a message where `may_post` holds; `tell` is called later with whether it arrived, and must not raise.
 
-        False: the stream is full, or nothing is known of the message.
+        False: the stream is full, or nothing is known of the message. `patient`: `tell` may come with that of a later
+        message, or after `ask`; a server's refusal may then count as an arrival.
         """
         now, raw = time.monotonic(), codec.encode(message)
-        command: Command = ("XADD", stream, "*", "m", raw)
+        way = self._ways[self._route.owner(stream)]
         if now - self._checked_at.get(stream, -CHECK_S) >= CHECK_S:
             self._checked_at[stream] = now
-            command = ("EVALSHA", SEND.digest, 1, stream, maxlen, inbox_ttl_ms(stream), "", time.time(), raw)
+            script: Command = ("EVALSHA", SEND.digest, 1, stream, maxlen, inbox_ttl_ms(stream), "", time.time(), raw)
+            way.send((script,), self._hearer(stream, tell))
+            return
+        command: Command = ("XADD", stream, "*", "m", raw)
+        if patient and way.num_silent < MAX_SILENT and way not in self._talkative:
+            way.send_silently(command, lambda outcome: tell(isinstance(outcome, list)))
+        else:
+            way.send((command,), self._hearer(stream, tell))
 
+    def _hearer(self, stream: str, tell: Callable[[bool], None]) -> Told:
         def told(outcome: list[Any] | RedisConnectionError) -> None:
             reply = outcome[0] if isinstance(outcome, list) else outcome
             arrived = bool(reply) and not isinstance(reply, Exception)
@@ -58,7 +72,13 @@ class Courier:
                 self._checked_at.pop(stream, None)
             tell(arrived)
 
-        self._ways[self._route.owner(stream)].send((command,), told)
+        return told
+
+    def ask(self, stream: str) -> None:
+        """Hear soon what became of all that went to a stream."""
+        way = self._ways.get(self._route.owner(stream))
+        if way is not None:
+            way.ask()
 
     async def prepare(self, stream: str) -> None:
         """Make a way to a stream if there is none; a server that does not answer is left alone."""
@@ -68,12 +88,16 @@ class Courier:
             try:
                 line = await server.dial()
                 # A server that does not let us load it has it from the calls of others, or refuses the first message.
-                await line.exchange((("SCRIPT", "LOAD", SEND.text),), timeout_s=self._timeout_s)
+                first: Command = ("SCRIPT", "LOAD", SEND.text)
+                replies = await line.exchange((first, ("CLIENT", "REPLY", "ON")), timeout_s=self._timeout_s)
             except PASSING:
                 return
             if way is not None:
                 way.close()
+                self._talkative.discard(way)
             self._ways[server] = Way(line, self._timeout_s)
+            if isinstance(replies[1], Exception):  # not allowed
+                self._talkative.add(self._ways[server])
         if len(self._checked_at) > 1_000:  # edges come and go
             self._checked_at.clear()
 
