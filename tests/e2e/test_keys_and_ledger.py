@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.__main__ import app
 from tests.e2e.house import House, headrace_up, wait_for
+from wire import topics
 from wire.bus import Bus
 from wire.bus.embedded import running_url
 from wire.ledger import Entry, Ledger
@@ -41,6 +43,17 @@ def swept(state_dir: Path) -> list[Entry]:
     return anyio.run(sweep)
 
 
+def placed(state_dir: Path) -> int:
+    """Return how many requests lie at the replica."""
+
+    async def count() -> int:
+        async with Bus.open(running_url(state_dir) or "") as bus:
+            streams = await bus.route.call("", "KEYS", topics.replica(0, "*").replace("{", "\\{"))
+            return sum([int(await bus.route.call(name, "XLEN", name)) for name in streams])
+
+    return anyio.run(count)
+
+
 def edge_of(house: House) -> int:
     """Return the process of the light desks, the edge among them."""
     return next(process.pid for process in house.family() if any(w.endswith(",edge") for w in process.cmdline()))
@@ -54,12 +67,15 @@ def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path
         client.headers["authorization"] = f"Bearer {key}"
         assert client.post("/v1/chat/completions", json=BODY, headers={"authorization": "none"}).status_code == 401
         assert client.post("/v1/chat/completions", json={**BODY, "max_tokens": 3}).status_code == 200
-        with client.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as reply:
-            lines = reply.iter_lines()
-            while "content" not in next(lines) or '"content":""' in next(lines):
-                pass
-            os.kill(edge_of(house), signal.SIGKILL)
-        wait_for(lambda: len(swept(tmp_path)) == 2, timeout_s=30, what="the killed edge's request is in the ledger")
+        engine = next(process for process in house.family() if "model_svc.engine_process" in process.cmdline())
+        engine.suspend()  # until nobody is there to be told of what it makes
+        asking = http.client.HTTPConnection("127.0.0.1", int(house.url.rsplit(":", 1)[1]))
+        asking.request("POST", "/v1/chat/completions", json.dumps(BODY), dict(client.headers))
+        wait_for(lambda: placed(tmp_path) == 1, timeout_s=60, what="the request is at the replica")
+        os.kill(edge_of(house), signal.SIGKILL)
+        engine.resume()
+        asking.close()
+        wait_for(lambda: len(swept(tmp_path)) == 2, timeout_s=60, what="the killed edge's request is in the ledger")
         assert len(swept(tmp_path)) == 2
         printed = headrace("ledger", "--tenant=team", f"--state-dir={tmp_path}")
     first, second = (json.loads(line) for line in printed.splitlines())

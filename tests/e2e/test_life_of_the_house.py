@@ -51,13 +51,14 @@ async def test_fifty_streams_with_random_disconnects_leave_nothing_behind(house:
     async with anyio.create_task_group() as group:
         for number in range(50):
             group.start_soon(one, number)
-    wait_for(lambda: house.metric("headrace_inflight_requests") == 0, timeout_s=10, what="in-flight table empty")
-    wait_for(lambda: house.metric("headrace_replica_running") == 0, timeout_s=10, what="no sequence running")
-    wait_for(lambda: house.metric("headrace_replica_free_blocks") == free_before, timeout_s=10, what="all blocks back")
+    wait_for(lambda: house.metric("headrace_inflight_requests") == 0, timeout_s=60, what="in-flight table empty")
+    wait_for(lambda: house.metric("headrace_replica_running") == 0, timeout_s=60, what="no sequence running")
+    wait_for(lambda: house.metric("headrace_replica_free_blocks") == free_before, timeout_s=60, what="all blocks back")
 
 
 def test_ctrl_c_finishes_the_open_answer_and_leaves_no_process(tmp_path: Path, smollm2_path: Path) -> None:
-    with headrace_up(tmp_path, "--edges=2", f"--model-dir={smollm2_path.parent}") as house, house.client() as client:
+    arguments, patient = ("--edges=2", f"--model-dir={smollm2_path.parent}"), {"HEADRACE_DRAIN_S": "100"}
+    with headrace_up(tmp_path, *arguments, environ=patient) as house, house.client() as client:
         family = house.family()
         assert sum("serve edge" in " ".join(process.cmdline()) for process in family) == 2
         with client.stream("POST", "/v1/chat/completions", json=body("Tell me about mills.", 24)) as reply:
@@ -66,8 +67,8 @@ def test_ctrl_c_finishes_the_open_answer_and_leaves_no_process(tmp_path: Path, s
             house.process.send_signal(signal.SIGINT)
             rest = list(lines)
         assert rest[-2:] == ["data: [DONE]", ""] or "data: [DONE]" in rest[-3:]
-        assert house.process.wait(60) == 0
-        _, alive = psutil.wait_procs(family, timeout=5)
+        assert house.process.wait(120) == 0
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
 
 
@@ -79,10 +80,10 @@ def test_ctrl_c_while_it_starts_ends_it_and_leaves_no_process(tmp_path: Path, sm
             wait_for((tmp_path / "logs" / f"model-{MODEL}.log").exists, timeout_s=60, what="a child")
             family = top.children(recursive=True)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(120) == 130
         finally:
             process.kill()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
 
 
@@ -91,8 +92,8 @@ def test_killing_the_supervisor_leaves_no_process(tmp_path: Path, smollm2_path: 
         family = house.family()
         assert len(family) > 3
         os.kill(house.process.pid, signal.SIGKILL)
-        house.process.wait(10)
-        _, alive = psutil.wait_procs(family, timeout=15)
+        house.process.wait(60)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, [process.cmdline() for process in alive]
 
 
