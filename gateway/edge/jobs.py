@@ -34,9 +34,9 @@ def new_job(request: Request, settings: EdgeSettings, inbox: str) -> Job:
 
 async def admit(bus: Bus, job: Job, request: Request) -> None:
     """Put a job on the ring. Raises OverloadedError or UnavailableError."""
-    # Nothing is recalled for an embedding: the first to see it is the tokenizer.
-    embeds = request.kind == "embedding"
-    first = topics.tokenizer(job.partition, job.model) if embeds else topics.history(job.partition)
+    # Without a conversation there is nothing to recall: the first to see it is the tokenizer.
+    recalls = request.conversation is not None
+    first = topics.history(job.partition) if recalls else topics.tokenizer(job.partition, job.model)
     ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
     await bus.admit(job, {"request": request, "holder": holder_of(job)}, to=first, ttl_s=ttl_s)
 

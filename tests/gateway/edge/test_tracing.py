@@ -55,8 +55,19 @@ async def test_the_root_span_has_genai_attributes_and_the_desks_are_below_it(
     below = {
         span.name for span in spans.get_finished_spans() if span.parent and span.parent.span_id == top.context.span_id
     }
-    assert below == {"history tiny", "tokenizer tiny", "prefix tiny", "balancer tiny"}
+    assert below == {"tokenizer tiny", "prefix tiny", "balancer tiny"}
     assert "hi" not in str([span.attributes for span in spans.get_finished_spans()]).split("'")
+
+
+async def test_a_conversation_passes_the_history_desk_too(spans: InMemorySpanExporter, ring: Ring) -> None:
+    ring.replica.play(*say("one "))
+    body = {"model": "tiny", "input": "hello", "store": True}
+    assert (await ring.http.post("/v1/responses", json=body)).status_code == 200
+    await ring.until_idle()
+    top = root(spans)
+    assert top.context is not None
+    below = {one.name for one in spans.get_finished_spans() if one.parent and one.parent.span_id == top.context.span_id}
+    assert below >= {"history tiny", "tokenizer tiny", "prefix tiny", "balancer tiny"}
 
 
 async def test_a_trace_of_the_caller_goes_on(spans: InMemorySpanExporter, ring: Ring) -> None:
