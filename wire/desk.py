@@ -8,14 +8,16 @@ are read than there is room for, so that a busy process leaves work to its sibli
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 from opentelemetry.trace import Span
 from redis.exceptions import RedisError
 
@@ -67,13 +69,19 @@ async def serve_desk(
     job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
     time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself.
     """
-    desk = _Desk(bus, name, handle, fields, on_message, concurrency)
-    async with anyio.create_task_group() as tasks:
-        for stream in streams:
-            reader = bus.consumer(stream, group=group, name=consumer)
-            tasks.start_soon(desk.read, reader)
-            tasks.start_soon(_keep_alive, bus, reader)
-        task_status.started()
+    readers = [bus.consumer(stream, group=group, name=consumer) for stream in streams]
+    try:
+        async with anyio.create_task_group() as tasks:
+            desk = _Desk(bus, name, handle, fields, on_message, concurrency, tasks)
+            for reader in readers:
+                tasks.start_soon(desk.read, reader)
+                tasks.start_soon(_keep_alive, bus, reader)
+            task_status.started()
+    finally:
+        with anyio.move_on_after(_LEAVE_S, shield=True):
+            async with anyio.create_task_group() as leaving:
+                for reader in readers:
+                    leaving.start_soon(reader.leave)
 
 
 async def _keep_alive(bus: Bus, reader: Consumer) -> None:
@@ -94,62 +102,69 @@ class _Desk:
         fields: Sequence[str] | None,
         on_message: OnMessage | None,
         concurrency: int,
+        tasks: TaskGroup,
     ) -> None:
         self.bus, self.name, self.handle = bus, name, handle
         self.fields = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
-        self.on_message, self.concurrency = on_message, concurrency
-        self.slots = anyio.Semaphore(concurrency, fast_acquire=True)
+        self.on_message, self.concurrency, self.tasks = on_message, concurrency, tasks
+        self.held: deque[tuple[Consumer, Delivery]] = deque()  # read, and in nobody's hands yet
         self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
+        self.num_workers = 0
+        self.idle: list[asyncio.Event] = []  # of workers that wait for a delivery
         self.freed: anyio.Event | None = None  # there if a reader waits for room
 
     @property
     def num_free(self) -> int:
         return self.concurrency - self.num_held
 
-    async def until_room(self) -> None:
-        while self.num_free < 1:
-            self.freed = self.freed or anyio.Event()
-            await self.freed.wait()
-
-    def let_go(self) -> None:
-        self.num_held -= 1
-        if self.freed is not None:
-            self.freed.set()
-            self.freed = None
-
     async def read(self, reader: Consumer) -> None:
         wanted = 0  # what a read that waits on the server may bring; the rest of the room is for neighbours
-        try:
-            async with anyio.create_task_group() as tasks:
+        neighbour = Neighbour(
+            reader, self.fields, lambda: self.num_free > wanted, lambda delivery: self._accept(reader, delivery)
+        )
+        with (
+            self.bus.neighbours.sits(reader.stream, neighbour),
+            metrics.follows(self.bus, reader.stream, reader.group),
+        ):
+            while True:
+                while self.num_free < 1:
+                    self.freed = self.freed or anyio.Event()
+                    await self.freed.wait()
+                wanted = (self.num_free + 1) // 2
+                for delivery in await reader.read(wanted):
+                    self._accept(reader, delivery)
 
-                def accept(delivery: Delivery) -> None:
-                    self.num_held += 1
-                    tasks.start_soon(self._work, reader, delivery)
+    def _accept(self, reader: Consumer, delivery: Delivery) -> None:
+        """Put a delivery into the hands of a worker. They stay: a task for each job costs half of what a desk does."""
+        self.num_held += 1
+        self.held.append((reader, delivery))
+        if self.idle:
+            self.idle.pop().set()
+        elif self.num_workers < self.concurrency:
+            self.num_workers += 1
+            self.tasks.start_soon(self._work_forever)
 
-                neighbour = Neighbour(reader, self.fields, lambda: self.num_free > wanted, accept)
-                with (
-                    self.bus.neighbours.sits(reader.stream, neighbour),
-                    metrics.follows(self.bus, reader.stream, reader.group),
-                ):
-                    while True:
-                        await self.until_room()
-                        wanted = (self.num_free + 1) // 2
-                        for delivery in await reader.read(wanted):
-                            accept(delivery)
-        finally:
-            with anyio.move_on_after(_LEAVE_S, shield=True):
-                await reader.leave()
+    async def _work_forever(self) -> None:
+        woken = asyncio.Event()
+        while True:
+            while self.held:
+                await self._work(*self.held.popleft())
+            woken.clear()
+            self.idle.append(woken)
+            await woken.wait()
 
     async def _work(self, reader: Consumer, delivery: Delivery) -> None:
         waited_s = max(0.0, time.time() - delivery.published_at)
         started = time.perf_counter()
         try:
-            async with self.slots:
-                outcome = await self._serve(delivery, waited_s * 1e3)
+            outcome = await self._serve(delivery, waited_s * 1e3)
         except Exception as error:
             outcome = await self._give_back(reader, delivery, error)
         finally:
-            self.let_go()
+            self.num_held -= 1
+            if self.freed is not None:
+                self.freed.set()
+                self.freed = None
         model = getattr(delivery.message, "model", "")
         metrics.note_left(self.name, model, outcome, wait_s=waited_s, work_s=time.perf_counter() - started)
 
