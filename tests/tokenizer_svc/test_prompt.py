@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,22 @@ def test_bos_stands_once_whether_the_template_writes_it_or_not(inst: PromptBuild
         ids = ids_of(built.build(chat(("user", "hi"))))
         assert ids[0] == built.card.bos_token_id
         assert ids.count(ids[0]) == 1
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("writes", [True, False])
+def test_the_models_files_say_whether_a_prompt_begins_with_bos(tmp_path: Path, adds: bool, writes: bool) -> None:
+    path = write_inst(tmp_path, template=INST if writes else INST.replace("{{ bos_token }}", ""))
+    for name, changes in (
+        ("tokenizer.json", {"post_processor": None}),
+        ("tokenizer_config.json", {"add_bos_token": adds}),
+    ):
+        file = path / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    built = builder(path)
+    assert ids_of(built.build(chat(("user", "hi")))).count(built.card.bos_token_id) == (adds or writes)
+    raw = ids_of(built.build(Request(model="m", kind="text", prompt_text="hi")))
+    assert raw.count(built.card.bos_token_id) == adds
 
 
 def test_raw_text_gets_bos_once_and_its_own_bos_text_is_text(inst: PromptBuilder, chatml: PromptBuilder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import anyio
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, refused, still_serves, whole
 from tests.gateway.edge.sse import read
+from tests.gateway.edge.test_openapi import DOCUMENT
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script
 from wire.messages import Request
@@ -57,6 +59,18 @@ async def test_an_unpaired_surrogate_is_refused_wherever_it_stands(ring: Ring) -
         response = await ring.http.post(CHAT, content=body)
         assert response.status_code == 400, body
         assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_an_unpaired_surrogate_is_refused_on_every_route(ring: Ring) -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        if "requestBody" not in methods.get("post", {}):
+            continue
+        for half in ("\\ud83c", "\\udf55 z"):
+            body = HEAD[:-1] + f'","prompt":"x","tokens":[1],"metadata":{{"a":"{half}"}}}}'
+            response = await ring.http.post(path.replace("{id}", "conv_1"), content=body)
+            assert response.status_code == 400, path
+            assert "surrogate" in response.text
+    await still_serves(ring)
 
 
 async def test_a_proper_surrogate_pair_is_one_character(ring: Ring) -> None:
@@ -156,6 +170,26 @@ async def test_a_long_client_id_is_cut_and_one_is_made_when_there_is_none(ring: 
     long = await ring.http.get("/health/live", headers={"X-Request-Id": "a" * 5000})
     assert long.headers["x-request-id"] == "a" * 128
     assert len((await ring.http.get("/health/live")).headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"X-Request-Id: " + b"a" * 1_000_000, b"X-Request-Id: a\r\n b", b"X-Request-Id: a\nb", b"X-Request-Id: \xff\x01"],
+)
+async def test_a_client_id_made_to_hurt_is_cut_or_refused(ring: Ring, header: bytes) -> None:
+    port = int(ring.url.rsplit(":", 1)[1])
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        got = b""
+        with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            await stream.send(
+                b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + b"\r\n\r\n"
+            )
+            while True:
+                got += await stream.receive()
+    head = got.partition(b"\r\n\r\n")[0]
+    assert not got or head.split(b" ")[1] in (b"200", b"400", b"431")
+    assert len(head) < 2000 and b"\n b" not in head.replace(b"\r\n", b"")
+    await still_serves(ring)
 
 
 async def test_an_unknown_path_and_a_wrong_method_have_openais_error_shape(ring: Ring) -> None:

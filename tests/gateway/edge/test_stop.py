@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway.edge.asks import both, refused, streamed, whole
+from tests.gateway.edge.asks import both, refused, still_serves, streamed, whole
 from tests.ring import Ring
 from tests.scripted_replica import Script, say, tag, think
 
@@ -54,6 +54,7 @@ async def test_a_stop_string_does_not_match_inside_reasoning(ring: Ring) -> None
 @pytest.mark.parametrize("stop", ["", ["", "Z"]])
 async def test_an_empty_stop_string_is_refused(ring: Ring, stop: object) -> None:
     await refused(ring, "stop", stop=stop)
+    await still_serves(ring)
 
 
 @pytest.mark.parametrize("stop", [[], None])

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.gateway.edge.asks import both, still_serves, streamed, whole
+from tests.gateway.edge.asks import ASK, CHAT, both, still_serves, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, say, tag, think
+from tests.scripted_replica import Piece, Script, say, tag, think
 from tests.tiny_model import write_metaspace_model
+from wire.errors import InternalError
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +59,19 @@ async def test_a_byte_that_is_never_valid_is_replaced_and_the_rest_kept(ring: Ri
     content, thought, reason = await both(ring)
     assert (content, reason) == ("ok \ufffd end", "stop")
     assert thought == ("ok \ufffd end" if reasoning else "")
+    await still_serves(ring)
+
+
+async def test_an_error_that_quotes_bad_text_is_one_event_and_harms_nobody(ring: Ring) -> None:
+    quoted = "the parser failed at ok \ufffd\u2028 \x00\r\n<end>"
+    ring.replica.script = Script(say("ok ", b"\xff"), error=InternalError(quoted))
+    stream = await streamed(ring)
+    assert stream.text() == "ok \ufffd"
+    assert stream.events[-2].json()["error"]["message"] == quoted
+    assert stream.events[-1].data == "[DONE]"
+    response = await ring.http.post(CHAT, json=ASK)
+    assert (response.status_code, response.json()["error"]["message"]) == (500, quoted)
+    ring.replica.play(*say("one "))
     await still_serves(ring)
 
 

@@ -150,6 +150,37 @@ async def test_a_call_cut_by_the_limit_ends_with_length_in_both_modes(ring: Ring
         assert "tool_call>" not in (content or "")
 
 
+async def test_a_call_that_must_come_is_a_finished_one_only_when_its_arguments_are_whole(ring: Ring) -> None:
+    arguments = json.dumps({"city": "a long name " * 4})
+    text = f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>'
+    ring.replica.play(*letters(text))
+    whole_at = text.index(arguments) + len(arguments)
+    for limit in (*range(8, 65, 4), whole_at - 1, len(text) - 1, len(text) + 1):
+        content, calls, reason = await both_ways(ring, max_tokens=limit, tool_choice="required")
+        assert (content or "") in text and "tool_call>" not in (content or "")
+        assert reason == ("tool_calls" if limit > len(text) else "length"), limit
+        assert all(arguments.startswith(part) for _, part in calls)
+        assert reason == "length" or calls == [("weather", arguments)]
+
+
+async def test_a_call_cut_by_the_limit_is_no_finished_one_in_other_dialects_either(ring: Ring) -> None:
+    ring.replica.play(*letters(CALL))
+    function = WEATHER["function"]
+    for limit in (20, 60, len(CALL) - 1):
+        tool = {"name": "weather", "input_schema": function["parameters"]}
+        ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": limit, "tools": [tool]}
+        message = (await ring.http.post("/v1/messages", json=ask)).json()
+        assert message["stop_reason"] == "max_tokens"
+        ask = {"model": "tiny", "input": "hi", "max_output_tokens": limit, "tools": [{"type": "function", **function}]}
+        response = (await ring.http.post("/v1/responses", json=ask)).json()
+        assert response["status"] == "incomplete"
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        calls = [item for item in response["output"] if item["type"] == "function_call"]
+        for call in calls:
+            assert ARGUMENTS.startswith(call["arguments"])
+            assert (call["status"] == "completed") == (call["arguments"] == ARGUMENTS)
+
+
 async def test_broken_arguments_are_passed_on_as_they_came_and_are_no_finished_call(ring: Ring) -> None:
     ring.replica.play(*letters('<tool_call>{"name": "weather", "arguments": {"city": Oslo, }'))
     assert await both_ways(ring) == (None, [("weather", '{"city": Oslo, }')], "stop")

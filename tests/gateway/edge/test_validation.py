@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
-from tests.gateway.edge.asks import CHAT, RESPONSES, refused, still_serves, streamed, whole
+from tests.gateway.edge.asks import CHAT, RESPONSES, opened, refused, still_serves, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import ScriptedReplica, say
+from tests.scripted_replica import Piece, ScriptedReplica, say
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +26,25 @@ async def test_a_temperature_that_is_no_number_in_range_is_refused_by_name(ring:
         response = await ring.http.post(path, content=body)
         assert response.status_code == 400, value
         assert response.json()["error"]["param"] == "temperature", value
+    await still_serves(ring)
+
+
+async def test_a_running_stream_does_not_notice_what_is_refused_beside_it(ring: Ring) -> None:
+    go = anyio.Event()
+    ring.replica.play(*say("one "), Piece(b"two ", after=go))
+    async with opened(ring) as response:
+        lines = response.aiter_lines()
+        async for line in lines:
+            if "one " in line:
+                break
+        for value in ("NaN", "Infinity", "1e999", '"NaN"', "-0.1", "true"):
+            body = f'{{"model":"tiny","messages":[{{"role":"user","content":"x"}}],"temperature":{value}}}'
+            assert (await ring.http.post(CHAT, content=body)).status_code == 400
+        await refused(ring, "logit_bias", logit_bias={"99999999": 5})
+        assert len(ring.replica.requests) == 1
+        go.set()
+        rest = "".join([line async for line in lines])
+    assert "two " in rest and rest.endswith("data: [DONE]")
     await still_serves(ring)
 
 
@@ -78,7 +98,10 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
         ("functions", [{"name": "f"}]),
         ("modalities", ["text", "audio"]),
     )),
-    ("chat_template_kwargs.chat_template", {"chat_template_kwargs": {"chat_template": "x"}}),
+    *((f"chat_template_kwargs.{name}", {"chat_template_kwargs": {name: "x"}}) for name in (
+        "chat_template", "messages", "tools", "add_generation_prompt",
+    )),
+    ("cache_salt", {"cache_salt": 7}),
     ("response_format.type", {"response_format": {"type": "nope"}}),
     ("tools[0].type", {"tools": [{"type": "web_search"}]}),
     ("tool_choice", {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "any"}),

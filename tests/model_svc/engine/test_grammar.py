@@ -337,6 +337,11 @@ def test_blanks_between_tokens_are_bounded(drive: Drive) -> None:
     driver.run()
     assert driver.reason("r") == "stop"
     assert len(driver.ids("r")) < 250
+    json.loads(text_of(driver))
+    text = "a  b" + " " * 40
+    driver.ask("text", [1], max_tokens=100, grammar=Grammar(kind="choice", source=json.dumps([text])))
+    driver.run()
+    assert text_of(driver, "text") == text, "blanks inside of texts are no white space"
 
 
 @pytest.mark.parametrize("seed", range(8))

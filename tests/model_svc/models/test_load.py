@@ -118,6 +118,20 @@ def test_a_tensor_that_finds_no_use_stops_the_load(checkpoint: Path) -> None:
         load(checkpoint)
 
 
+@pytest.mark.parametrize(
+    "part", ["qweight", "qzeros", "scales", "g_idx", "weight_scale", "input_scale", "k_scale", "v_scale"]
+)
+def test_a_checkpoint_quantized_in_a_way_we_do_not_know_is_refused_and_never_half_read(
+    checkpoint: Path, part: str
+) -> None:
+    rewrite(checkpoint, tie=False, **{f"model.layers.0.self_attn.q_proj.{part}": torch.ones(1)})
+    with pytest.raises(CheckpointError, match=f"no use for 1 tensors: .*{part}"):
+        load(checkpoint)
+    rewrite(checkpoint, tie=False, **{"model.layers.0.self_attn.q_proj.weight": None})
+    with pytest.raises(CheckpointError, match="q_proj"):
+        load(checkpoint)
+
+
 def test_what_old_checkpoints_saved_beside_the_weights_is_ignored(checkpoint: Path) -> None:
     rewrite(checkpoint, tie=False, **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
     load(checkpoint)
