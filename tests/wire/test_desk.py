@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -36,9 +36,9 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 @asynccontextmanager
-async def desk(bus: Bus, handle: Any, **more: Any) -> AsyncIterator[None]:
+async def desk(bus: Bus, handle: Any, streams: Sequence[str] = (HISTORY,), **more: Any) -> AsyncIterator[None]:
     serve = functools.partial(
-        serve_desk, bus, name="history", streams=[HISTORY], group="history", consumer="one", handle=handle, **more
+        serve_desk, bus, name="history", streams=streams, group="history", consumer="one", handle=handle, **more
     )
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(60):
@@ -237,6 +237,32 @@ async def test_no_more_jobs_are_worked_on_at_a_time_than_allowed_and_the_rest_is
         for _ in range(3):
             await arrived(bus)
     assert most == 3
+
+
+async def test_what_several_streams_bring_beyond_the_limit_waits_for_a_worker(bus: Bus, make_job: Any) -> None:
+    working, most, release = 0, 0, anyio.Event()
+
+    async def handle(job: Job, _record: dict[str, Any]) -> Step:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        await release.wait()
+        working -= 1
+        return Step(to=topics.tokenizer(job.partition, "m"))
+
+    streams = [topics.history(partition) for partition in range(3)]
+    async with desk(bus, handle, streams, concurrency=2):
+        while b"blocked_clients:3" not in await bus.route.call("", "INFO", "clients"):
+            await anyio.sleep(0.001)  # each stream is waited on, with room for one
+        for partition, stream in enumerate(streams):
+            await bus.admit(make_job(f"r{partition}", partition=partition), {}, to=stream, ttl_s=60)
+        for partition, stream in enumerate(streams):
+            while (await bus.route.call(stream, "XPENDING", stream, "history"))[0] != 1:
+                await anyio.sleep(0.001)
+        release.set()
+        for partition in range(3):
+            assert (await arrived(bus, topics.tokenizer(partition, "m"))).request_id == f"r{partition}"
+    assert most == 2
 
 
 async def test_a_slow_job_is_kept_from_siblings_again_and_again(bus_url: str, make_job: Any) -> None:
