@@ -52,8 +52,8 @@ check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 fuzz-schema: $(VENV)/.develop-$(TARGET)  ## Let schemathesis try every route (2,000 examples each); goes on where it was broken off
 	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -vs --no-header -o faulthandler_timeout=0 tests/gateway/edge/test_schemathesis.py $(ARGS)
 
-fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies on every route that takes one
-	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_fuzz.py $(ARGS)
+fuzz: $(VENV)/.develop-$(TARGET)  ## Try 2,000 bodies a route, and 2,000 odd texts a dialect
+	TEST_LIMIT_S=14400 HEADRACE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/gateway/edge/test_fuzz.py tests/gateway/edge/test_same_text.py $(ARGS)
 
 sanitize: $(VENV)/.develop-$(TARGET)  ## Every native kernel build of this machine under sanitizers (BUILDS="avx2 amx")
 	TEST_LIMIT_S=14400 HEADRACE_SANITIZE="$(or $(BUILDS),all)" $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/kernels/native/test_library.py -k foreign
