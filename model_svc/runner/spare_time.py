@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-SOON_S = 0.03
+SOON_S = 0.05
 
 
 class SpareTime:

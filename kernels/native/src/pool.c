@@ -20,6 +20,7 @@
 #define MAX_THREADS 64
 #define MAX_PHASES 4096
 #define SPINS 2000         /* about 20 us: longer than a phase's own imbalance, shorter than a step's Python part */
+#define STEP_PHASES 32     /* so many are a whole step: nothing comes soon behind it, and others want the core */
 #define DEAR_SHARE 0.3     /* of all threads' time spent waiting: reason to try with one */
 #define FIRST_TRIAL 8      /* runs on one thread before several are tried again; doubles with each failure */
 #define LAST_TRIAL 256
@@ -91,7 +92,8 @@ static void ring(void) {
 
 /* Wait until `current` is no longer `seen`. */
 static void wait_for_change(uint64_t seen) {
-  for (int i = 0; i < SPINS; i++) {
+  int step_is_over = job.num_phases >= STEP_PHASES && (int)(uint32_t)seen >= job.num_phases;
+  for (int i = 0; i < (step_is_over ? 1 : SPINS); i++) {
     if (atomic_load_explicit(&current, memory_order_acquire) != seen) return;
     relax();
   }
