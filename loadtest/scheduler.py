@@ -1,9 +1,10 @@
 """What a step costs the host: the engine over a runner that computes nothing.
 
-    python -m loadtest.scheduler --sequences 256 --steps 2000 --depth 1
+    python -m loadtest.scheduler --sequences 1,32,256 --steps 2000 --depth 1
 
-Prints microseconds per step, split into planning (until submit) and committing (after collect), the bytes on the pipe
-included. There is no time asserted anywhere: machines differ; compare two versions on one.
+Prints microseconds of processor time per step, split into planning (until submit), committing (after collect) and the
+message to the service; of all steps the lower quartile, since neighbours on the machine only ever add. There is no time
+asserted anywhere: machines differ; compare two versions on one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,12 +31,12 @@ class IdleRunner:
 
     def __init__(self, info: RunnerInfo) -> None:
         self.info = info
-        self.submitted_at = self.collected_at = 0.0
+        self.submitted_at = self.collected_at = 0
         self._plans: list[StepPlan] = []
 
     def submit(self, plan: StepPlan) -> StepPlan:
         """Note the end of planning."""
-        self.submitted_at = time.perf_counter()
+        self.submitted_at = time.thread_time_ns()
         return plan
 
     def mask(self, handle: StepPlan, masks: Mapping[int, bytes]) -> None:
@@ -44,7 +46,7 @@ class IdleRunner:
         """Make up an output, outside the measured time."""
         tokens = tuple(SampledToken(slot=slot, token_id=65) for slot in slots(handle))
         output = StepOutput(step=handle.step, tokens=tokens, compute_ms=1.0)
-        self.collected_at = time.perf_counter()
+        self.collected_at = time.thread_time_ns()
         return output
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ def make_engine(num_sequences: int, depth: int, prompt_len: int, *, thinking: bo
     )
     runner = IdleRunner(info)
     engine = Engine(runner, token_bytes=lambda _: b" token", eos_token_ids=(2,))
-    plan = ReasoningPlan(budget=10**6, starts_open=True, close_ids=(7,)) if thinking else None
+    plan = ReasoningPlan(budget=10**6, starts_open=True, close_ids=(7,), landing=64, landing_ids=(7,))
     for number in range(num_sequences):
         ids = [10 + (number * 31 + position) % 1000 for position in range(prompt_len)]
         prompt = Prompt(
@@ -72,7 +74,7 @@ def make_engine(num_sequences: int, depth: int, prompt_len: int, *, thinking: bo
             num_tokens=prompt_len,
             block_root=b"r" * 16,
             max_tokens=16_000 - prompt_len,
-            reasoning=plan,
+            reasoning=plan if thinking else None,
         )
         engine.add(EngineRequest(request_id=f"request-{number:06}", prompt=prompt, sampling=SamplingParams()))
     while engine.load().num_waiting or engine.scheduler.roster.prefilling:
@@ -80,37 +82,48 @@ def make_engine(num_sequences: int, depth: int, prompt_len: int, *, thinking: bo
     return engine, runner
 
 
-def measure(engine: Engine, runner: IdleRunner, steps: int) -> tuple[list[float], list[float]]:
-    """Return the microseconds of planning and of committing (events and encoding included) of each step."""
+class Costs(NamedTuple):
+    """Microseconds of processor time of each step: until submit, after collect, and for the message to the service."""
+
+    plan: list[float]
+    commit: list[float]
+    message: list[float]
+
+
+def measure(engine: Engine, runner: IdleRunner, steps: int) -> Costs:
+    """Return what the steps cost."""
     encoder = msgspec.msgpack.Encoder()
-    planning: list[float] = []
-    committing: list[float] = []
+    costs = Costs([], [], [])
     for step in range(steps):
-        begin = time.perf_counter()
+        begin = time.thread_time_ns()
         chunks = engine.step()
+        committed = time.thread_time_ns()
         encoder.encode(Progress(step=step, chunks=tuple(chunks), events=tuple(engine.events())))
-        end = time.perf_counter()
-        planning.append((runner.submitted_at - begin) * 1e6)
-        committing.append((end - runner.collected_at) * 1e6)
-    return planning, committing
+        end = time.thread_time_ns()
+        costs.plan.append((runner.submitted_at - begin) / 1e3)
+        costs.commit.append((committed - runner.collected_at) / 1e3)
+        costs.message.append((end - committed) / 1e3)
+    return costs
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--sequences", default="1,32,256")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--depth", type=int, default=1)
     parser.add_argument("--prompt", type=int, default=200, help="prompt tokens of each sequence")
     parser.add_argument("--thinking", action="store_true", help="follow think tags and count a budget")
     args = parser.parse_args(argv)
-    engine, runner = make_engine(args.sequences, args.depth, args.prompt, thinking=args.thinking)
-    gc.collect()
-    planning, committing = measure(engine, runner, args.steps)
-    both = [a + b for a, b in zip(planning, committing, strict=True)]
-    for name, values in (("plan", planning), ("commit", committing), ("step", both)):
-        tail = statistics.quantiles(values, n=100)[98]
-        sys.stdout.write(f"{name:>6}  median {statistics.median(values):7.0f} us   p99 {tail:7.0f} us\n")
+    sys.stdout.write("sequences     plan   commit  message     step   a sequence   (us, lower quartile)\n")
+    for number in map(int, args.sequences.split(",")):
+        engine, runner = make_engine(number, args.depth, args.prompt, thinking=args.thinking)
+        gc.collect()
+        gc.freeze()  # as the engine's process does
+        costs = measure(engine, runner, args.steps)
+        plan, commit, message = (statistics.quantiles(values, n=4)[0] for values in costs)
+        step = plan + commit + message
+        sys.stdout.write(f"{number:>9} {plan:8.1f} {commit:8.1f} {message:8.1f} {step:8.1f} {step / number:12.2f}\n")
 
 
 if __name__ == "__main__":

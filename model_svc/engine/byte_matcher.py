@@ -21,6 +21,10 @@ class ByteMatcher:
         """How many of the last bytes are undecided."""
         return len(self._tail)
 
+    def passes(self, data: bytes) -> bool:
+        """Whether the next piece is ordinary text to its end: nothing is undecided, and no tag begins in it."""
+        return not self._tail and (not self._tag or self._tag[0] not in data)
+
     def scan(self, data: bytes) -> tuple[int, int] | None:
         """Take the next piece; return (begin, end) of the first tag in it, `begin` < 0 if it began in an earlier one.
 

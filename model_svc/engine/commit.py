@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from model_svc.engine.chunk import chunk_of, next_token
 from model_svc.engine.draw_rules import MIN_JUMP
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
-from model_svc.engine.reasoning import ReasoningTracker, phase_marks
+from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence, Status
-from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk, TokenLogprob
+from wire.messages import TokenChunk, TokenLogprob
 
 _CERTAIN = TokenLogprob(0.0)  # of forced tokens
 
@@ -30,30 +31,35 @@ class Committer:
         self._observe(scheduled, output, now)
         chunks: list[TokenChunk] = []
         failed = output.failed_slots
-        tokens, at = output.tokens, 0
+        tokens, at, num_tokens = output.tokens, 0, len(output.tokens)
         targets = {found.slot: found.entries for found in output.targets}
+        roster = self._scheduler.roster
+        block_size = roster.pool.block_size
         for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
-            begin = at
-            while at < len(tokens) and tokens[at].slot == item.slot:
+            begin, slot = at, item.slot
+            while at < num_tokens and tokens[at].slot == slot:
                 at += 1
             seq.num_inflight -= 1
             if seq.status is Status.FINISHED:
                 continue  # it ended, or was cancelled, while this step was in flight
-            if item.slot in failed:
+            if slot in failed:
                 chunks.append(self._fail(seq))
                 continue
-            if seq.prompt_scores is not None and item.slot in targets:
-                seq.prompt_scores.note(item.start, targets[item.slot])
+            if slot in targets and seq.prompt_scores is not None:
+                seq.prompt_scores.note(item.start, targets[slot])
             if seq.epoch != epoch:
                 continue  # the draw is void: forced tokens took its place
-            if seq.status is Status.RUNNING:
-                self._scheduler.roster.register_blocks(seq, item.start + item.num_tokens - item.num_drafts)
+            num_drafts = item.num_drafts
+            end = item.start + item.num_tokens - num_drafts
+            if end >= (seq.num_registered + 1) * block_size and seq.status is Status.RUNNING:
+                roster.register_blocks(seq, end)
             if item.sample:
-                seq.num_pending -= 1 + item.num_drafts
-                chunk = self._accept(seq, tokens[begin:at], item.num_drafts, now)
-                if chunk is not None:
+                seq.num_pending -= 1 + num_drafts
+                if seq.plain and seq.started_output and at == begin + 1 and not num_drafts:
+                    chunks.append(self._accept_plain(seq, tokens[begin].token_id))
+                elif (chunk := self._accept(seq, tokens[begin:at], num_drafts, now)) is not None:
                     chunks.append(chunk)
-        assert at == len(tokens), "the runner's output does not follow the plan"
+        assert at == num_tokens, "the runner's output does not follow the plan"
         return chunks
 
     def finish(self, seq: Sequence, reason: str) -> TokenChunk:
@@ -61,7 +67,7 @@ class Committer:
         self._scheduler.roster.finish(seq, reason)
         if seq.reasoning is not None:
             seq.reasoning.end()
-        return self._chunk(seq, self._clock())
+        return chunk_of(seq, self._clock())
 
     def force_close(self, seq: Sequence, ended_by: str) -> bool:
         """Close the open think block; returns whether these were the last tokens the sequence may have."""
@@ -99,6 +105,15 @@ class Committer:
             step_ms = max(output.compute_ms, min(since_ms, 2 * output.compute_ms))
             scheduler.drafter.observe(scheduled.plan, step_ms)
 
+    def _accept_plain(self, seq: Sequence, token_id: int) -> TokenChunk:
+        """Do for one token, which no rule but the stop rule looks at, what `_accept` does; 256 of these a step."""
+        seq.append(token_id)
+        if token_id in seq.stop.stop_ids or seq.num_output_tokens >= seq.stop.max_tokens:
+            reason = self._read(seq, token_id)
+            if reason is not None:
+                return self.finish(seq, reason)
+        return next_token(seq, token_id)
+
     def _accept(self, seq: Sequence, drawn: Seq[SampledToken], num_drafts: int, now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""
         if not seq.prefilled:
@@ -123,7 +138,7 @@ class Committer:
         if reason is not None:
             return self.finish(seq, reason)
         if seq.reasoning is None or seq.reasoning.num_decided > seq.num_replayed:
-            return self._chunk(seq, now)
+            return chunk_of(seq, now)
         return None
 
     def _note_drafts(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
@@ -193,70 +208,3 @@ class Committer:
         # The bad values may sit in the KV: nobody shall hit these blocks again.
         self._scheduler.roster.pool.forget(seq.block_table)
         return self.finish(seq, "error")
-
-    def _chunk(self, seq: Sequence, now: float) -> TokenChunk:
-        """Return what was decided since the last chunk."""
-        index = seq.num_emitted
-        ended = seq.finish_reason is not None
-        tracker = seq.reasoning
-        begin = seq.num_prompt_tokens + index
-        if tracker is None and seq.started_output and not ended and not seq.logprobs:
-            seq.num_emitted = seq.num_output_tokens
-            ids = tuple(seq.token_ids[begin:])
-            return TokenChunk(
-                request_id=seq.request_id,
-                attempt=seq.attempt,
-                index=index,
-                choice=seq.choice,
-                token_ids=ids,
-                num_accepted_drafts=seq.num_accepted_drafts,
-                num_rejected_drafts=seq.num_rejected_drafts,
-            )
-        num_new, phase = seq.num_output_tokens - index, ANSWER
-        marks: tuple[PhaseMark, ...] = ()
-        if tracker is not None:
-            decided = tracker.take()[seq.num_replayed :]
-            seq.num_replayed = 0  # the rest of what an earlier attempt has sent
-            num_new = len(decided)
-            phase, marks = phase_marks(decided)
-        first = not seq.started_output
-        seq.started_output = True
-        seq.num_emitted = index + num_new
-        logprobs = tuple(seq.logprobs[:num_new])
-        del seq.logprobs[:num_new]
-        turned = ended or bool(marks) or phase == MARKUP
-        closed_at, seq.closed_at = seq.closed_at, -1
-        scores = seq.prompt_scores
-        return TokenChunk(
-            request_id=seq.request_id,
-            attempt=seq.attempt,
-            index=index,
-            choice=seq.choice,
-            token_ids=tuple(seq.token_ids[begin : begin + num_new]),
-            phase=phase,
-            marks=marks,
-            logprobs=logprobs,
-            finish_reason=seq.finish_reason,
-            stop_token=seq.stop_token,
-            num_cached_tokens=max(0, seq.num_cached_tokens) if first else 0,
-            num_prompt_tokens=seq.num_prompt_tokens if first else 0,
-            num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
-            reasoning_ended_by=tracker.ended_by if tracker is not None and turned else None,
-            closed_at=closed_at,
-            num_accepted_drafts=seq.num_accepted_drafts,
-            num_rejected_drafts=seq.num_rejected_drafts,
-            prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
-            timings_ms=_timings(seq, now) if first or ended else {},
-        )
-
-
-def _timings(seq: Sequence, now: float) -> dict[str, float]:
-    """Return queue, prefill and decode time so far, in ms; a phase that was not reached is left out."""
-    queued_until = seq.first_scheduled_at or now
-    timings = {"queue": queued_until - seq.arrived_at}
-    if seq.first_scheduled_at:
-        prefilled = seq.first_token_at or now
-        timings["prefill"] = prefilled - seq.first_scheduled_at
-    if seq.first_token_at:
-        timings["decode"] = now - seq.first_token_at
-    return {name: round(seconds * 1000, 3) for name, seconds in timings.items()}

@@ -81,8 +81,10 @@ def _rules(
     seq: Sequence, tracker: ReasoningTracker | None, grammar: AnswerGrammar | None, token_ids: Seq[int]
 ) -> dict[str, Any]:
     rules: dict[str, Any] = {}
-    if tracker is not None and tracker.lands_softly:
-        rules["landing_id"], rules["landing_bias"] = tracker.landing(seq.num_pending)
+    if tracker is not None:
+        landing = tracker.landing(seq.num_pending)
+        if landing[0] >= 0:
+            rules["landing_id"], rules["landing_bias"] = landing
     barred = seq.bad_words.forbidden(token_ids, seq.num_prompt_tokens) if seq.bad_words is not None else ()
     if grammar is None:
         pass

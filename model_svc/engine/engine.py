@@ -179,6 +179,9 @@ class Engine:
             self._constrained.append(seq)
         if self.scheduler.drafter is not None:
             self.scheduler.drafter.admit(seq)
+        lands = seq.reasoning is not None and seq.reasoning.lands_softly
+        seq.free = not lands and seq.grammar is None and seq.bad_words is None and seq.prompt_scores is None
+        seq.plain = seq.free and seq.reasoning is None and request.sampling.logprobs is None
         return seq
 
     def _open_tag(self, plan: ReasoningPlan | None) -> OpenTag | None:

@@ -35,7 +35,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     barred_ids: tuple[int, ...] = ()
 
 
-class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What one draw must keep to; the fields are those of SequenceStep."""
 
     allow_bitmask: bytes = b""
@@ -44,7 +44,7 @@ class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     barred_ids: tuple[int, ...] = ()
 
 
-class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One sequence's share of a step: compute positions start .. start + num_tokens - 1.
 
     `token_ids` are the ids at these positions (packed int32); with `from_device` the single id is the one last sampled
@@ -93,7 +93,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     freed_slots: tuple[int, ...] = ()
 
 
-class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The token drawn in a slot; log probabilities only when asked for: top ids and values, best first."""
 
     slot: int

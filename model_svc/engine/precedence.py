@@ -33,8 +33,7 @@ class Precedence:
         """Start waiting sequences for whom lower ones must go, as long as a step has tokens for their prompts."""
         roster = self._roster
         at = 0
-        if roster.waiting or roster.prefilling:
-            self._look_for_elder()
+        self._look_for_elder()
         while at < len(roster.waiting) and roster.num_running:
             seq = roster.waiting[at]
             if seq.rank >= roster.last_running().rank or seq.num_inflight:
@@ -58,17 +57,17 @@ class Precedence:
         num_free = roster.pool.num_free_without(hits)
         num_running = roster.num_running
         victims: list[Sequence] = []
-        if roster.has_slot and num_new + seq.margin * num_running <= num_free:
+        if roster.has_slot and num_new + num_running <= num_free:
             return victims
         lower = [one for one in roster.prefilling + roster.decoding if one.rank > seq.rank]
-        if num_new + seq.margin * (num_running - len(lower)) > num_free + sum(len(one.block_table) for one in lower):
+        if num_new + num_running - len(lower) > num_free + sum(len(one.block_table) for one in lower):
             return None
         let_go = roster.pool.if_freed(hits)
         for one in sorted(lower, key=KEY, reverse=True):
             victims.append(one)
             num_free += let_go(one.block_table)
             num_running -= 1
-            if num_new + seq.margin * num_running <= num_free:
+            if num_new + num_running <= num_free:
                 return victims
         return None
 

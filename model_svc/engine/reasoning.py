@@ -9,6 +9,7 @@ ended, more and more up to the hard limit. Whether it was is a function of the t
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -54,8 +55,8 @@ class ReasoningTracker:
     """Follow a sequence's phases: `feed` what the model chose, `force` what we added, `take` what is decided."""
 
     __slots__ = (
-        "_at_sentence_end", "_changes", "_decided", "_held", "_matcher", "_out_phase", "_plan", "_token_bytes",
-        "_total", "behind_tag", "ended_by", "num_tokens", "phase",
+        "_at_sentence_end", "_changes", "_decided", "_held", "_lands_behind", "_matcher", "_out_phase", "_plan",
+        "_token_bytes", "_total", "behind_tag", "ended_by", "num_tokens", "phase",
     )  # fmt: skip
 
     def __init__(self, plan: ReasoningPlan, token_bytes: TokenBytes) -> None:
@@ -71,7 +72,8 @@ class ReasoningTracker:
         self._held: deque[tuple[int, int]] = deque()
         self._out_phase = self.phase
         self._decided: list[Runs] = []
-        self._at_sentence_end = False
+        self._at_sentence_end = False  # told only where it may matter: behind so many tokens
+        self._lands_behind = plan.budget - plan.landing - 1 if plan.landing and plan.budget is not None else sys.maxsize
         self.behind_tag = b""  # what the token that closed the last block held of the answer
 
     def fork(self) -> ReasoningTracker:
@@ -113,6 +115,8 @@ class ReasoningTracker:
         With one draw pending the runner sees for itself whether that one ended a sentence; with more of them nobody
         could tell whether thinking goes on (see `Sequence.max_pending`).
         """
+        if self.num_tokens + len(self._held) + num_pending <= self._lands_behind:
+            return _NO_LANDING
         assert num_pending <= 1, "a soft landing planned too far ahead"
         if not num_pending and not self._at_sentence_end:
             return _NO_LANDING
@@ -147,8 +151,12 @@ class ReasoningTracker:
     def feed(self, token_id: int) -> None:
         """Read a token that the model chose."""
         data = self._token_bytes(token_id)
-        if self._plan.landing:
-            self._at_sentence_end = ends_sentence(data)
+        self._at_sentence_end = self.num_tokens + len(self._held) > self._lands_behind and ends_sentence(data)
+        if not self._held and not self._changes and self._matcher.passes(data):  # nearly every token
+            self._total += len(data)
+            self.num_tokens += self._out_phase == REASONING
+            self._decided.append(_WHOLE[self._out_phase])
+            return
         base = self._total
         self._total += len(data)
         self._held.append((base, self._total))
@@ -198,6 +206,15 @@ class ReasoningTracker:
         """Return the phase runs of the tokens decided since the last call, in order."""
         decided, self._decided = self._decided, []
         return decided
+
+    def take_plain(self) -> tuple[int, int] | None:
+        """Take them if all are thinking or all are answer: how many, of which phase; else None, nothing is taken."""
+        decided = self._decided
+        first = decided[0]
+        if len(first) > 1 or first[0][1] == MARKUP or (len(decided) > 1 and decided.count(first) < len(decided)):
+            return None
+        self._decided = []
+        return len(decided), first[0][1]
 
     def replay(
         self,

@@ -23,7 +23,6 @@ KEY = attrgetter("key")
 
 # Why a running sequence was put back: an answer before it needed a block; one of higher priority a seat, or blocks.
 BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS = "blocks", "priority_seat", "priority_blocks"
-_MAX_MARGIN = 16
 
 
 class Roster:
@@ -39,7 +38,7 @@ class Roster:
         self._policy = policy
         self._clock = clock
         self._shares = FairShare()
-        # One token a step for each of them, or the last ones would wait for the first ones' ends.
+        # No more than a step has tokens for: else answers would leave none to a prompt that has a slot.
         self._num_slots = min(info.max_num_seqs, info.max_num_batched_tokens)
         self._free_slots = list(range(self._num_slots - 1, -1, -1))
         self._freed_slots: set[int] = set()
@@ -92,7 +91,7 @@ class Roster:
         pool = self.pool
         hits, num_new = self.wants(seq)
         # Leave each running sequence room for one more block: or it would preempt the newcomer in its next steps.
-        reserve = seq.margin * self.num_running
+        reserve = self.num_running
         if not self._free_slots or num_new + reserve > pool.num_free_without(hits):
             return False
         pool.take(hits)
@@ -123,8 +122,6 @@ class Roster:
         num_new = -(-(seq.num_computed_tokens + num_tokens) // pool.block_size) - len(seq.block_table)
         while pool.num_free < num_new:
             victim = self.last_running()
-            # It comes back when there is more room than last time, or it would go again in a moment.
-            victim.margin = min(2 * victim.margin, _MAX_MARGIN)
             self.preempt(victim, BLOCKS)
             if victim is seq:
                 return False

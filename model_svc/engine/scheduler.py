@@ -54,7 +54,8 @@ class Scheduler:
         roster = self.roster
         share = self._policy.prefill_share(self._load())
         num_preemptions = roster.num_preemptions
-        self._precedence.make_way(share)
+        if roster.waiting or roster.prefilling:
+            self._precedence.make_way(share)
         # Whoever was preempted in this step is behind in the queue: what it left is not for those behind it.
         if self._policy.prefill_first:
             decoding = self._make_room()
@@ -87,28 +88,36 @@ class Scheduler:
         if drafter is not None and any(seq.num_drafts for seq in decoding):
             return 0  # all wait for guesses in flight: else those that draft and the others would take turns
         spare = self._spare(budget - len(decoding))
+        block_size = self.roster.pool.block_size
         for seq in decoding:
             if left <= 0:
                 break
             if seq.status is not Status.RUNNING:
                 continue  # preempted by one before it
-            if seq.num_pending and seq.num_output_tokens + seq.num_pending >= seq.stop.max_tokens:
+            pending = seq.num_pending
+            if pending and seq.num_output_tokens + pending >= seq.stop.max_tokens:
                 continue  # the samples in flight end it, whatever they are
-            waits = seq.num_pending and drafter is not None and drafter.waits(seq, len(decoding))
-            if waits or seq.num_pending > seq.max_pending:
+            if pending and (drafter is not None or not seq.free) and self._hangs(seq, len(decoding)):
                 continue  # the next draw, or a guess behind it, hangs on what they are
-            end = len(seq.token_ids) + seq.num_pending
-            num_tokens = min(end - seq.num_computed_tokens, left)
-            has_room = seq.num_computed_tokens + num_tokens <= len(seq.block_table) * self.roster.pool.block_size
-            if not has_room and not self.roster.grow(seq, num_tokens):
+            start = seq.num_computed_tokens
+            num_tokens = len(seq.token_ids) + pending - start
+            if num_tokens != 1:  # as it most often is
+                num_tokens = min(num_tokens, left)
+            if start + num_tokens > len(seq.block_table) * block_size and not self.roster.grow(seq, num_tokens):
                 continue
             left -= num_tokens
-            wants = spare > 0 and num_tokens == 1 and not seq.num_pending
-            drafts = self._drafts(seq, min(spare, left), len(decoding)) if wants else NO_DRAFTS
-            left -= len(drafts.token_ids)
-            spare -= len(drafts.token_ids)
+            drafts = NO_DRAFTS
+            if spare > 0 and num_tokens == 1 and not pending:
+                drafts = self._drafts(seq, min(spare, left), len(decoding))
+                left -= len(drafts.token_ids)
+                spare -= len(drafts.token_ids)
             self._plan(seq, num_tokens, drafts)
         return budget - left
+
+    def _hangs(self, seq: Sequence, num_decoding: int) -> bool:
+        """Whether the draws in flight must be known before the next one is planned."""
+        waits = self.drafter is not None and self.drafter.waits(seq, num_decoding)
+        return waits or (not seq.free and seq.num_pending > seq.max_pending)
 
     def _spare(self, num_tokens: int) -> int:
         """Return the room for guesses: no answer's next token waits for them, nor do prompts."""
@@ -132,6 +141,8 @@ class Scheduler:
         roster = self.roster
         if admit and roster.waiting:
             self._admit(budget)
+        if not roster.prefilling:
+            return 0
         prompts = tuple(roster.prefilling)
         rests = [seq.num_tokens - seq.num_computed_tokens for seq in prompts]
         shares = split(budget, [seq.rank for seq in prompts], rests)
@@ -166,7 +177,7 @@ class Scheduler:
         seq.num_inflight += 1
         if share.sample:
             seq.num_pending += 1
-        if drafts is not NO_DRAFTS:
+        if share.num_drafts:
             seq.num_computed_tokens += share.num_drafts
             seq.num_pending += share.num_drafts
             seq.num_drafts = share.num_drafts

@@ -38,13 +38,13 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "drafting", "epoch",
-        "finish_reason", "first_scheduled_at", "first_token_at", "grammar", "key", "leader", "logprobs", "margin",
-        "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens", "num_computed_tokens", "num_drafts",
-        "num_emitted", "num_inflight", "num_output_tokens", "num_pending", "num_prompt_tokens", "num_registered",
-        "num_rejected_drafts", "num_replayed", "prefilled", "prompt_scores", "rank", "reasoning", "request",
-        "request_id", "resync", "seed", "sentence_ends", "slot", "started_output", "status", "stop", "stop_token",
-        "token_ids", "waited_s", "waiting_since",
+        "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "closed_before",
+        "drafting", "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "free", "grammar", "key",
+        "leader", "logprobs", "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens",
+        "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens", "num_pending",
+        "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain", "prefilled",
+        "prompt_scores", "rank", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
+        "started_output", "status", "stop", "stop_token", "token_ids", "waited_s", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -57,7 +57,6 @@ class Sequence:
         self.key: tuple[int, ...] = ()
         self.mark = 0
         self.rank = 0  # lower ones may preempt it; equals never
-        self.margin = 1  # blocks for each running sequence that must be free besides its own before it starts
         self.leader: Sequence | None = None
         self.status = Status.WAITING
         self.finish_reason: str | None = None
@@ -66,6 +65,9 @@ class Sequence:
         self.grammar: AnswerGrammar | None = None
         self.sentence_ends = b""
         self.bad_words = BadWords(request.prompt.bad_word_ids) if request.prompt.bad_word_ids else None
+        self.free = False  # its draws hang on no rules that change; like the next one it is set once, at the beginning
+        self.plain = False  # and nothing but ids is said of them
+        self.closed_before = request.closed_at.get(choice, ())  # by the client, after how many generated tokens
         self.closed_at = -1  # where the client has just ended thinking, until a chunk has told it
 
         self.token_ids = unpack_ids(request.prompt.token_ids)
@@ -138,15 +140,10 @@ class Sequence:
         return 1 if soft else sys.maxsize
 
     @property
-    def closed_before(self) -> tuple[int, ...]:
-        """After how many generated tokens the client ended thinking in an earlier attempt."""
-        return self.request.closed_at.get(self.choice, ())
-
-    @property
     def ends_thinking(self) -> bool:
         """Whether the client ended thinking just here in an earlier attempt."""
-        open_block = self.reasoning is not None and self.reasoning.is_open
-        return open_block and self.num_output_tokens in self.closed_before
+        here = self.closed_before and self.num_output_tokens in self.closed_before
+        return bool(here) and self.reasoning is not None and self.reasoning.is_open
 
     def append(self, token_id: int) -> None:
         """Add a generated token."""

@@ -19,11 +19,20 @@ def share_of(seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> Sequ
     start = seq.num_computed_tokens
     end = start + num_tokens
     pending = seq.num_pending
-    more = _unsent(seq)
     sample = end == len(seq.token_ids) + pending
-    # One of 256 a step: fields that are seldom used are only set where they are.
-    if sample:
-        more.update(rules_of(seq))
+    rules = rules_of(seq) if sample and not seq.free else {}
+    sent = seq.num_blocks_sent == len(seq.block_table) and not seq.resync
+    if sent and not rules and not drafts.token_ids and seq.prompt_scores is None:  # nearly all of 256 a step
+        return SequenceStep(
+            slot=seq.slot,
+            start=start,
+            num_tokens=num_tokens,
+            token_ids=b"" if pending else _packed(seq, start, end, ()),
+            from_device=pending > 0,
+            sample=sample,
+            output_index=seq.num_output_tokens + pending,
+        )
+    more = rules if sent else _unsent(seq) | rules
     if seq.prompt_scores is not None:
         more["targets"] = seq.prompt_scores.targets(seq.token_ids, start, end)
         more["num_top"] = seq.prompt_scores.num_top
@@ -56,8 +65,6 @@ def _unsent(seq: Sequence) -> dict[str, Any]:
         seq.num_blocks_sent = len(blocks)
         seq.resync = False
         return {"new": new, "new_blocks": blocks}
-    if seq.num_blocks_sent == len(seq.block_table):
-        return {}
     blocks = tuple(seq.block_table[seq.num_blocks_sent :])
     seq.num_blocks_sent = len(seq.block_table)
     return {"new_blocks": blocks}

@@ -124,6 +124,17 @@ def test_prompts_of_high_priority_displace_no_more_than_a_step_has_tokens_for() 
     assert ended(driver)[:4] == [f"high{number}" for number in range(4)]
 
 
+def test_answers_that_fill_the_step_leave_tokens_to_a_prompt_of_higher_priority() -> None:
+    driver = Driver(REPLY, policy="fair", max_num_seqs=8, max_num_batched_tokens=2)
+    for number in range(2):
+        driver.ask(f"low{number}", [number], max_tokens=40, priority=5)
+    for _ in range(3):
+        driver.step()
+    driver.ask("high", [7] * 4, max_tokens=1)
+    assert steps_of(driver, "high") == 4
+    driver.run()
+
+
 CLOSE = tuple(b"</think>")
 LANDS = ReasoningPlan(budget=9, starts_open=True, close_ids=CLOSE, landing=5, landing_ids=CLOSE)
 THINKS = ReasoningPlan(budget=5, starts_open=True, close_ids=(258, 10))

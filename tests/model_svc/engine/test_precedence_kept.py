@@ -53,9 +53,10 @@ class Watched(Driver):
             return  # the step's tokens went to prompts before it
         hits, num_new = roster.wants(seq)
         held = {block for one in kept for block in one.block_table} | set(hits)
-        seats = min(info.max_num_seqs, info.max_num_batched_tokens)
-        fits = num_new + seq.margin * len(kept) <= info.num_blocks - len(held)
-        assert not (fits and len(kept) < seats), "waits behind a lower priority"
+        fits = num_new + len(kept) <= info.num_blocks - len(held)
+        assert not (fits and len(kept) < min(info.max_num_seqs, info.max_num_batched_tokens)), (
+            "waits behind a lower priority"
+        )
 
 
 REQUEST = st.fixed_dictionaries({
