@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.sync_api import ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import ConsoleMessage, Locator, Page, Request, Response, expect
 
 LIMIT_MS = 60_000  # for what must happen, however busy the machine is
 expect.set_options(timeout=LIMIT_MS)
@@ -19,14 +19,28 @@ class ChatPage:
         self.faults: list[str] = []
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._note)
+        page.on("requestfailed", self._note_lost)
+        page.on("response", self._note_refused)
         page.set_default_timeout(LIMIT_MS)
         page.goto(url)
-        expect(page.locator("#model-name")).not_to_have_text("…")
+        try:
+            expect(page.locator("#model-name")).not_to_have_text("…")
+        except AssertionError as error:
+            raise AssertionError(f"the page does not begin: {self.faults}") from error
 
     def _note(self, message: ConsoleMessage) -> None:
         # Requests that fail are what some tests are about; the browser logs them itself.
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.faults.append(message.text)
+
+    def _note_lost(self, request: Request) -> None:
+        # Without one of its scripts the page stands still and says nothing.
+        if request.resource_type == "script":
+            self.faults.append(f"{request.url} did not come: {request.failure}")
+
+    def _note_refused(self, response: Response) -> None:
+        if response.request.resource_type == "script" and response.status >= 400:
+            self.faults.append(f"{response.url} was answered with {response.status}")
 
     @property
     def message(self) -> Locator:

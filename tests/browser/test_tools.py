@@ -82,7 +82,7 @@ def test_text_files_become_part_of_the_message_and_others_are_refused(chat: Chat
     files = chat.page.locator("#file")
     files.set_input_files({"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\r\n"})
     expect(chat.message).to_have_value("Look:\n\na.py\n````py\nprint('```')\n````\n\n")
-    files.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\0\xff"})
+    files.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\xff"})
     expect(chat.banner).to_contain_text("a.png is no text")
 
 
