@@ -21,6 +21,6 @@ class CreateItems(msgspec.Struct, kw_only=True):
 
 
 class UpdateConversation(msgspec.Struct, kw_only=True):
-    """New metadata of a conversation."""
+    """New metadata of a conversation; null takes it away."""
 
-    metadata: dict[str, str]
+    metadata: dict[str, str] | None

@@ -174,7 +174,7 @@ def _stop_token_ids(value: list[int] | None, vocab_size: int) -> tuple[int, ...]
     for token_id in value or ():
         if not 0 <= token_id < vocab_size:
             raise fail("stop_token_ids", f"{token_id} is no token id; the vocabulary has {vocab_size}.")
-    return tuple(value or ())
+    return tuple(dict.fromkeys(value or ()))
 
 
 def _allowed_token_ids(value: list[int] | None, vocab_size: int) -> tuple[int, ...] | None:

@@ -43,6 +43,13 @@ async def test_a_conversation_counts_turns_and_takes_its_title_from_the_first_wo
     assert read["metadata"]["title"] == "what is water"
 
 
+async def test_metadata_may_be_taken_away_by_null(ring: Ring) -> None:
+    conversation = (await ring.http.post(PATH, json={"metadata": {"a": "b"}})).json()["id"]
+    response = await ring.http.post(f"{PATH}/{conversation}", json={"metadata": None})
+    assert (response.status_code, response.json()["metadata"]) == (200, {})
+    assert (await ring.http.post(f"{PATH}/{conversation}", json={})).status_code == 400
+
+
 async def test_a_body_is_not_needed_to_make_one(ring: Ring) -> None:
     response = await ring.http.post(PATH)
     assert response.status_code == 200

@@ -118,8 +118,9 @@ async def test_the_vocabulary_size_itself_is_no_token_id(ring: Ring) -> None:
     size = ring.replica.vocabulary.size
     await refused(ring, "logit_bias", logit_bias={str(size): 1})
     await refused(ring, "stop_token_ids", stop_token_ids=[size], min_tokens=2)
-    await whole(ring, logit_bias={str(size - 1): 1}, stop_token_ids=[size - 1])
+    await whole(ring, logit_bias={str(size - 1): 1}, stop_token_ids=[size - 1] * 1000)
     assert sampling(ring.replica).logit_bias == {size - 1: 1.0}
+    assert sampling(ring.replica).stop_token_ids == (size - 1,)
 
 
 USER = {"role": "user", "content": "hi"}
