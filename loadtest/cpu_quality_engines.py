@@ -66,7 +66,7 @@ def llama_cpp(model: Path, prompts: Answers, answers: Answers, text: list[int]) 
     loaded = api.llama_model_load_from_file(str(next(model.glob("*.gguf"))).encode(), api.llama_model_default_params())
     params = api.llama_context_default_params()
     params.n_ctx, params.n_batch = 2048, 1024
-    params.n_threads = params.n_threads_batch = 2
+    params.n_threads = params.n_threads_batch = 1  # what it says does not depend on it, and its threads spin
     context = api.llama_init_from_model(loaded, params)
     size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(loaded))
     batch = api.llama_batch_init(1024, 0, 1)

@@ -1,24 +1,14 @@
 """Chain neighbouring calls of a tape, so that threads need not wait for one another between them.
 
 A call may be chained to the one before if it can be cut into the same independent items: rows; a KV head and the
-queries of its group; 32 columns of a gate with what it gates.
+queries of its group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernels.native.record import (
-    ACTIVATION,
-    ATTENTION,
-    BY_COLUMN,
-    BY_HEAD,
-    LINEAR,
-    QUANTIZE,
-    RMS_NORM,
-    ROPE,
-    Record,
-)  # fmt: skip
+from kernels.native.record import ATTENTION, BY_HEAD, QUANTIZE, RMS_NORM, ROPE, Record
 
 CHAIN = 3  # the longest
 _COLUMN = 32
@@ -33,10 +23,6 @@ def fuse(records: Sequence[Record]) -> list[Record]:
             break
         if head.kind == RMS_NORM and _rows_follow(head, rest[0]):
             fused[at + 1] = rest[0]._replace(chained=True)
-        elif head.kind == LINEAR and _gate_follows(head, rest):
-            fused[at] = head._replace(shape=BY_COLUMN)
-            for n in range(1, 3):
-                fused[at + n] = fused[at + n]._replace(shape=BY_COLUMN, chained=True)
         elif head.kind == ROPE and _decode_follows(head, rest[0]):
             fused[at] = head._replace(shape=BY_HEAD)
             fused[at + 1] = rest[0]._replace(shape=BY_HEAD, chained=True)
@@ -51,18 +37,6 @@ def _rows_follow(norm: Record, call: Record) -> bool:
     """A norm whose rows are rounded next."""
     rows, width = norm.numbers[:2]
     return call.kind == QUANTIZE and call.pointers[0] == norm.pointers[3] and call.numbers[:3] == (rows, width, width)
-
-
-def _gate_follows(linear: Record, rest: Sequence[Record]) -> bool:
-    """Gate and up in one product, then the activation, then its rounding."""
-    if len(rest) < 2 or rest[0].kind != ACTIVATION or rest[1].kind != QUANTIZE:
-        return False
-    act, rounding = rest
-    T, _, N, stride = linear.numbers[:4]
-    width = act.numbers[1]
-    same = act.pointers[0] == linear.pointers[3] and rounding.pointers[0] == act.pointers[1]
-    sizes = act.numbers[0] == T and N == stride == 2 * width and rounding.numbers[:3] == (T, width, width)
-    return same and sizes and width % _COLUMN == 0
 
 
 def _decode_follows(rope: Record, call: Record) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels import few_rows
 from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.method import LinearOp
+from model_svc.quant.native import PackedLinear
 
 
 class Linear:
@@ -27,6 +28,11 @@ class Linear:
             self._op.into(x, out)
         else:
             out.copy_(self._op(x))
+
+    @property
+    def packed(self) -> PackedLinear | None:
+        """The product if it is one with packed weights."""
+        return self._op if isinstance(self._op, PackedLinear) else None
 
     @property
     def is_plain(self) -> bool:

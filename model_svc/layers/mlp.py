@@ -25,6 +25,9 @@ class GatedMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's output [T, E]."""
+        gate, down = self._gate_up.packed, self._down.packed
+        if gate and down and gate.gates:
+            return down(gate.gated(x, self._act))
         return self._down(self._gated(x))
 
     @property

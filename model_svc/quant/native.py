@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels import dispatch
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
-from kernels.quantized_linear import quantized_linear
+from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
@@ -33,9 +33,18 @@ class PackedLinear:
         self._weights = tuple(weights)
         self._bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | Rounded) -> Tensor:
         """Multiply."""
         return quantized_linear(x, self._weights, self._bias)
+
+    @property
+    def gates(self) -> bool:
+        """Whether `gated` computes this product as the gate of another one."""
+        return len(self._weights) == 1 and gates(self._weights[0])
+
+    def gated(self, x: Tensor, act: int) -> Rounded:
+        """Return act(first half of the product) * second half, rounded for the next product."""
+        return gated_rounded(x, self._weights[0], act, self._bias)
 
 
 class Native:

@@ -1,5 +1,6 @@
 /* act(gate) * up for rows [gate | up]. p: x, out. n: T, F, stride of x, act (SiLU, GELU, GELU by tanh). */
 #include "ops.h"
+#include "pieces.h"
 #include "simd.h"
 
 INLINE vf sigmoid(vf x) { return vf_div(vf_set1(1.0f), vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x)))); }
@@ -16,7 +17,7 @@ INLINE vf gate_of(int act, vf x) {
   return vf_load(all);
 }
 
-static void piece(int act, const float *gate, const float *up, float *out, int64_t width) {
+INLINE void row(int act, const float *gate, const float *up, float *out, int64_t width) {
   int64_t i = 0;
   for (; i + LANES <= width; i += LANES) vf_store(out + i, vf_mul(gate_of(act, vf_load(gate + i)), vf_load(up + i)));
   if (i < width) {
@@ -25,21 +26,19 @@ static void piece(int act, const float *gate, const float *up, float *out, int64
   }
 }
 
-static int64_t items(const Op *op) { return op->shape == BY_COLUMN ? op->n[1] / COLUMN_BLOCK : op->n[0]; }
+void hr_gate(int act, const float *x, int64_t stride, int64_t F, int64_t rows, float *out, int64_t out_stride) {
+#define EACH_ROW(act) for (int64_t t = 0; t < rows; t++) row(act, x + t * stride, x + t * stride + F, out + t * out_stride, F)
+  if (act == 0) EACH_ROW(0);
+  else if (act == 1) EACH_ROW(1);
+  else EACH_ROW(2);
+#undef EACH_ROW
+}
+
+static int64_t items(const Op *op) { return op->n[0]; }
 
 static void run(const Op *op, int64_t from, int64_t to) {
-  const float *x = op->p[0];
-  float *out = op->p[1];
-  int64_t T = op->n[0], F = op->n[1], stride = op->n[2];
-  int act = (int)op->n[3];
-  for (int64_t item = from; item < to; item++) {
-    if (op->shape == BY_COLUMN) {
-      int64_t c = item * COLUMN_BLOCK;
-      for (int64_t t = 0; t < T; t++) piece(act, x + t * stride + c, x + t * stride + F + c, out + t * F + c, COLUMN_BLOCK);
-    } else {
-      piece(act, x + item * stride, x + item * stride + F, out + item * F, F);
-    }
-  }
+  int64_t F = op->n[1], stride = op->n[2];
+  hr_gate((int)op->n[3], (const float *)op->p[0] + from * stride, stride, F, to - from, (float *)op->p[1] + from * F, F);
 }
 
 const OpType hr_activation = {items, run};

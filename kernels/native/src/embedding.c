@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "ops.h"
-
-void hr_unpack_row(int format, const uint8_t *tiles, int64_t K, int64_t n, float factor, float *out);
+#include "pieces.h"
 
 static int64_t items(const Op *op) { return op->n[0]; }
 

@@ -1,8 +1,13 @@
 /* Quantized linear layer: int8 activations times tiles of 16 outputs x 32 inputs, one vector lane for each output.
- * p: q, scales, tiles, out, bias or NULL. n: T, K, N, stride of out, format. An item is a strip of 16 outputs, all rows;
- * BY_COLUMN: the strips of 32 columns in the first half of the outputs and in the second (a gate and what it gates).
+ * p: q, scales, tiles, out, bias or NULL. n: T, K, N, stride of out, format. An item is a strip of 16 outputs, all rows.
+ *
+ * With BY_COLUMN the outputs are a gate and what it gates, half and half, and an item is 32 columns of each: what passes
+ * the gate is rounded for the next product at once, and no float leaves the cache. n[5]: the activation; p[5], p[6]
+ * instead of p[3]: q and scales of [T, N / 2].
+ *
  * Each row takes the same operations in the same order whatever rows stand beside it, so its bits do not depend on them. */
 #include "ops.h"
+#include "pieces.h"
 #include "simd.h"
 #include "tiles.h"
 
@@ -67,8 +72,8 @@ INLINE vf accumulate(int format, const Tile *t, const int8_t *q, const BlockScal
   vi a = vi_zero(), b = vi_zero();
   if (format == Q6_K) { /* two scales: the halves are summed apart */
     for (int j = 0; j < 4; j++) a = vi_dot(a, t->p[j], x[j]), b = vi_dot(b, t->p[4 + j], x[4 + j]);
-    vf first = vf_fma(vf_int(a), vf_set1(s->scale), vf_set1(-32.0f * s->half[0]));
-    vf second = vf_fma(vf_int(b), vf_set1(s->scale), vf_set1(-32.0f * s->half[1]));
+    vf first = vf_fma(vf_int(a), vf_set1(s->scale), vf_set1(s->offset[0]));
+    vf second = vf_fma(vf_int(b), vf_set1(s->scale), vf_set1(s->offset[1]));
     return vf_fma(second, t->scale2, vf_fma(first, t->scale, f));
   }
   if (format == Q8_0)
@@ -99,28 +104,27 @@ INLINE void strip(int format, int rows, const uint8_t *w, int64_t blocks, int h,
 }
 
 typedef struct {
-  int64_t T, K, N, stride;
+  int64_t K, N;
   const int8_t *q;
   const BlockScale *s;
   const uint8_t *tiles;
-  float *out;
   const float *bias;
 } Args;
 
-INLINE void strips(int format, int rows, const Args *a, int64_t strip_at, int64_t t) {
+/* Some rows of a strip, from row t on, to `out`. */
+INLINE void strips(int format, int rows, const Args *a, int64_t strip_at, int64_t t, float *out, int64_t stride) {
   int64_t blocks = a->K / 32;
   const uint8_t *w = a->tiles + strip_at * strip_bytes(format, blocks);
-  for (int h = 0; h < 16 / LANES; h++) {
+  for (int h = 0; h < 16 / LANES; h++, out += LANES) {
     int64_t column = strip_at * 16 + h * LANES, width = a->N - column;
     if (width <= 0) return;
     vf f[8];
     strip(format, rows, w, blocks, h, a->q + t * a->K, a->s + t * blocks, f);
     vf bias = !a->bias ? vf_zero() : width >= LANES ? vf_load(a->bias + column) : vf_load_n(a->bias + column, (int)width);
     for (int m = 0; m < rows; m++) {
-      float *to = a->out + (t + m) * a->stride + column;
       vf y = a->bias ? vf_add(f[m], bias) : f[m];
-      if (width >= LANES) vf_store(to, y);
-      else vf_store_n(to, y, (int)width);
+      if (width >= LANES) vf_store(out + m * stride, y);
+      else vf_store_n(out + m * stride, y, (int)width);
     }
   }
 }
@@ -128,43 +132,54 @@ INLINE void strips(int format, int rows, const Args *a, int64_t strip_at, int64_
 #if defined(__AMX_INT8__)
 #include "linear_amx.h"
 #else
-#define GROUP ROW_BLOCK + 1 /* never */
-#define amx_strip(format, a, strip_at, from, to) (from)
-#define tiles_ready() ((void)0)
+#define GROUP (ROW_BLOCK + 1) /* never */
+#define amx_strip(format, a, strip_at, from, to, out, stride) (from)
+#define tiles_ready(format) ((void)0)
 #define _tile_release() ((void)0)
 #endif
 
+/* Rows from .. to - 1 of a strip, as many at a time as registers hold sums. */
 #define FORMAT(name)                                                                                                   \
-  static void run_##name(const Args *a, int64_t strip_at, int64_t from, int64_t to) {                                  \
-    int64_t t = name != Q6_K && to - from >= GROUP ? amx_strip(name, a, strip_at, from, to) : from;                    \
-    for (; t + 8 <= to; t += 8) strips(name, 8, a, strip_at, t);                                                       \
-    if (t + 4 <= to) strips(name, 4, a, strip_at, t), t += 4;                                                          \
-    if (t + 2 <= to) strips(name, 2, a, strip_at, t), t += 2;                                                          \
-    if (t < to) strips(name, 1, a, strip_at, t);                                                                       \
+  static void run_##name(const Args *a, int64_t strip_at, int64_t from, int64_t to, float *out, int64_t stride) {      \
+    int64_t t = to - from >= GROUP ? amx_strip(name, a, strip_at, from, to, out, stride) : from;                       \
+    for (; t + 8 <= to; t += 8) strips(name, 8, a, strip_at, t, out + (t - from) * stride, stride);                    \
+    if (t + 4 <= to) strips(name, 4, a, strip_at, t, out + (t - from) * stride, stride), t += 4;                       \
+    if (t + 2 <= to) strips(name, 2, a, strip_at, t, out + (t - from) * stride, stride), t += 2;                       \
+    if (t < to) strips(name, 1, a, strip_at, t, out + (t - from) * stride, stride);                                    \
   }
 FORMAT(Q4_0) FORMAT(Q4_1) FORMAT(Q5_0) FORMAT(Q5_1) FORMAT(Q8_0) FORMAT(Q4_K) FORMAT(Q5_K) FORMAT(Q6_K)
 
-static void (*const RUN[NUM_FORMATS])(const Args *, int64_t, int64_t, int64_t) = {
-    run_Q4_0, run_Q4_1, run_Q5_0, run_Q5_1, run_Q8_0, run_Q4_K, run_Q5_K, run_Q6_K};
+typedef void Run(const Args *a, int64_t strip_at, int64_t from, int64_t to, float *out, int64_t stride);
+static Run *const RUN[NUM_FORMATS] = {run_Q4_0, run_Q4_1, run_Q5_0, run_Q5_1, run_Q8_0, run_Q4_K, run_Q5_K, run_Q6_K};
+
+/* 32 columns of the gate and of what it gates, side by side. */
+static void gated(const Op *op, const Args *a, int64_t item, int64_t from, int64_t to) {
+  enum { WIDE = 2 * COLUMN_BLOCK };
+  float both[ROW_BLOCK * WIDE] __attribute__((aligned(64)));
+  Run *const product = RUN[op->n[4]];
+  int64_t half = a->N / 2, rows = to - from, blocks = half / 32;
+  for (int i = 0; i < 2; i++) {
+    product(a, 2 * item + i, from, to, both + 16 * i, WIDE);
+    product(a, half / 16 + 2 * item + i, from, to, both + COLUMN_BLOCK + 16 * i, WIDE);
+  }
+  hr_gate((int)op->n[5], both, WIDE, COLUMN_BLOCK, rows, both, WIDE);
+  int8_t *q = (int8_t *)op->p[5] + from * half + item * COLUMN_BLOCK;
+  BlockScale *scales = (BlockScale *)op->p[6] + from * blocks + item;
+  for (int64_t t = 0; t < rows; t++) hr_round(both + t * WIDE, q + t * half, scales + t * blocks, 1);
+}
 
 static int64_t items(const Op *op) { return op->shape == BY_COLUMN ? op->n[2] / (2 * COLUMN_BLOCK) : (op->n[2] + 15) / 16; }
 
 static void run(const Op *op, int64_t from, int64_t to) {
-  Args a = {op->n[0], op->n[1], op->n[2], op->n[3], op->p[0], op->p[1], op->p[2], op->p[3], op->p[4]};
-  int64_t second = a.N / 32; /* strips in each half */
-  int tiled = op->n[0] >= GROUP && op->n[4] != Q6_K;
-  if (tiled) tiles_ready();
-  for (int64_t t = 0; t < a.T; t += ROW_BLOCK) {
-    int64_t end = t + ROW_BLOCK < a.T ? t + ROW_BLOCK : a.T;
+  Args a = {op->n[1], op->n[2], op->p[0], op->p[1], op->p[2], op->p[4]};
+  int64_t T = op->n[0], stride = op->n[3];
+  int tiled = T >= GROUP;
+  if (tiled) tiles_ready((int)op->n[4]);
+  for (int64_t t = 0; t < T; t += ROW_BLOCK) {
+    int64_t end = t + ROW_BLOCK < T ? t + ROW_BLOCK : T;
     for (int64_t item = from; item < to; item++) {
-      if (op->shape == BY_COLUMN) {
-        for (int i = 0; i < 2; i++) {
-          RUN[op->n[4]](&a, 2 * item + i, t, end);
-          RUN[op->n[4]](&a, second + 2 * item + i, t, end);
-        }
-      } else {
-        RUN[op->n[4]](&a, item, t, end);
-      }
+      if (op->shape == BY_COLUMN) gated(op, &a, item, t, end);
+      else RUN[op->n[4]](&a, item, t, end, (float *)op->p[3] + t * stride + item * 16, stride);
     }
   }
   if (tiled) _tile_release();

@@ -11,16 +11,20 @@
 
 typedef struct {
   uint8_t q[8][64];
-  float scale[16], minimum[16];
+  float scale[16], second[16]; /* the minimum; Q6_K: the scale of the last 16 inputs */
 } Unpacked;
 
+static inline int products(int format) { return format == Q6_K ? 2 : 1; } /* for each block: it has that many scales */
+
 /* Tiles 0 and 1: sums; 2: activations; 3: weights. */
-static void tiles_ready(void) {
+static void tiles_ready(int format) {
   struct {
     uint8_t palette, start, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
   } shapes = {.palette = 1, .row_bytes = {64, 64, 32, 64}, .rows = {GROUP, GROUP, GROUP, 8}};
+  shapes.row_bytes[2] = (uint16_t)(32 / products(format));
+  shapes.rows[3] = (uint8_t)(8 / products(format));
   _tile_loadconfig(&shapes);
 }
 
@@ -31,67 +35,92 @@ INLINE void unpack_some(int format, const uint8_t *strip, int64_t first, int64_t
     unpack(format, w, strip + b / 8 * (8 * tile_bytes(format) + group_head(format)), 0, &t);
     for (int j = 0; j < 8; j++) _mm512_storeu_si512(to->q[j], t.p[j]);
     vf_store(to->scale, t.scale);
-    if (format != Q8_0 || HR_DOT8_BIASED) vf_store(to->minimum, t.minimum);
+    if (format == Q6_K) vf_store(to->second, t.scale2);
+    else if (format != Q8_0 || HR_DOT8_BIASED) vf_store(to->second, t.minimum);
   }
 }
 
 /* GCC does not know that the loads read memory: what lies there must have been written. */
-#define MULTIPLY(tile, at)              \
-  do {                                  \
-    __asm__ volatile("" ::: "memory");  \
-    _tile_zero(tile);                   \
-    _tile_loadd(2, q + 32 * (at), K);   \
-    _tile_loadd(3, u[at].q, 64);        \
-    _tile_dpbsud(tile, 2, 3);           \
-    _tile_stored(tile, sums[tile], 64); \
+#define MULTIPLY(tile, n)                                     \
+  do {                                                        \
+    __asm__ volatile("" ::: "memory");                        \
+    _tile_zero(tile);                                         \
+    _tile_loadd(2, q + 32 / each * (n), K);                   \
+    _tile_loadd(3, u[(n) / each].q[8 / each * ((n) % each)], 64); \
+    _tile_dpbsud(tile, 2, 3);                                 \
+    _tile_stored(tile, sums[tile], 64);                       \
   } while (0)
 
-INLINE void convert(const int32_t *sums, const Unpacked *u, const BlockScale *s, int64_t stride, vf *f) {
-  const vf scale = vf_load(u->scale), minimum = vf_load(u->minimum);
+INLINE void convert(int each, int part, const int32_t *sums, const Unpacked *u, const BlockScale *s, int64_t stride, vf *f) {
+  const vf scale = vf_load(part ? u->second : u->scale), minimum = vf_load(u->second);
 #pragma GCC unroll 16
-  for (int m = 0; m < GROUP; m++) {
+  for (int m = 0; m < GROUP; m++, s += stride) {
     vf sum = vf_int(_mm512_loadu_si512(sums + 16 * m));
-    f[m] = vf_fma(sum, vf_mul(scale, vf_set1(s[m * stride].scale)), f[m]);
-    f[m] = vf_fma(minimum, vf_set1(s[m * stride].sum), f[m]);
+    if (each == 2) {
+      f[m] = vf_fma(vf_fma(sum, vf_set1(s->scale), vf_set1(s->offset[part])), scale, f[m]);
+    } else {
+      f[m] = vf_fma(sum, vf_mul(scale, vf_set1(s->scale)), f[m]);
+      f[m] = vf_fma(minimum, vf_set1(s->sum), f[m]);
+    }
   }
 }
 
-/* Add `count` blocks of inputs to the sums of 16 rows x 16 outputs. */
-static void add_blocks(const Unpacked *u, int64_t count, const int8_t *q, int64_t K, const BlockScale *s, float *total) {
+/* Add `count` products, `each` for a block of inputs, to the sums of 16 rows x 16 outputs. Meanwhile `step` bytes of what
+ * is unpacked next are asked for with every two. */
+INLINE void add_products(int each, const Unpacked *u, int64_t count, const int8_t *q, int64_t K, const BlockScale *s,
+                         float *total, const uint8_t *next, int64_t step) {
   int32_t sums[2][GROUP * 16] __attribute__((aligned(64)));
   vf f[GROUP];
 #pragma GCC unroll 16
   for (int m = 0; m < GROUP; m++) f[m] = vf_load(total + 16 * m);
   MULTIPLY(0, 0);
-  for (int64_t b = 0; b < count; b += 2) {
-    if (b + 1 < count) MULTIPLY(1, b + 1);
-    convert(sums[0], u + b, s + b, K / 32, f);
-    if (b + 1 == count) break;
-    if (b + 2 < count) MULTIPLY(0, b + 2);
-    convert(sums[1], u + b + 1, s + b + 1, K / 32, f);
+  for (int64_t n = 0; n < count; n += 2, next += step) {
+    for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(next + line);
+    if (n + 1 < count) MULTIPLY(1, n + 1);
+    convert(each, 0, sums[0], u + n / each, s + n / each, K / 32, f);
+    if (n + 1 == count) break;
+    if (n + 2 < count) MULTIPLY(0, n + 2);
+    convert(each, each - 1, sums[1], u + (n + 1) / each, s + (n + 1) / each, K / 32, f);
   }
 #pragma GCC unroll 16
   for (int m = 0; m < GROUP; m++) vf_store(total + 16 * m, f[m]);
 }
 
-/* Compute one strip for rows from .. and return the first row that is left. */
-INLINE int64_t amx_strip(int format, const Args *a, int64_t strip_at, int64_t from, int64_t to) {
+typedef void Add(const Unpacked *u, int64_t blocks, const int8_t *q, int64_t K, const BlockScale *s, float *total,
+                 const uint8_t *next, int64_t bytes);
+
+/* Two functions serve all formats: each takes the compiler a second. */
+static void add_blocks(const Unpacked *u, int64_t blocks, const int8_t *q, int64_t K, const BlockScale *s, float *total,
+                       const uint8_t *next, int64_t bytes) {
+  add_products(1, u, blocks, q, K, s, total, next, 2 * bytes);
+}
+
+static void add_halves(const Unpacked *u, int64_t blocks, const int8_t *q, int64_t K, const BlockScale *s, float *total,
+                       const uint8_t *next, int64_t bytes) {
+  add_products(2, u, 2 * blocks, q, K, s, total, next, bytes);
+}
+
+/* Compute one strip for rows from .. to - 1 and return the first row that is left. */
+INLINE int64_t amx_strip(int format, const Args *a, int64_t strip_at, int64_t from, int64_t to, float *out, int64_t stride) {
   Unpacked u[SOME_BLOCKS] __attribute__((aligned(64)));
   float total[ROW_BLOCK * 16] __attribute__((aligned(64)));
   int64_t blocks = a->K / 32, rows = (to - from) / GROUP * GROUP, column = strip_at * 16, width = a->N - column;
   const uint8_t *strip = a->tiles + strip_at * strip_bytes(format, blocks);
+  Add *const add = format == Q6_K ? add_halves : add_blocks;
   memset(total, 0, sizeof(float) * 16 * (size_t)rows);
   for (int64_t b = 0; b < blocks; b += SOME_BLOCKS) {
     int64_t count = blocks - b < SOME_BLOCKS ? blocks - b : SOME_BLOCKS;
     unpack_some(format, strip, b, count, u);
+    const uint8_t *next = strip + tile_at(format, b + count); /* behind the last block: the next strip */
     for (int64_t t = 0; t < rows; t += GROUP)
-      add_blocks(u, count, a->q + (from + t) * a->K + 32 * b, a->K, a->s + (from + t) * blocks + b, total + 16 * t);
+      add(u, count, a->q + (from + t) * a->K + 32 * b, a->K, a->s + (from + t) * blocks + b, total + 16 * t, next,
+          t ? 0 : tile_bytes(format));
   }
-  for (int64_t t = 0; t < rows; t++) {
+  for (int64_t t = 0; t < rows; t++, out += stride) {
     vf y = vf_load(total + 16 * t);
     if (a->bias) y = vf_add(y, width >= 16 ? vf_load(a->bias + column) : vf_load_n(a->bias + column, (int)width));
-    if (width >= 16) vf_store(a->out + (from + t) * a->stride + column, y);
-    else vf_store_n(a->out + (from + t) * a->stride + column, y, (int)width);
+    if (width >= 16) vf_store(out, y);
+    else vf_store_n(out, y, (int)width);
   }
   return from + rows;
 }

@@ -6,7 +6,7 @@
 
 typedef struct {
   int32_t kind;
-  int32_t shape;   /* how the work is cut into items: BY_ROW unless the tape fused neighbours */
+  int32_t shape;   /* how the work is cut into items */
   int32_t chained; /* runs on the items of the operation before it, without waiting for all of them */
   int32_t unused;
   int64_t n[24];
@@ -21,9 +21,10 @@ enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION
 /* Weight formats; the tile layouts are told in tiles.h. */
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
 
-/* One block of 32 activations: value = scale * q. `sum` is scale times the sum of all q, `half` of each 16 of them. */
+/* One block of 32 activations: value = scale * q. `sum` is scale times the sum of all q. `offset`, what Q6_K's bias of 32
+ * takes off each 16 products, is -32 * scale times the sum of these 16. */
 typedef struct {
-  float scale, sum, half[2];
+  float scale, sum, offset[2];
 } BlockScale;
 
 typedef struct {
@@ -33,5 +34,5 @@ typedef struct {
 extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding,
     hr_sample, hr_finite;
 
-#define COLUMN_BLOCK 32 /* BY_COLUMN: an item is this many columns of every row: two tiles, one block */
+#define COLUMN_BLOCK 32 /* BY_COLUMN: an item is this many columns of a gate: two tiles, one block */
 #endif

@@ -1,5 +1,6 @@
 /* GGML blocks -> tiles (tiles.h), and single rows of tiles -> floats. Plain C: it runs once, at load. */
 #include "ops.h"
+#include "pieces.h"
 #include "simd.h"
 #include "tiles.h"
 

@@ -1,9 +1,10 @@
 /* Rows of floats -> int8 in blocks of 32 with a scale each. Every block stands alone: a row's bits never depend on what
  * else is in the batch. p: x, q, scales. n: T, K, stride of x, parts (BY_HEAD: a row is cut into so many items). */
 #include "ops.h"
+#include "pieces.h"
 #include "simd.h"
 
-static void quantize(const float *x, int8_t *q, BlockScale *out, int64_t blocks) {
+void hr_round(const float *x, int8_t *q, BlockScale *out, int64_t blocks) {
   for (int64_t b = 0; b < blocks; b++, x += 32, q += 32) {
     vf top = vf_zero();
     for (int i = 0; i < 32; i += LANES) top = vf_max(top, vf_abs(vf_load(x + i)));
@@ -19,28 +20,22 @@ static void quantize(const float *x, int8_t *q, BlockScale *out, int64_t blocks)
     else
       memset(q, 0, 32);
     float scale = most / 127.0f + bad;
-    out[b] = (BlockScale){scale, scale * (float)(half[0] + half[1]), {scale * (float)half[0], scale * (float)half[1]}};
+    float bias = -32.0f * scale; /* a power of two: exact */
+    out[b] = (BlockScale){scale, scale * (float)(half[0] + half[1]), {bias * (float)half[0], bias * (float)half[1]}};
   }
 }
 
-static int64_t items(const Op *op) {
-  return op->shape == BY_HEAD ? op->n[0] * op->n[3] : op->shape == BY_COLUMN ? op->n[1] / COLUMN_BLOCK : op->n[0];
-}
+static int64_t items(const Op *op) { return op->shape == BY_HEAD ? op->n[0] * op->n[3] : op->n[0]; }
 
 static void run(const Op *op, int64_t from, int64_t to) {
   const float *x = op->p[0];
   int8_t *q = op->p[1];
   BlockScale *scales = op->p[2];
-  int64_t T = op->n[0], K = op->n[1], stride = op->n[2], blocks = K / 32;
-  if (op->shape == BY_COLUMN) {
-    for (int64_t c = from; c < to; c++)
-      for (int64_t t = 0; t < T; t++) quantize(x + t * stride + c * 32, q + t * K + c * 32, scales + t * blocks + c, 1);
-    return;
-  }
+  int64_t K = op->n[1], stride = op->n[2], blocks = K / 32;
   int64_t parts = op->shape == BY_HEAD ? op->n[3] : 1, width = K / parts;
   for (int64_t item = from; item < to; item++) {
     int64_t t = item / parts, at = item % parts * width;
-    quantize(x + t * stride + at, q + t * K + at, scales + t * blocks + at / 32, width / 32);
+    hr_round(x + t * stride + at, q + t * K + at, scales + t * blocks + at / 32, width / 32);
   }
 }
 

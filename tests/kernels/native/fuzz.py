@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 
 from kernels import dispatch
-from kernels.activation import gelu_and_mul, silu_and_mul
+from kernels.activation import GELU, GELU_TANH, SILU, gelu_and_mul, silu_and_mul
 from kernels.embedding import embedding
 from kernels.finite import all_finite
 from kernels.native.library import set_threads, using
 from kernels.native.packed_weight import FORMATS
 from kernels.paged_attention import paged_attention
-from kernels.quantized_linear import quantized_linear
+from kernels.quantized_linear import gated_rounded, quantized_linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope_store_kv
 from kernels.sample import sample
@@ -32,6 +32,17 @@ def linear(rng: random.Random) -> None:
     weight, _ = random_weight(name, rng.randint(1, 70), K)
     quantized_linear(torch.randn(rng.randint(1, 80), K), [weight], torch.randn(weight.shape[0]))
     embedding(torch.randint(-2, 80, (rng.randint(1, 9),)), weight)
+
+
+def gate(rng: random.Random) -> None:
+    """A gate that stays rounded, and the product that takes it."""
+    name, F = rng.choice(FORMATS), 32 * rng.randint(1, 4)
+    K = rng.randint(1, 3) * (256 if name.endswith("K") else 32)
+    up, _ = random_weight(name, 2 * F, K)
+    down, _ = random_weight("Q8_0", rng.randint(1, 40), F)
+    bias = torch.randn(2 * F) if rng.random() < 0.5 else None
+    gated = gated_rounded(torch.randn(rng.randint(1, 150), K), up, rng.choice([SILU, GELU, GELU_TANH]), bias)
+    quantized_linear(gated, [down])
 
 
 def rows(rng: random.Random) -> None:
@@ -89,7 +100,7 @@ def main(folder: str, isa: str) -> None:
     with using(isa, Path(folder)), dispatch.forced("native"):
         for number in range(60):
             set_threads(1 + number % 3)
-            for part in (linear, rows, attention, draws):
+            for part in (linear, gate, rows, attention, draws):
                 part(rng)
     sys.stdout.write("all well\n")
 

@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from kernels import dispatch
+from kernels.activation import GELU, GELU_TANH, SILU, act_and_mul
 from kernels.native.library import set_threads
 from kernels.native.packed_weight import FORMATS
-from kernels.quantized_linear import quantized_linear, rounded_activations
+from kernels.quantized_linear import gated_rounded, gates, quantized_linear, rounded, values
 from tests.kernels.native.blocks import random_weight
 
 
@@ -14,7 +15,7 @@ def test_products_are_those_of_rounded_activations(isa, close, format_name, T, N
     weight, truth = random_weight(format_name, N, K)
     x = torch.randn(T, K)
     bias = torch.randn(N)
-    close(quantized_linear(x, [weight], bias), rounded_activations(x).double() @ truth.T + bias.double())
+    close(quantized_linear(x, [weight], bias), values(rounded(x)).double() @ truth.T + bias.double())
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -35,7 +36,51 @@ def test_stacked_weights_of_several_formats_fill_one_row(isa, close):
     parts = [random_weight("Q4_K", 48, 256), random_weight("Q6_K", 21, 256), random_weight("Q4_0", 16, 256)]
     x = torch.randn(5, 256)
     truth = torch.cat([numbers for _, numbers in parts])
-    close(quantized_linear(x, [weight for weight, _ in parts]), rounded_activations(x).double() @ truth.T)
+    close(quantized_linear(x, [weight for weight, _ in parts]), values(rounded(x)).double() @ truth.T)
+
+
+@pytest.mark.parametrize("format_name", ["Q4_0", "Q6_K"])
+@pytest.mark.parametrize(("T", "act"), [(1, SILU), (7, GELU), (16, GELU_TANH), (150, SILU)])
+def test_a_gate_rounds_what_the_separate_calls_would(isa, format_name, T, act):
+    """The same bits, whether a float of the gate is ever written or not."""
+    up, down = random_weight(format_name, 2 * 96, 256)[0], random_weight("Q4_1", 40, 96)[0]
+    x, bias = torch.randn(T, 256), torch.randn(2 * 96)
+    for threads in (1, 3):
+        set_threads(threads)
+        fused = quantized_linear(gated_rounded(x, up, act, bias), [down])
+        assert torch.equal(fused, quantized_linear(act_and_mul(quantized_linear(x, [up], bias), act), [down]))
+    set_threads(None)
+
+
+def test_a_gates_reference_means_the_same(isa, close):
+    weight, _ = random_weight("Q5_0", 128, 64)
+    x = torch.randn(5, 64)
+    fast = gated_rounded(x, weight, SILU)
+    with dispatch.forced("reference"):
+        slow = gated_rounded(x, weight, SILU)
+        down, _ = random_weight("Q8_0", 32, 64)
+        truth = quantized_linear(slow, [down]).double()
+    close(values(fast), values(slow).double(), loose=2)  # numbers next to a tie are rounded apart
+    close(fast.scales, slow.scales.double(), loose=2)
+    close(quantized_linear(fast, [down]), truth, loose=2)
+
+
+def test_a_gate_of_no_whole_blocks_is_refused(isa):
+    weight, _ = random_weight("Q4_1", 80, 64)
+    assert not gates(weight)
+    with pytest.raises(ValueError, match="80 outputs"):
+        gated_rounded(torch.ones(2, 64), weight, SILU)
+    assert gated_rounded(torch.ones(0, 64), random_weight("Q4_1", 64, 64)[0], SILU).q.shape == (0, 32)
+
+
+def test_a_bad_row_of_a_gate_spoils_itself_alone(isa):
+    up, down = random_weight("Q4_1", 128, 64)[0], random_weight("Q4_1", 16, 64)[0]
+    x = torch.randn(3, 64)
+    want = quantized_linear(gated_rounded(x, up, SILU), [down])
+    x[1, 5] = float("nan")
+    got = quantized_linear(gated_rounded(x, up, SILU), [down])
+    assert torch.equal(got[[0, 2]], want[[0, 2]])
+    assert not torch.isfinite(got[1]).any()
 
 
 def test_the_reference_means_the_same(isa, close):

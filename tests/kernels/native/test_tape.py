@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from kernels.activation import silu_and_mul
+from kernels.activation import SILU, silu_and_mul
 from kernels.native import record
 from kernels.native.library import set_threads
 from kernels.native.tape import Arena, Tape
-from kernels.quantized_linear import quantized_linear
+from kernels.quantized_linear import gated_rounded, quantized_linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from tests.kernels.native.blocks import random_weight
 
@@ -24,6 +24,7 @@ def layer(isa):
             hidden = silu_and_mul(quantized_linear(rms_norm(residual, norm, 1e-5), [up]))
             x = quantized_linear(hidden, [down])
             x = x * 0.01
+            x = x + quantized_linear(gated_rounded(x, up, SILU), [down])
             y = add_rms_norm(x, residual, norm, 1e-5)
         return y
 
