@@ -24,6 +24,7 @@ def test_an_answer_appears_under_its_question_with_a_bill(ring: LiveRing, chat: 
 def test_the_bill_opens_to_show_where_the_time_went(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("Yes."))
     chat.ask("Well?")
+    expect(chat.bill).to_have_accessible_name(re.compile(r"^Cost of this answer: \d+ in, 0 cached, \d+ out, TTFT"))
     chat.bill.click()
     expect(chat.newest.locator(".race-legend dt")).to_have_text(["Queue", "Tokenize", "Match", "Prefill", "Decode"])
 

@@ -45,6 +45,9 @@ async def exported(ring: Ring) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for sample in (sample for family in families for sample in family.samples):
         found.setdefault(sample.name, {"instance"}).update(sample.labels)
+    for family in families:  # what has not happened yet has a name only
+        if not family.samples:
+            found.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, {"instance"})
     return found
 
 

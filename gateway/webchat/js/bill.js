@@ -34,10 +34,12 @@ export function billParts(usage) {
 
 /** Build the bill; opens to show the phases when the server told them. */
 export function bill(usage) {
-  const line = billParts(usage).map(([text, title]) => make("span", { title }, text));
+  const parts = billParts(usage);
+  const line = parts.map(([text, title]) => make("span", { title }, text));
+  const name = `Cost of this answer: ${parts.map(([text]) => text).join(", ")}`; // a name hides what it stands on: so it says all
   const phases = PHASES.map(([field, name]) => [name, usage.headrace?.[field]]).filter(([, ms]) => ms !== undefined && ms !== null);
   if (!phases.length) return make("div", { class: "bill" }, make("div", { class: "bill-line" }, ...line));
-  return make("details", { class: "bill" }, make("summary", { class: "bill-line", "aria-label": "Bill of this answer" }, ...line), race(phases));
+  return make("details", { class: "bill" }, make("summary", { class: "bill-line", "aria-label": name }, ...line), race(phases));
 }
 
 // The way of the request as a channel: each desk's stretch is as long as it took.
