@@ -152,6 +152,8 @@ class CompletionsReply:
             for at in range(first, first + self._n):
                 pieces += self._take_prompt(at, update)
         choice = self._choices[update.choice]
+        if update.num_prompt_tokens == 1:  # of which nothing is told, since nothing stands before it
+            pieces += self._take_only_token(update.choice)
         if choice.held and update.finish_reason is None:
             choice.waiting.append(update)
             return pieces
@@ -172,6 +174,16 @@ class CompletionsReply:
         columns = choice.columns.take_prompt(self._prompt_logprobs.entries(update, added=added))
         waiting, choice.waiting = choice.waiting, []
         return [_Piece(at, choice.echo, columns), *(piece for one in waiting for piece in self._take_answer(one))]
+
+    def _take_only_token(self, at: int) -> list[_Piece]:
+        """Show a prompt of one token, of which nobody can say how likely it was."""
+        choice = self._choices[at]
+        if self._shows_prompt_logprobs and choice.prompt_logprobs is None:
+            choice.prompt_logprobs = [None]
+        if not choice.held:
+            return []
+        choice.held = False
+        return [_Piece(at, choice.echo, choice.columns.take_prompt(self._prompt_logprobs.only(choice.request)))]
 
     def _take_answer(self, update: ChoiceUpdate) -> list[_Piece]:
         text = "".join(delta.text for delta in update.deltas)

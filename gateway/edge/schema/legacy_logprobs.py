@@ -26,7 +26,7 @@ class LogprobColumns:
         """Add the tokens of an echoed prompt; nothing is known of how likely the first one was."""
         new = self.take(entries)
         for name in ("token_logprobs", "top_logprobs"):
-            new[name][:1] = self.all[name][:1] = [None]
+            new[name][:1] = self.all[name][:1] = [None] * min(len(entries), 1)
         return new
 
     def take(self, entries: Sequence[LogprobEntry]) -> Columns:

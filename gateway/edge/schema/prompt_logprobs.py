@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.edge.reply import ChoiceUpdate
 from gateway.postprocess.logprobs import LogprobEntry, TopLogprob
-from wire.messages import TokenLogprob
+from wire.messages import Request, TokenLogprob
 from wire.vocabulary import Vocabulary
 
 
@@ -25,6 +25,13 @@ class PromptLogprobs:
         sources = (TokenLogprob(0.0), *update.prompt_logprobs)
         pairs = list(zip(update.prompt_ids, sources, strict=True))[added:]
         return [self._entry(token_id, source) for token_id, source in pairs]
+
+    def only(self, request: Request) -> list[LogprobEntry]:
+        """Return the entry of a prompt of one token; none if the tokenizer put it before no text at all."""
+        if request.kind == "ids":
+            return [self._entry(memoryview(request.prompt_ids).cast("i")[0], TokenLogprob(0.0))]
+        text = request.prompt_text
+        return [LogprobEntry(token=text, logprob=0.0, raw=text.encode(), top=())] if text else []
 
     def num_added(self, update: ChoiceUpdate, text: str) -> int:
         """Return how many control tokens stand before a text that the client sent."""

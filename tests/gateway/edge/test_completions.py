@@ -260,6 +260,40 @@ async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring,
     assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
 
 
+@pytest.mark.parametrize("prompt", ["a", [97]])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echo_of_one_token_is_shown_like_any_other(ring: Ring, prompt: Any, stream: bool) -> None:
+    ring.replica.play(*say("one ", "two "))
+    fields = {"prompt": prompt, "echo": True, "logprobs": 1, "n": 2}
+    for more, text, places in (({}, "aone two ", [0, 1, 5]), ({"max_tokens": 0}, "a", [0])):
+        if stream:
+            chunks = await streamed(ring, **fields, **more)
+            texts, found = [joined(chunks, at)[0] for at in (0, 1)], [columns(chunks, at) for at in (0, 1)]
+        else:
+            answer = await post(ring, **fields, **more)
+            texts = [choice["text"] for choice in answer["choices"]]
+            found = [choice["logprobs"] for choice in answer["choices"]]
+        assert texts == [text, text]
+        for one in found:
+            assert one["text_offset"] == places
+            assert one["tokens"] == ["a", "one ", "two "][: len(places)]
+            assert one["token_logprobs"] == [None, -0.25, -0.25][: len(places)]
+    if not stream:
+        answer = await post(ring, prompt=prompt, prompt_logprobs=2)
+        assert answer["choices"][0]["prompt_logprobs"] == [None]
+
+
+async def test_a_stream_of_an_echoed_token_does_not_wait_for_the_end(ring: Ring) -> None:
+    go = anyio.Event()
+    ring.replica.play(*say("one "), Piece(b"two ", after=go))
+    body = {"model": "tiny", "prompt": "a", "echo": True, "logprobs": 1, "stream": True}
+    async with ring.http.stream("POST", "/v1/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            if "one " in line:
+                go.set()
+    assert go.is_set()
+
+
 async def test_a_prompt_that_another_attempt_tells_again_is_echoed_once(ring: Ring) -> None:
     ring.replica.play(*say("one ", "two "))
     told: list[tuple[TokenLogprob, ...]] = []
