@@ -12,10 +12,17 @@ import hypothesis
 import pytest
 import redis
 
+from tests.alone import no_thread_is_left, same_draws
 from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from wire.bus import Bus, BusOptions
 
-__all__ = ["pytest_runtest_call", "pytest_runtest_setup", "pytest_runtest_teardown"]
+__all__ = [
+    "no_thread_is_left",
+    "pytest_runtest_call",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "same_draws",
+]
 
 # Before torch is imported: spinning OpenMP threads make a test ten times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

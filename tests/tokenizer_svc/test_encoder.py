@@ -85,7 +85,7 @@ async def test_a_small_text_does_not_wait_for_a_long_one(smollm2: PromptBuilder)
         order.append(name)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(encode, "long", RUNS["random letters"] * 200)
+        tasks.start_soon(encode, "long", RUNS["random letters"] * 80)
         await anyio.lowlevel.checkpoint()
         tasks.start_soon(encode, "small", "hello")
     assert order == ["small", "long"]

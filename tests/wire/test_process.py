@@ -53,7 +53,7 @@ def test_the_alive_file_stays_young_until_the_loop_hangs(tmp_path: Path) -> None
             _wait_for_touch(alive, after=first)
             process.stdin.write("hang\n")
             process.stdin.flush()
-            _wait_until(lambda: _age_s(alive) > 5.0)
+            _wait_until(lambda: _age_s(alive) > 3.5)
         finally:
             process.send_signal(signal.SIGKILL)
 

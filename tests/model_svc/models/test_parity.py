@@ -5,6 +5,7 @@ Prompts are longer than the sliding windows, and taken whole, in chunks, token b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,14 @@ def oracle_model(case: str) -> Any:
 
 
 @pytest.fixture(params=sorted(CASES), scope="module")
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = oracle_model(request.param)
     directory = tmp_path_factory.mktemp("checkpoint")
     model.save_pretrained(directory)
-    return model, directory
+    yield model, directory
+    torch.set_num_threads(num_threads)
 
 
 def test_every_architecture_we_serve_has_a_case() -> None:

@@ -72,7 +72,7 @@ def test_mixed_batches_draw_what_the_eager_runner_draws(
 def test_fused_kernels_draw_what_the_eager_runner_draws(
     both: tuple[TorchRunner, GpuRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eager = token_ids(generate(both[0], [GREEDY] * 4, num_tokens=6))
+    eager = token_ids(generate(both[0], [GREEDY] * 4, num_tokens=3))
     monkeypatch.setattr(few_rows, "fits", lambda _, num_rows: num_rows <= few_rows.MAX_ROWS)
     fused = []
     monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
@@ -81,9 +81,9 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
     kernel = several_rows._norm_kernel
     monkeypatch.setattr(several_rows, "_norm_kernel", {n: counted(kernel[n], norms) for n in sizes})
     with dispatch.forced("triton"), np.errstate(all="ignore"):
-        assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=6)) == eager
-    assert len(fused) == 2 * 6  # layers, steps; the prompts are 28 tokens
-    assert len(norms) == 6  # the first of each step; products begin the others
+        assert token_ids(generate(both[1], [GREEDY] * 4, num_tokens=3)) == eager
+    assert len(fused) == 2 * 3  # layers, steps; the prompts are 28 tokens
+    assert len(norms) == 3  # the first of each step; products begin the others
 
 
 @pytest.mark.parametrize("depth", [1, 5])

@@ -35,7 +35,7 @@ def answers(model: Decoder) -> dict[int, list[SampledToken]]:
         Tracked(slot, list(ids), sampling=sampling, seed=slot)
         for slot, (ids, sampling) in enumerate(zip(PROMPTS, KINDS, strict=True))
     ]
-    return RunnerDriver(runner).generate(sequences, 8, chunk=5)
+    return RunnerDriver(runner).generate(sequences, 5, chunk=5)
 
 
 def comparable(drawn: dict[int, list[SampledToken]]) -> Any:

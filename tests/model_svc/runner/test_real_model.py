@@ -40,8 +40,8 @@ PROMPTS = {
 def prompts(smollm2_path: Path) -> dict[str, list[int]]:
     tokenizer = Tokenizer.from_file(str(smollm2_path / "tokenizer.json"))
     ids = {name: tokenizer.encode(text).ids for name, text in PROMPTS.items()}
-    ids["long"] = ids["long"][:1500]
-    assert len(ids["long"]) == 1500
+    ids["long"] = ids["long"][:800]
+    assert len(ids["long"]) == 800
     return ids
 
 
