@@ -76,7 +76,7 @@ def bus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             url = owner.stdout.readline().strip()
             assert url.startswith("unix://"), "the embedded server did not start"
             yield url
-            owner.communicate("", timeout=20)
+            owner.communicate("", timeout=100)
         finally:
             owner.kill()  # else leaving the block would wait for it without an end; its server dies with it
 
@@ -84,7 +84,7 @@ def bus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def bus_url(bus_server: str) -> str:
     """The URL of a real and empty server."""
-    with redis.Redis.from_url(bus_server, socket_timeout=20) as client:
+    with redis.Redis.from_url(bus_server, socket_timeout=100) as client:
         client.flushall()
         client.script_flush()
     return bus_server

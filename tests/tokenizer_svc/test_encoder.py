@@ -32,9 +32,9 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def encode_time_s(encoder: Encoder, text: str) -> float:
-    """The least of five: what the machine does beside it only adds."""
+    """The least of three: what the machine does beside it only adds."""
     times = []
-    for _ in range(5):
+    for _ in range(3):
         started = time.process_time()
         encoder.encode(text)
         times.append(time.process_time() - started)
@@ -48,9 +48,9 @@ def test_a_run_without_spaces_costs_near_linear_time(name: str, kind: str, reque
     encoder = model._encoder if isinstance(model, PromptBuilder) else model
     unit = RUNS[name]
     short, long = (unit * (length // len(unit)) for length in (25_000, 200_000))
-    # Eight times the text: near-linear cost stays below 2.5 times for each doubling, quadratic is 64 times.
-    # Half a second of CPU passes whatever the ratio: quadratic merging of 200,000 characters takes minutes.
-    assert encode_time_s(encoder, long) < max(2.5**3 * encode_time_s(encoder, short), 0.5)
+    # Eight times the text: linear cost is 8 times, quadratic 64; half of that leaves room for what shares the cache.
+    # Two seconds of CPU pass whatever the ratio: quadratic merging of 200,000 characters takes minutes.
+    assert encode_time_s(encoder, long) < max(32 * encode_time_s(encoder, short), 2.0)
 
 
 def test_encoding_lets_other_threads_run(smollm2: PromptBuilder) -> None:
