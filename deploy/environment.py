@@ -23,9 +23,12 @@ class InstallError(Exception):
 def main(folder: Path, constraints: str, extras: str = "") -> None:
     """Make the environment and install Headrace into it. Raises InstallError."""
     check_python()
-    make(folder)
-    say(f"installing Headrace into {folder} (once; a few minutes) ...")
     log = folder / "install.log"
+    if any(folder.glob(".serve-*")):  # a stamp of the Makefile: it was complete before
+        say(f"bringing {folder} up to date ...")
+    else:
+        say(f"installing Headrace into {folder} (once; a few minutes, about 2 GB) ...")
+    make(folder)
     if pip(folder, ["-c", constraints, "-e", f".[{extras}]" if extras else "."], log):
         raise InstallError(explain(log.read_text(errors="replace"), log))
 
