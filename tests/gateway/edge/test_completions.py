@@ -14,7 +14,7 @@ from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say
 from wire.errors import InternalError
-from wire.messages import Request, TokenChunk, TokenLogprob, unpack_ids
+from wire.messages import Request, TokenLogprob, unpack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -220,14 +220,6 @@ async def test_either_token_limit_holds_and_the_smaller_of_both(ring: Ring) -> N
         assert (choice["text"], choice["finish_reason"]) == ("one ", "length")
 
 
-async def test_echo_with_no_tokens_returns_the_prompt_alone(ring: Ring) -> None:
-    answer = await post(ring, max_tokens=0, echo=True)
-    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab", "length")
-    assert answer["usage"]["completion_tokens"] == 0
-    assert answer["usage"]["total_tokens"] == 2
-    assert joined(await streamed(ring, max_tokens=0, echo=True)) == ("ab", "length")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_log_probabilities_are_columns_with_the_place_of_each_token(ring: Ring, stream: bool) -> None:
     ring.replica.play(*say(b"\xf0\x9f", b"\x98\x80", "one "))
@@ -237,75 +229,6 @@ async def test_log_probabilities_are_columns_with_the_place_of_each_token(ring: 
     assert got["text_offset"] == [0, 0, 1]
     assert got["token_logprobs"] == [-0.25] * 3
     assert got["top_logprobs"][2]["one "] == -0.25 and len(got["top_logprobs"][2]) == 2
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring, stream: bool) -> None:
-    ring.replica.play(*say("one "))
-    fields = {"prompt": ["ab", "abc"], "n": 2, "echo": True, "logprobs": 1}
-    if stream:
-        chunks = await streamed(ring, **fields)
-        texts = [joined(chunks, at)[0] for at in range(4)]
-        found = [columns(chunks, at) for at in range(4)]
-    else:
-        answer = await post(ring, **fields)
-        texts = [choice["text"] for choice in answer["choices"]]
-        found = [choice["logprobs"] for choice in answer["choices"]]
-    assert texts == ["abone ", "abone ", "abcone ", "abcone "]
-    for at in (0, 1):
-        assert found[at]["tokens"] == ["a", "b", "one "]
-        assert found[at]["token_logprobs"] == [None, -1.0, -0.25]
-        assert found[at]["top_logprobs"] == [None, {"b": -1.0}, {"one ": -0.25}]
-        assert found[at]["text_offset"] == [0, 1, 2]
-    assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
-
-
-@pytest.mark.parametrize("prompt", ["a", [97]])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_echo_of_one_token_is_shown_like_any_other(ring: Ring, prompt: Any, stream: bool) -> None:
-    ring.replica.play(*say("one ", "two "))
-    fields = {"prompt": prompt, "echo": True, "logprobs": 1, "n": 2}
-    for more, text, places in (({}, "aone two ", [0, 1, 5]), ({"max_tokens": 0}, "a", [0])):
-        if stream:
-            chunks = await streamed(ring, **fields, **more)
-            texts, found = [joined(chunks, at)[0] for at in (0, 1)], [columns(chunks, at) for at in (0, 1)]
-        else:
-            answer = await post(ring, **fields, **more)
-            texts = [choice["text"] for choice in answer["choices"]]
-            found = [choice["logprobs"] for choice in answer["choices"]]
-        assert texts == [text, text]
-        for one in found:
-            assert one["text_offset"] == places
-            assert one["tokens"] == ["a", "one ", "two "][: len(places)]
-            assert one["token_logprobs"] == [None, -0.25, -0.25][: len(places)]
-    if not stream:
-        answer = await post(ring, prompt=prompt, prompt_logprobs=2)
-        assert answer["choices"][0]["prompt_logprobs"] == [None]
-
-
-async def test_a_stream_of_an_echoed_token_does_not_wait_for_the_end(ring: Ring) -> None:
-    go = anyio.Event()
-    ring.replica.play(*say("one "), Piece(b"two ", after=go))
-    body = {"model": "tiny", "prompt": "a", "echo": True, "logprobs": 1, "stream": True}
-    async with ring.http.stream("POST", "/v1/completions", json=body) as response:
-        async for line in response.aiter_lines():
-            if "one " in line:
-                go.set()
-    assert go.is_set()
-
-
-async def test_a_prompt_that_another_attempt_tells_again_is_echoed_once(ring: Ring) -> None:
-    ring.replica.play(*say("one ", "two "))
-    told: list[tuple[TokenLogprob, ...]] = []
-
-    def again(chunk: TokenChunk) -> list[TokenChunk]:
-        told.append(chunk.prompt_logprobs)
-        return [msgspec.structs.replace(chunk, prompt_logprobs=told[0])]
-
-    ring.replica.transform = again
-    got = columns(await streamed(ring, prompt="ab", echo=True, logprobs=1))
-    assert got["tokens"] == ["a", "b", "one ", "two "]
-    assert len(told) > 1
 
 
 async def test_of_more_choices_the_likeliest_are_shown_and_all_are_billed(ring: Ring) -> None:
