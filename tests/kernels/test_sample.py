@@ -54,7 +54,7 @@ def test_nan_and_empty_rows_give_a_valid_id(device):
         assert sample(logits, *params(4, device, **options)).tolist() == [0, 0, 250, 0]
 
 
-@pytest.mark.parametrize(("V", "top_k", "top_p"), [(60, 5, 0.5), (60, 5, 1.0), (60, 0, 0.5), (600, 590, 0.5)])
+@pytest.mark.parametrize(("V", "top_k", "top_p"), [(60, 5, 0.5), (60, 0, 0.5), (600, 590, 0.5)])
 def test_an_infinite_logit_is_drawn_and_holds_up_no_other_row(device, V, top_k, top_p):
     logits = torch.randn(3, V, device=device)
     options = params(3, device, top_k=top_k, top_p=top_p)
