@@ -34,8 +34,11 @@ class Watched(Driver):
             before = roster.preemptions[BLOCKS]
             answering = {id(seq) for seq in roster.decoding}
             scheduled = plan()
-            if roster.preemptions[BLOCKS] == before:
-                self._look({id(seq) for seq in scheduled.sequences} - answering if scheduled else set())
+            if roster.preemptions[BLOCKS] == before and scheduled is not None:
+                shares = [*zip(scheduled.sequences, scheduled.plan.sequences, strict=True)]
+                said = sum(share.num_tokens for seq, share in shares if id(seq) in answering)
+                if said < self.runner.info.max_num_batched_tokens:  # forced tokens may fill a step
+                    self._look({id(seq) for seq, _ in shares} - answering)
             return scheduled
 
         scheduler.schedule = schedule  # type: ignore[method-assign]
