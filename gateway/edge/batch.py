@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
-import anyio
 import msgspec
 
+from gateway.edge.bell import Bell
 from gateway.edge.bill import Bill
 from gateway.edge.generation import Generation
-from gateway.edge.inflight import Bell
 from gateway.edge.reply import ChoiceUpdate, Reply
 from wire.errors import HeadraceError
 
@@ -50,10 +49,9 @@ class Batch:
     async def wait(self, timeout_s: float) -> None:
         """Wait until every prompt has begun, one has failed, or the time is up: a bad prompt shall be a true status."""
         flights = [generation.flight for generation in self._generations]
-        with anyio.move_on_after(timeout_s):
-            await self._bell.wait_until(
-                lambda: all(f.is_ready for f in flights) or any(f.early_failure is not None for f in flights)
-            )
+        await self._bell.wait_for(
+            timeout_s, lambda: all(f.is_ready for f in flights) or any(f.early_failure is not None for f in flights)
+        )
 
     def raise_early_failure(self) -> None:
         """Raise the error that came before any token of a prompt."""

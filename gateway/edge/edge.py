@@ -16,13 +16,14 @@ from opentelemetry.trace import SpanContext
 from gateway.edge.admission import Admission
 from gateway.edge.background import Background
 from gateway.edge.batch import Batch
+from gateway.edge.bell import Bell
 from gateway.edge.control import Controls
 from gateway.edge.embedding_client import EmbeddingClient, Vectors
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
 from gateway.edge.history_client import HistoryClient
-from gateway.edge.inflight import Bell, Gap, InFlight
+from gateway.edge.inflight import Gap, InFlight
 from gateway.edge.jobs import CONTROL_MAXLEN, admit, new_job
 from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline

@@ -221,12 +221,15 @@ class Generation:
         if self._settled:
             return self.bill
         self._settled = True
+        self._fill_bill()
+        if self.request.conversation is None or not self.request.conversation.store:
+            self._note_prompt(await self._prompt())
+            return self.bill
         with anyio.move_on_after(_SETTLE_S, shield=True) as scope:  # a client that leaves now must not lose its turn
             prompt = await self._prompt()
-            self._fill_bill(prompt)
-            if self.request.conversation is not None and self.request.conversation.store:
-                turn = self._turn(prompt, status)
-                await self._bus.send(topics.history(self.job.partition), turn, maxlen=HISTORY_MAXLEN)
+            self._note_prompt(prompt)
+            turn = self._turn(prompt, status)
+            await self._bus.send(topics.history(self.job.partition), turn, maxlen=HISTORY_MAXLEN)
         if scope.cancelled_caught:
             raise UnavailableError("The response could not be stored in time.")
         return self.bill
@@ -237,7 +240,7 @@ class Generation:
             return
         if self.num_tokens == 0 or self.error is not None:
             self._settled = True
-            self._fill_bill(None)
+            self._fill_bill()
         else:
             await self.settle("" if self.ended else "incomplete")
 
@@ -247,7 +250,13 @@ class Generation:
             return (await self._bus.record(self.job.partition, self.job.request_id, "prompt")).get("prompt")
         return None
 
-    def _fill_bill(self, prompt: Prompt | None) -> None:
+    def _note_prompt(self, prompt: Prompt | None) -> None:
+        if prompt is not None:
+            self.bill.prompt_tokens = self.bill.prompt_tokens or prompt.num_tokens
+            self.bill.messages_dropped = prompt.messages_dropped
+            self.bill.reasoning_budget = prompt.reasoning.budget if prompt.reasoning else None
+
+    def _fill_bill(self) -> None:
         bill = self.bill
         bill.completion_tokens = self.num_tokens
         bill.reasoning_tokens = sum(choice.pipeline.num_reasoning_tokens for choice in self._choices)
@@ -255,10 +264,6 @@ class Generation:
         bill.rejected_prediction_tokens = sum(choice.num_rejected_drafts for choice in self._choices)
         bill.reasoning_ended_by = self._choices[0].reasoning_ended_by
         bill.note_safety([delay for choice in self._choices for delay in choice.pipeline.delays], self.hits)
-        if prompt is not None:
-            bill.prompt_tokens = bill.prompt_tokens or prompt.num_tokens
-            bill.messages_dropped = prompt.messages_dropped
-            bill.reasoning_budget = prompt.reasoning.budget if prompt.reasoning else None
         if self.first_token_at is not None:
             decode_s = self._last_token_at - self.first_token_at
             bill.decode_ms = bill.decode_ms or decode_s * 1e3

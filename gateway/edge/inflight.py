@@ -7,14 +7,14 @@ What waits for a client that reads slowly is joined; one that falls too far behi
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, time
 
 import anyio
 import msgspec
 
+from gateway.edge.bell import Bell
 from gateway.edge.joining import joined
 from gateway.edge.received import Received, checkpoint
 from wire.errors import DeadlineExceededError, HeadraceError, OverloadedError, RequestCancelledError
@@ -43,27 +43,6 @@ class Gap(msgspec.Struct, frozen=True):
             from_index=self.from_index,
             attempt=self.attempt,
         )
-
-
-class Bell:
-    """Wakes the one task that waits for news of a request, or of several that share an answer.
-
-    asyncio's Event because it can be cleared: an anyio.Event rings once, and making one for every token of every stream
-    was a sixth of the edge's processor time.
-    """
-
-    def __init__(self) -> None:
-        self._rung = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wake who waits."""
-        self._rung.set()
-
-    async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is looked at after each ring."""
-        while not holds():
-            self._rung.clear()
-            await self._rung.wait()
 
 
 class Flight:
@@ -153,8 +132,7 @@ class Flight:
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to take, or until the time is up."""
-        with anyio.move_on_after(timeout_s):
-            await self._bell.wait_until(lambda: self.is_ready)
+        await self._bell.wait_for(timeout_s, lambda: self.is_ready)
         return self.is_ready
 
     def checkpoint(self) -> Checkpoint:
