@@ -81,7 +81,8 @@ async def test_a_hop_within_a_process_is_one_round_trip(bus_url: str, make_job: 
         ours = [name for name in commands if name not in BESIDE and "end" not in name]
         assert [name for name in ours if name.startswith("HAND_OFF")] == ["HAND_OFF history", "HAND_OFF tokenizer"]
         assert "HMGET job" not in ours
-        assert not [name for name in ours if name.startswith("XREADGROUP")]
+        reads, looks = (sum(name.startswith(what) for name in ours) for what in ("XREADGROUP", "CLAIM"))
+        assert reads < looks + 2, "a desk read for its job, and not because it looks round now and then"
 
 
 @pytest.mark.parametrize("script", ["ADMIT", "HAND_OFF"])
