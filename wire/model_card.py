@@ -14,6 +14,16 @@ ENCODERS = frozenset({"BertModel"})
 """Architectures that make one vector of a text instead of going on with it."""
 
 
+SAMPLING: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (0, 2**31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-6, 10.0),
+}
+"""What generation_config.json may say of how a model is best sampled, and the range in which it is heeded."""
+
+
 class ModelCardError(StartError):
     """The model directory lacks a file or holds a malformed one; the message names it."""
 
@@ -23,7 +33,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_model_len` is the longest sequence in tokens (prompt and answer). `chat_template` is Jinja source or None.
     `eos_token_ids` end an answer. `tool_style` is how it writes tool calls; `tool_tags` are the control tokens in them,
-    by text (known where the vocabulary is at hand).
+    by text (known where the vocabulary is at hand). `sampling` is what its makers advise, by the names of a request.
     """
 
     name: str
@@ -40,6 +50,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     tool_style: str = SCAFFOLD
     tool_tags: dict[str, int] = {}
+    sampling: dict[str, float] = {}
 
     @property
     def embeds(self) -> bool:
@@ -74,7 +85,18 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             chat_template=chat_template,
             created=int((path / "config.json").stat().st_mtime),
             tool_style=tool_style(chat_template),
+            sampling=_sampling(generation),
         )
+
+
+def _sampling(generation: dict[str, Any]) -> dict[str, float]:
+    """Return the advised values; one that makes no sense is left out rather than held against every request."""
+    values = {name: generation.get(name) for name in SAMPLING}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and SAMPLING[name][0] <= value <= SAMPLING[name][1]
+    }
 
 
 def _max_len(path: Path, config: dict[str, Any]) -> int:

@@ -29,6 +29,12 @@ def test_generation_config_wins_for_the_end_tokens(tmp_path: Path) -> None:
     assert (card.architecture, card.vocab_size, card.max_model_len) == ("LlamaForCausalLM", 100, 512)
 
 
+def test_what_the_makers_advise_for_sampling_is_read_as_far_as_it_makes_sense(tmp_path: Path) -> None:
+    advice = {"temperature": 0.6, "top_k": 20, "top_p": 0, "min_p": "much", "do_sample": True}
+    card = ModelCard.load(directory(tmp_path, config=CONFIG, generation_config=advice))
+    assert card.sampling == {"temperature": 0.6, "top_k": 20}
+
+
 def test_a_template_file_wins_over_the_one_in_the_tokenizer_config(tmp_path: Path) -> None:
     directory(tmp_path, config=CONFIG, tokenizer_config={"chat_template": "old", "bos_token": {"content": "<s>"}})
     assert ModelCard.load(tmp_path).chat_template == "old"

@@ -89,25 +89,28 @@ def translate_sampling(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Check all ranges and return the parameters in our words. Raises InvalidRequestError naming the field."""
+    """Check all ranges and return the parameters in our words; what is not given is what the model's makers advise.
+
+    Raises InvalidRequestError naming the field.
+    """
     for name, (lowest, highest) in RANGES.items():
         value = getattr(body, name)
         if value is not None and not lowest <= value <= highest:
             raise fail(name, f"must lie between {lowest:g} and {highest:g}, not {value}.")
-    temperature = 1.0 if body.temperature is None else body.temperature
+    temperature, top_p, top_k, min_p, repetition_penalty = _said_or_advised(body, card)
     if body.min_tokens is not None and not 0 <= body.min_tokens <= (max_tokens or card.max_model_len):
         raise fail("min_tokens", f"must lie between 0 and the token limit, not {body.min_tokens}.")
     return SamplingParams(
         n=n,
         max_tokens=max_tokens,
         min_tokens=body.min_tokens or 0,
-        temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
-        top_p=_top_p(body.top_p),
-        top_k=_top_k(body.top_k, card.vocab_size),
-        min_p=body.min_p or 0.0,
+        temperature=_temperature(temperature),
+        top_p=_top_p(top_p),
+        top_k=_top_k(None if top_k is None else int(top_k), card.vocab_size),
+        min_p=min_p or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=_repetition_penalty(body.repetition_penalty),
+        repetition_penalty=_repetition_penalty(repetition_penalty),
         seed=body.seed,
         stop=_stop(body.stop),
         stop_token_ids=_stop_token_ids(body.stop_token_ids, card.vocab_size),
@@ -120,6 +123,19 @@ def translate_sampling(
         deterministic=bool(body.deterministic),
         num_draft_tokens=body.num_draft_tokens,
     )
+
+
+def _said_or_advised(body: SamplingFields, card: ModelCard) -> list[float | None]:
+    return [
+        card.sampling.get(name) if getattr(body, name) is None else getattr(body, name)
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    ]
+
+
+def _temperature(value: float | None) -> float:
+    if value is None:
+        return 1.0
+    return 0.0 if value < _GREEDY_BELOW else value
 
 
 def check_prompt_logprobs(value: int | None, *, stream: bool) -> int | None:
