@@ -94,6 +94,7 @@ class Round:
         made = chat_bodies(model, seed=seed, input_words=(40, 40), output_tokens=(_TOKENS, _TOKENS))
         bodies = [next(made) for _ in range(self.users)]
         groups, looks = processes(), list[dict[str, Spent]]()
+        groups.pop("engine alone", None)  # which waits for its turn
 
         def look() -> None:
             looks.append({name: spent(group) for name, group in groups.items()})
