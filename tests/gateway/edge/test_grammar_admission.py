@@ -80,8 +80,8 @@ def test_schemas_within_the_limits_pass() -> None:
 
 
 def test_counting_ends_where_a_schema_is_too_big_already() -> None:
-    assert measure({"x": [{}] * 1_000_000}).nodes <= schema_size.MAX_NODES + 1
-    assert measure({"const": [0] * 1_000_000}).enum <= schema_size.MAX_ENUM_VALUES + 1
+    assert measure({"x": [{}] * 100_000}).nodes <= schema_size.MAX_NODES + 1
+    assert measure({"const": [0] * 100_000}).enum <= schema_size.MAX_ENUM_VALUES + 1
     assert measure({}) == Size(nodes=1)
 
 

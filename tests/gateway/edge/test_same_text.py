@@ -23,7 +23,7 @@ from tests.scripted_replica import Piece, Script, say, tag, think
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "6"))
 USER = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object"}
 TOOL = {"name": "f", "parameters": SCHEMA}
