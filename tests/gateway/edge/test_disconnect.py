@@ -137,7 +137,7 @@ def lazy_gets(count: int) -> object:
 
 
 async def test_text_for_a_slow_client_is_joined_and_complete(make_ring: MakeRing, wide_model: Path) -> None:
-    async with make_ring(model_path=wide_model) as ring:
+    async with make_ring(model_path=wide_model, send_timeout_s=600) as ring:
         ring.replica.script = lazy_gets(8000)  # type: ignore[assignment]
         with lazy_client(ring) as client:
             await ring.replica.until(lambda: bool(ring.replica.requests) and not ring.replica.running)
@@ -152,7 +152,7 @@ async def test_text_for_a_slow_client_is_joined_and_complete(make_ring: MakeRing
 async def test_a_client_too_far_behind_loses_only_itself_and_no_text_in_the_middle(
     make_ring: MakeRing, wide_model: Path
 ) -> None:
-    async with make_ring(model_path=wide_model, max_pending_tokens=500) as ring:
+    async with make_ring(model_path=wide_model, max_pending_tokens=500, send_timeout_s=600) as ring:
         ring.replica.script = lazy_gets(20_000)  # type: ignore[assignment]
         with lazy_client(ring) as client:
             await ring.replica.until(lambda: bool(ring.replica.requests))
