@@ -256,7 +256,7 @@ async def test_what_several_streams_bring_beyond_the_limit_waits_for_a_worker(bu
             await anyio.sleep(0.001)  # each stream is waited on, with room for one
         for partition, stream in enumerate(streams):
             await bus.admit(make_job(f"r{partition}", partition=partition), {}, to=stream, ttl_s=60)
-        for partition, stream in enumerate(streams):
+        for stream in streams:
             while (await bus.route.call(stream, "XPENDING", stream, "history"))[0] != 1:
                 await anyio.sleep(0.001)
         release.set()
