@@ -31,8 +31,7 @@ static const struct { const char *name; int values, bytes, scales, at; } FORMATS
     {"Q4_0", 32, 18, 1, 0},    {"Q4_1", 32, 20, 2, 0},    {"Q5_0", 32, 22, 1, 0},    {"Q5_1", 32, 24, 2, 0},
     {"Q8_0", 32, 34, 1, 0},    {"Q4_K", 256, 144, 2, 0},  {"Q5_K", 256, 176, 2, 0},  {"Q6_K", 256, 210, 1, 208}};
 
-static void linear(int format, int64_t T) {
-  enum { N = 37, K = 512 };
+static uint8_t *weight(int format, int64_t N, int64_t K) { /* random tiles */
   int64_t stride = K / FORMATS[format].values * FORMATS[format].bytes, blocks = K / FORMATS[format].values;
   uint8_t *raw = malloc((size_t)(N * stride)), *tiles = calloc(1, (size_t)hr_tiles_bytes(format, N, K));
   for (int64_t i = 0; i < N * stride; i++) raw[i] = (uint8_t)next();
@@ -42,6 +41,12 @@ static void linear(int format, int64_t T) {
       memcpy(raw + b * FORMATS[format].bytes + FORMATS[format].at + 2 * s, &half, 2);
     }
   hr_pack(format, raw, stride, N, K, 0, tiles);
+  return tiles;
+}
+
+static void linear(int format, int64_t T) {
+  enum { N = 37, K = 512 };
+  uint8_t *tiles = weight(format, N, K);
   float *x = floats(T * K), *out = malloc(sizeof(float) * (size_t)(T * N));
   int8_t *q = malloc((size_t)(T * K));
   BlockScale *scales = malloc(sizeof(BlockScale) * (size_t)(T * K / 32));
@@ -49,6 +54,19 @@ static void linear(int format, int64_t T) {
                {.kind = OP_LINEAR, .n = {T, K, N, N, format}, .p = {q, scales, tiles, out, NULL}}};
   hr_run(ops, 2, 2);
   tell(FORMATS[format].name, out, sizeof(float) * (size_t)(T * N));
+}
+
+static void gate(void) {
+  enum { T = 19, F = 96, K = 64 };
+  float *x = floats(T * K);
+  int8_t *q = malloc(T * K), *gated = malloc(T * F);
+  BlockScale *scales = malloc(sizeof(BlockScale) * T * K / 32), *gated_scales = malloc(sizeof(BlockScale) * T * F / 32);
+  Op ops[2] = {{.kind = OP_QUANTIZE, .n = {T, K, K}, .p = {x, q, scales}},
+               {.kind = OP_LINEAR, .shape = BY_COLUMN, .n = {T, K, 2 * F, 0, Q5_1, 2},
+                .p = {q, scales, weight(Q5_1, 2 * F, K), NULL, NULL, gated, gated_scales}}};
+  hr_run(ops, 2, 2);
+  tell("gate", gated, T * F);
+  tell("gate scales", gated_scales, sizeof(BlockScale) * T * F / 32);
 }
 
 static void attention(int half) {
@@ -90,7 +108,7 @@ static void rows(void) {
 
 int main(void) {
   for (int format = 0; format < NUM_FORMATS; format++) linear(format, 1), linear(format, 19);
-  attention(0), attention(1), rows();
+  attention(0), attention(1), rows(), gate();
   printf("%s\n", hr_isa());
   return 0;
 }
