@@ -28,6 +28,8 @@ __all__ = ["tiny_bert"]
 EXAMPLES = os.environ.get("HEADRACE_FUZZ_EXAMPLES")
 SETTINGS = Path(__file__).parent / "document" / "settings.toml"
 OPERATIONS = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+# On a machine that is busy with something else a desk may be silent for long; a 504 is no finding then.
+PATIENT = {"history_timeout_s": 600.0, "tokenize_timeout_s": 600.0, "request_timeout_s": 600.0}
 WAYS = "ways from one operation to the next"
 
 
@@ -49,7 +51,7 @@ def policy(tmp_path: Path) -> str:
 
 @pytest.mark.skipif(EXAMPLES is not None, reason="each operation is tried by itself")
 async def test_schemathesis_finds_nothing(make_ring: MakeRing, tiny_bert: Path, policy: str) -> None:
-    async with make_ring(embedder=tiny_bert, safety_policy=policy) as ring:
+    async with make_ring(embedder=tiny_bert, safety_policy=policy, **PATIENT) as ring:
         ring.replica.play(*say("one ", "two "))
         status, printed = await run(ring, "--max-examples", "2", "--phases", "fuzzing,stateful", "--seed", "1")
         assert status == 0, printed[-20_000:]
@@ -70,7 +72,7 @@ async def test_an_operation_survives_many_examples(
         options += ["--phases", "stateful"]
     else:
         options += ["--phases", "examples,coverage,fuzzing", "--include-operation-id", operation]
-    async with make_ring(embedder=tiny_bert, safety_policy=policy) as ring:
+    async with make_ring(embedder=tiny_bert, safety_policy=policy, **PATIENT) as ring:
         ring.replica.play(*say("one ", "two "))
         status, printed = await run(ring, *options)
         ledger.note(operation, count_of(printed), found_nothing=status == 0)
