@@ -81,7 +81,7 @@ def check_native() -> Finding:
     found = available()
     if found:
         return Finding("native kernels", f"{found[0]}, {cores()} threads")
-    lost = "not built: on a CPU models run in float32 by torch, several times slower"
+    lost = "not built from these sources: on a CPU models run in float32 by torch, several times slower"
     mend = (
         "python -m kernels.native.build" if compiler() else "pip install ziglang, then python -m kernels.native.build"
     )

@@ -6,6 +6,7 @@ the one that the package `ziglang` carries.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import platform
@@ -45,6 +46,14 @@ def variants(machine: str) -> dict[str, tuple[str, ...]]:
     if machine.lower() in ("x86_64", "amd64"):
         return _X86
     return _ARM if machine.lower() in ("aarch64", "arm64") else {"generic": _GENERIC}
+
+
+def sources_id() -> str:
+    """Return a name for the sources as they are; a library carries that of the sources it was built from."""
+    sources = hashlib.sha256()
+    for path in sorted(SOURCES.glob("*.[ch]")):
+        sources.update(path.read_bytes())
+    return sources.hexdigest()[:16]
 
 
 def compiler() -> list[str] | None:
@@ -88,8 +97,9 @@ def _compile(command: list[str], name: str, isa: tuple[str, ...], output: Path, 
     """Compile one variant beside its place and move it there, so that a running process keeps the file it mapped."""
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     part = output / f".{name}.{os.getpid()}"
+    named = f'-DHR_SOURCES="{sources_id()}"'
     run = subprocess.run(
-        [*spelled([*command, *_FLAGS, *isa]), *extra, *sources, "-o", str(part), "-lm", "-lpthread"],
+        [*spelled([*command, *_FLAGS, *isa]), named, *extra, *sources, "-o", str(part), "-lm", "-lpthread"],
         capture_output=True,
         text=True,
         check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from kernels.native.build import OUTPUT
+from kernels.native.build import OUTPUT, sources_id
+
+logger = logging.getLogger(__name__)
 
 # Best first, with the bits of `hr_machine` that each needs.
 _NEEDS = {"amx": 8, "avx512vnni": 4, "avx2vnni": 2, "avx2": 1, "neon": 0, "generic": 0}
@@ -36,6 +39,8 @@ class Library:
         self.machine: int = handle.hr_machine()  # also asks Linux for AMX's registers, where the machine has them
         handle.hr_isa.restype = ctypes.c_char_p
         self.isa: str = handle.hr_isa().decode()
+        handle.hr_sources.restype = ctypes.c_char_p
+        self.sources: str = handle.hr_sources().decode()
 
 
 _chosen: Library | None = None
@@ -44,15 +49,23 @@ _threads = 0
 
 @lru_cache
 def available(folder: Path = OUTPUT) -> tuple[str, ...]:
-    """Return the instruction sets that are built and that this machine runs, best first."""
+    """Return the instruction sets that are built, from the sources as they are, and that this machine runs, best first.
+
+    A library of other sources may read our records wrongly, and then the process is lost.
+    """
     built = [name for name in _NEEDS if (folder / f"{name}.so").exists()]
     if not built:
         return ()
     try:  # any machine may load any build: only calling a kernel of it needs its instructions
-        machine = Library(folder / f"{built[-1]}.so").machine
-    except (OSError, AttributeError):
+        any_build = Library(folder / f"{built[-1]}.so")
+    except OSError:
         return ()
-    return tuple(name for name in built if not _NEEDS[name] or machine & _NEEDS[name])
+    except AttributeError:  # it lacks a function that we know
+        any_build = None
+    if any_build is None or any_build.sources != sources_id():
+        logger.warning("native kernels were built from other sources: run `python -m kernels.native.build`")
+        return ()
+    return tuple(name for name in built if not _NEEDS[name] or any_build.machine & _NEEDS[name])
 
 
 def built() -> bool:

@@ -7,7 +7,12 @@
 #include <unistd.h>
 #endif
 
+#ifndef HR_SOURCES
+#define HR_SOURCES ""
+#endif
+
 const char *hr_isa(void) { return HR_ISA; }
+const char *hr_sources(void) { return HR_SOURCES; } /* what it was built from: Python must speak of the same records */
 int64_t hr_op_bytes(void) { return sizeof(Op); }
 
 #if defined(__x86_64__)

@@ -32,6 +32,18 @@ def test_an_empty_folder_offers_nothing(tmp_path: Path):
     assert library.available(tmp_path) == ()
 
 
+def test_a_library_of_other_sources_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = library.available()
+    if not names:
+        pytest.skip("nothing is built")
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{names[-1]}.so").write_bytes((build.OUTPUT / f"{names[-1]}.so").read_bytes())
+    assert library.available(tmp_path / "same") == names[-1:]
+    monkeypatch.setattr(library, "sources_id", lambda: "those of tomorrow")
+    assert library.available(tmp_path / "other") == ()
+
+
 def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", "")
