@@ -40,6 +40,7 @@ class Child:
     process: Process | None = None
     restarts: int = 0
     environ: dict[str, str] = field(default_factory=dict)
+    changing: anyio.Lock = field(default_factory=anyio.Lock)  # while it is started, or told to end
 
     def last_words(self, lines: int = 12) -> str:
         """Return the end of the log."""
@@ -93,11 +94,17 @@ class Supervisor:
         return child
 
     async def _spawn(self, child: Child) -> None:
+        """Start a child's process, unless all are being stopped: nobody would end it."""
+        async with child.changing:
+            if not self._stopping.is_set():
+                child.process = await self._open(child)
+
+    async def _open(self, child: Child) -> Process:
         environ = {**os.environ, "HEADRACE_SUPERVISOR": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(child.log.open("ab")) if child.log is not None else None
             # An own session: Ctrl-C in the terminal reaches the supervisor alone, which drains the others in order.
-            child.process = await anyio.open_process(
+            return await anyio.open_process(
                 child.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -140,7 +147,8 @@ class Supervisor:
                     tasks.start_soon(self._end, child)
 
     async def _end(self, child: Child) -> None:
-        process = child.process
+        async with child.changing:  # it may just be starting again
+            process = child.process
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import psutil
 import pytest
 
@@ -56,6 +58,36 @@ async def test_leaving_ends_every_child(tmp_path: Path) -> None:
         assert child.process is not None
         pid = child.process.pid
     assert not psutil.pid_exists(pid)
+
+
+async def test_a_child_that_is_just_started_again_is_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[psutil.Process] = []
+    again, left = anyio.Event(), anyio.Event()
+    open_process = anyio.open_process
+
+    async def opened(_command: Any, **kwargs: Any) -> Any:
+        process = await open_process([sys.executable, "-c", "import time; time.sleep(600)"], **kwargs)
+        starts.append(psutil.Process(process.pid))
+        if len(starts) == 2:  # it runs, and its supervisor does not know yet
+            again.set()
+            await left.wait()
+        return process
+
+    monkeypatch.setattr(anyio, "open_process", opened)
+    with anyio.fail_after(120):
+        async with anyio.create_task_group() as tasks, Supervisor.open(tmp_path, grace_s=60) as supervisor:
+            supervisor.ready = True
+            await supervisor.start("lasting", [])
+            starts[0].kill()
+            await again.wait()
+            tasks.start_soon(_later, left)
+    assert all(not process.is_running() for process in starts)
+
+
+async def _later(event: anyio.Event) -> None:
+    for _ in range(20):  # while the supervisor is left
+        await anyio.lowlevel.checkpoint()
+    event.set()
 
 
 def test_a_child_dies_when_its_supervisor_is_killed() -> None:
