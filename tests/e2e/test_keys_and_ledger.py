@@ -67,6 +67,7 @@ def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path
         client.headers["authorization"] = f"Bearer {key}"
         assert client.post("/v1/chat/completions", json=BODY, headers={"authorization": "none"}).status_code == 401
         assert client.post("/v1/chat/completions", json={**BODY, "max_tokens": 3}).status_code == 200
+        wait_for(lambda: placed(tmp_path) == 0, timeout_s=60, what="the first request has left the replica")
         engine = next(process for process in house.family() if "model_svc.engine_process" in process.cmdline())
         engine.suspend()  # until nobody is there to be told of what it makes
         asking = http.client.HTTPConnection("127.0.0.1", int(house.url.rsplit(":", 1)[1]))

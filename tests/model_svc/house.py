@@ -83,7 +83,8 @@ def settings_for(folder: Path, url: str, **changes: Any) -> ModelSettings:
 
 def engines_of(pid: int) -> list[psutil.Process]:
     """The engine processes that a service has started."""
-    return [child for child in psutil.Process(pid).children() if "model_svc.engine_process" in child.cmdline()]
+    living = [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "model_svc.engine_process" in child.cmdline()]
 
 
 @dataclass
