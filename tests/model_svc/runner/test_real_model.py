@@ -17,7 +17,7 @@ from model_svc.runner.runner import TorchRunner
 from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 from wire.messages import SamplingParams
 
-NUM_TOKENS = 40
+NUM_TOKENS = 20
 LONG = " ".join(f"In {1500 + n} the river rose {n % 7} feet above mark {n * 37 % 101}." for n in range(200))
 PROMPTS = {
     "question": "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
