@@ -49,7 +49,7 @@ class EventStream(EventSourceResponse):
         comment: bytes = COMMENT,
     ) -> None:
         headers = {**headers, "Cache-Control": "no-cache, no-transform"}
-        super().__init__(blocks, headers=headers, ping=keep_alive_s, sep="\n", send_timeout=send_timeout_s)
+        super().__init__(blocks, headers=headers, ping=keep_alive_s, sep="\n")
         self._blocks = blocks
         self._comment = comment
         self._send_timeout_s = send_timeout_s

@@ -34,7 +34,6 @@ class Roster:
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
         self.preemptions = dict.fromkeys((BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS), 0)
-        self.num_preemptions = 0
         self._policy = policy
         self._clock = clock
         self._shares = FairShare()
@@ -48,6 +47,11 @@ class Roster:
     def num_running(self) -> int:
         """How many have a slot."""
         return len(self.prefilling) + len(self.decoding)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How many sequences were put back so far, for whatever reason."""
+        return sum(self.preemptions.values())
 
     @property
     def has_slot(self) -> bool:
@@ -142,7 +146,6 @@ class Roster:
         seq.num_computed_tokens = seq.num_registered = 0
         insort(self.waiting, seq, key=KEY)
         self.preemptions[why] += 1
-        self.num_preemptions += 1
 
     def put_first(self, seq: Sequence) -> None:
         """Let a sequence that does not answer yet go before all others from now on, whatever their priority."""

@@ -96,19 +96,25 @@ async def test_it_finds_a_stream_full_and_keeps_one_from_expiring_for_ever(
     assert await length(bus, EDGE) == 1
 
 
-async def test_a_lost_line_is_told_for_all_that_was_on_it(bus: Bus, make_relay: Any) -> None:
-    relay, told = make_relay(), Told()
+def cut_at_add(relay: Any) -> Any:
+    """Return what a relay does before a command: it cuts its lines when a message is to be added."""
 
     async def cut(command: list[bytes]) -> None:
         if b"XADD" in command:
             await relay.cut()
+
+    return cut
+
+
+async def test_a_lost_line_is_told_for_all_that_was_on_it(bus: Bus, make_relay: Any) -> None:
+    relay, told = make_relay(), Told()
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(relay.serve)
         async with Bus.open(relay.url, bus.options) as far, ready(far) as courier:
             courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
             await told.until(1)
-            relay.before = cut
+            relay.before = cut_at_add(relay)
             for number in range(1, 4):
                 courier.post(EDGE, note(number), maxlen=9, tell=told.of(number))
             await told.until(4)
@@ -174,16 +180,12 @@ async def test_who_is_patient_has_most_replies_left_out_and_is_told_all_the_same
 async def test_of_a_lost_line_the_patient_are_told_too(bus: Bus, make_relay: Any) -> None:
     relay, told = make_relay(), Told()
 
-    async def cut(command: list[bytes]) -> None:
-        if b"XADD" in command:
-            await relay.cut()
-
     async with anyio.create_task_group() as tasks:
         await tasks.start(relay.serve)
         async with Bus.open(relay.url, bus.options) as far, ready(far) as courier:
             courier.post(EDGE, note(0), maxlen=9, tell=told.of(0))
             await told.until(1)
-            relay.before = cut
+            relay.before = cut_at_add(relay)
             courier.post(EDGE, note(1), maxlen=9, tell=told.of(1), patient=True)
             await told.until(2)
         await relay.until_left()

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import httpx
 
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import Ring
+from tests.scripted_replica import Piece, say
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 CHAT = "/v1/chat/completions"
@@ -69,6 +71,19 @@ async def opened(ring: Ring, path: str = CHAT, **fields: Any) -> AsyncIterator[h
         http.stream("POST", path, json={**base, "stream": True, **fields}) as response,
     ):
         yield response
+
+
+@asynccontextmanager
+async def half_told(ring: Ring) -> AsyncIterator[tuple[AsyncIterator[str], anyio.Event]]:
+    """Open a stream that has said "one "; yields its further lines, and what to set so that it says "two " and ends."""
+    go = anyio.Event()
+    ring.replica.play(*say("one "), Piece(b"two ", after=go))
+    async with opened(ring) as response:
+        lines = response.aiter_lines()
+        async for line in lines:
+            if "one " in line:
+                break
+        yield lines, go
 
 
 async def lines_until(response: httpx.Response, text: str) -> list[str]:

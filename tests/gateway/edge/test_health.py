@@ -12,9 +12,9 @@ import redis
 
 from gateway.edge.admission import Admission
 from gateway.edge.settings import EdgeSettings
-from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened, streamed, whole
+from tests.gateway.edge.asks import ASK, CHAT, half_told, lines_until, opened, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, say
+from tests.scripted_replica import say
 from wire.errors import OverloadedError, UnavailableError
 from wire.settings import SettingsError
 
@@ -95,13 +95,7 @@ def test_a_slot_is_given_back_however_the_request_ends() -> None:
 
 async def test_stopping_lets_open_streams_finish_and_refuses_new_ones(make_ring: MakeRing) -> None:
     async with make_ring(drain_s=60.0) as ring:
-        go = anyio.Event()
-        ring.replica.play(*say("one "), Piece(b"two ", after=go))
-        async with opened(ring) as response:
-            lines = response.aiter_lines()
-            async for line in lines:
-                if "one " in line:
-                    break
+        async with half_told(ring) as (lines, go):
             ring.edge_scope.cancel()
             ready = await ring.http.get("/health/ready")
             assert ready.status_code == 503 and "draining" in ready.json()["missing"]

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened
+from tests.gateway.edge.asks import ASK, CHAT, half_told, lines_until, opened
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, say
@@ -38,13 +38,7 @@ async def test_headers_tell_proxies_not_to_hold_the_stream_back(ring: Ring) -> N
 
 
 async def test_chunks_arrive_as_they_are_made(ring: Ring) -> None:
-    go = anyio.Event()
-    ring.replica.play(*say("one "), Piece(b"two ", after=go))
-    async with opened(ring) as response:
-        lines = response.aiter_lines()
-        async for line in lines:
-            if "one " in line:
-                break
+    async with half_told(ring) as (lines, go):
         go.set()
         assert "two " in "".join([line async for line in lines])
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
-from tests.gateway.edge.asks import CHAT, RESPONSES, opened, refused, still_serves, streamed, whole
+from tests.gateway.edge.asks import CHAT, RESPONSES, half_told, refused, still_serves, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import Piece, ScriptedReplica, say
+from tests.scripted_replica import ScriptedReplica, say
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +29,7 @@ async def test_a_temperature_that_is_no_number_in_range_is_refused_by_name(ring:
 
 
 async def test_a_running_stream_does_not_notice_what_is_refused_beside_it(ring: Ring) -> None:
-    go = anyio.Event()
-    ring.replica.play(*say("one "), Piece(b"two ", after=go))
-    async with opened(ring) as response:
-        lines = response.aiter_lines()
-        async for line in lines:
-            if "one " in line:
-                break
+    async with half_told(ring) as (lines, go):
         for value in ("NaN", "Infinity", "1e999", '"NaN"', "-0.1", "true"):
             body = f'{{"model":"tiny","messages":[{{"role":"user","content":"x"}}],"temperature":{value}}}'
             assert (await ring.http.post(CHAT, content=body)).status_code == 400
