@@ -5,6 +5,7 @@ The text is detokenized, parted from tool calls, then stopped, then made safe.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Literal
 
 from gateway.postprocess.delta import TextDelta
@@ -19,7 +20,7 @@ from wire.messages import TokenLogprob
 
 
 class Lane:
-    """The answer or the reasoning of a choice."""
+    """The answer or the reasoning of a choice. While `exempt` is set, its text ends no stop string."""
 
     def __init__(
         self,
@@ -33,6 +34,8 @@ class Lane:
         self.kind = kind
         self._calls = calls
         self._num_said = 0
+        self._exempt_until = 0
+        self.exempt = False
         self._detokenizer = Detokenizer()
         self._stop = StopMatcher(stop) if stop else None
         self._safety = SafetyFilter(safety, kind) if safety and safety.has_rules(kind) else None
@@ -86,6 +89,8 @@ class Lane:
         return self._part(self._detokenizer.flush(), final=True)
 
     def _part(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        if self.exempt:
+            self._exempt_until = self._detokenizer.num_chars
         if self._calls is None:
             return self._pass(text, final=final)
         deltas: list[TextDelta] = []
@@ -96,11 +101,12 @@ class Lane:
         return deltas + self._pass("", final=final)
 
     def _pass(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        num_exempt = self._num_exempt(text) if self._exempt_until else 0
         self._num_said += len(text)
         num_chars = self._num_said
         hidden: list[tuple[int, int]] = []
         if self._stop:
-            text = self._stop.feed(text)
+            text = self._stop.feed(text, num_exempt)
             if final and self._stop.hit is None:
                 text += self._stop.close()
             final = final or self._stop.hit is not None
@@ -115,3 +121,8 @@ class Lane:
             num_chars = place(num_chars)
         entries = self._ledger.release(num_chars, hidden, last=final) if self._ledger else ()
         return [TextDelta(kind=self.kind, text=text, logprobs=entries)] if text or entries else []
+
+    def _num_exempt(self, text: str) -> int:
+        """Return how many characters of what is said next are exempt: they may have been held since they came."""
+        said = range(self._num_said, self._num_said + len(text))
+        return bisect_left(said, self._exempt_until, key=self._calls.position if self._calls else None)

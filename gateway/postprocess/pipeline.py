@@ -2,8 +2,9 @@
 
 Whole and streamed replies go through the same pipeline, so their text cannot differ. Rules at the end of a text: an
 incomplete character becomes one U+FFFD, a beginning of a stop string or of a forbidden match that never came is shown.
-Stop strings are looked for in the answer only, never in tool calls. `num_tokens` and `token_ids` end with the token
-that completed a stop string or a blocked match, however many tokens came in the same chunk.
+Stop strings are looked for in the answer only, never in tool calls; one that is complete within the first `min_tokens`
+is text. `num_tokens` and `token_ids` end with the token that completed a stop string or a blocked match, however many
+tokens came in the same chunk.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Pipeline:
         vocabulary: TokenTexts,
         *,
         stop: tuple[str, ...] = (),
+        min_tokens: int = 0,
         safety: SafetyPolicy | None = None,
         include_reasoning: bool = True,
         logprobs: bool = False,
@@ -69,6 +71,7 @@ class Pipeline:
         ledger = LogprobLedger(vocabulary.token_bytes, _forbids(safety)) if logprobs else None
         self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger, calls=calls)
         self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
+        self._min_tokens = min_tokens if stop else 0
         self._deltas: list[TextDelta] = []
         self._closed = False
         self._gate = gate
@@ -116,6 +119,8 @@ class Pipeline:
             hidden = chunk.stop_token and index == last
             raw = b"" if hidden else self._vocabulary.token_bytes(token_id) or self._tags.get(token_id, b"")
             self.token_ids.append(token_id)
+            if self._min_tokens:
+                self._answer.exempt = len(self.token_ids) <= self._min_tokens
             parts = segments(raw, phase, marks)
             self.num_reasoning_tokens += not hidden and any(part_phase == REASONING for part_phase, _ in parts)
             logprob = chunk.logprobs[index] if chunk.logprobs else None

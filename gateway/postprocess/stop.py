@@ -2,7 +2,8 @@
 
 The stop string whose end comes first wins; of several that end there, the longest (it began first). Held back is the
 longest end of the text that is a proper beginning of some stop string, never more: an Aho-Corasick automaton's state is
-just that. When the held text can no longer become a stop string it is let go.
+just that. When the held text can no longer become a stop string it is let go. Text that a request's `min_tokens` exempt
+ends no stop string, but one may begin in it.
 """
 
 from __future__ import annotations
@@ -53,19 +54,22 @@ class StopMatcher:
         self.hit: str | None = None
         self.num_chars = 0
 
-    def feed(self, text: str) -> str:
-        """Return the text that is now sure not to be part of a stop string."""
+    def feed(self, text: str, num_exempt: int = 0) -> str:
+        """Return the text that is now sure not to be part of a stop string; none ends in its first `num_exempt`."""
         if self.hit is not None:
             return ""
         text = self._held + text
+        exempt_until = len(self._held) + num_exempt
         node = self._node
         for at in range(len(self._held), len(text)):
             node = self._step(node, text[at])
-            if node.longest:
+            if node.longest and at >= exempt_until:
                 start = at + 1 - node.longest
                 self.hit = text[start : at + 1]
                 self._held = ""
                 return self._let_go(text[:start])
+        while not node.next and node.fail is not None:  # a whole stop string that was exempt; its end may begin one
+            node = node.fail
         self._node = node
         cut = len(text) - node.depth
         self._held = text[cut:]

@@ -37,6 +37,19 @@ async def test_a_stop_string_in_one_choice_ends_only_that_choice(ring: Ring) -> 
     assert [cancel.choice for cancel in ring.replica.cancels] in ([0], [0, None], [None])
 
 
+async def test_a_stop_string_within_min_tokens_is_text_for_each_choice_by_itself(ring: Ring) -> None:
+    early, late = say("x", "EN", "D", "y", "EN", "D", "!"), say("a", "b", "c", "EN", "D", "!")
+    ring.replica.script = Script(choices={0: early, 1: late})
+    stream = await streamed(ring, n=2, stop="END", min_tokens=3)
+    assert (stream.text(0), stream.text(1)) == ("xENDy", "abc")
+    answer = await whole(ring, n=2, stop="END", min_tokens=3)
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["xENDy", "abc"]
+    assert answer["usage"]["completion_tokens"] == 6 + 5
+    ring.replica.play(*early)
+    assert await both(ring, stop=["END"], min_tokens=5) == ("xENDy", "", "stop")
+    assert await both(ring, stop=["END"], min_tokens=6) == ("xENDyEND!", "", "stop")
+
+
 async def test_text_ids_log_probabilities_and_usage_end_at_the_same_token(ring: Ring) -> None:
     ring.replica.play(*say("x", "EN", "D-", "OF", "!", "joy"), per_chunk=6)
     answer = await whole(ring, stop=["END-OF"], logprobs=True)

@@ -65,6 +65,36 @@ def test_a_stop_string_ends_the_ids_with_the_token_that_completed_it() -> None:
     assert (outcome.answer, outcome.num_tokens, outcome.finish_reason) == ("x", 3, "stop")
 
 
+@given(
+    st.text("abé", max_size=24),
+    st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=3).map(tuple),
+    st.lists(st.integers(0, 40), max_size=20),
+    st.integers(0, 12),
+    st.integers(1, 5),
+)
+def test_a_stop_string_counts_if_it_ends_behind_min_tokens_in_every_split(
+    text: str, stops: tuple[str, ...], cuts: list[int], min_tokens: int, per_chunk: int
+) -> None:
+    tokens = cut([(ANSWER, text.encode())], cuts)
+    exempt = len(b"".join(raw for token in tokens[:min_tokens] for _, raw in token).decode("utf-8", "ignore"))
+    ends = [at for at in range(exempt + 1, len(text) + 1) if text[:at].endswith(stops)]
+    shown = text
+    if ends:
+        shown = text[: ends[0] - max(len(stop) for stop in stops if text[: ends[0]].endswith(stop))]
+    outcome = run(tokens, per_chunk=per_chunk, stop=stops, min_tokens=min_tokens, logprobs=True)
+    assert (outcome.answer, outcome.finish_reason) == (shown, "stop" if ends else "length")
+    assert outcome.num_tokens > min_tokens or not ends
+    assert b"".join(entry.raw for entry in outcome.entries) == shown.encode()
+
+
+def test_tokens_of_reasoning_count_for_min_tokens_too() -> None:
+    runs: list[Run] = [(REASONING, b"abc"), (MARKUP, b"</think>"), (ANSWER, b"x.y.z")]
+    tokens = cut(runs, range(99))  # 3 of reasoning, 8 of the tag
+    assert [run(tokens, stop=(".",), min_tokens=count).answer for count in (0, 12, 13, 15)] == [
+        "x", "x", "x.y", "x.y.z",
+    ]  # fmt: skip
+
+
 def test_nothing_is_taken_after_the_end() -> None:
     vocabulary = Pieces()
     pipeline = Pipeline(vocabulary, stop=("b",))

@@ -82,6 +82,15 @@ def test_a_stop_string_of_many_megabytes_of_near_misses_costs_linear_time() -> N
     assert len(matcher.feed("a" * 100_000)) == 99_800
 
 
+def test_an_exempt_stop_string_is_text_and_is_let_go_at_once_unless_it_begins_another() -> None:
+    matcher = StopMatcher(("END", "ENDING"))
+    assert matcher.feed("x END", 5) == "x "
+    assert matcher.feed(" or", 0) == "END or"
+    matcher = StopMatcher(("aa",))
+    assert matcher.feed("aa", 2) == "a", "the second one may begin a stop string that is none of the exempt"
+    assert (matcher.feed("a"), matcher.hit) == ("", "aa")
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         StopMatcher(("x", ""))

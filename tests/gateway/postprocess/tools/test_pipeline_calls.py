@@ -51,6 +51,15 @@ def test_control_tokens_that_have_no_bytes_are_seen_as_tags() -> None:
             assert outcome.finish_reason == "tool_calls"
 
 
+@given(st.lists(st.integers(0, 60), max_size=20), st.integers(1, 5))
+def test_text_held_for_a_call_is_exempt_from_stop_strings_by_when_it_came(cuts: list[int], per_chunk: int) -> None:
+    first = cut([(ANSWER, b'a<tool_call>{"name": "f", "arguments": {}}</tool_call>b<to')], cuts)
+    rest = cut([(ANSWER, b"x<toy")], cuts)
+    for min_tokens, said in ((0, "ab"), (len(first) - 1, "ab"), (len(first), "ab<tox"), (99, "ab<tox<toy")):
+        outcome = feed("hermes", first + rest, per_chunk=per_chunk, stop=("<to",), min_tokens=min_tokens)
+        assert (text(outcome.shown, "answer"), text(outcome.shown, "tool")) == (said, "{}")
+
+
 def test_a_control_token_inside_reasoning_begins_no_call() -> None:
     tokens = [[(REASONING, b"<tool>")], [(REASONING, b"f{}")], [(MARKUP, b"</think>")], [(ANSWER, b"f")]]
     outcome = feed("mistral", tokens)
