@@ -11,6 +11,15 @@ from headrace.pull.errors import PullError
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
 from model_svc.weights.gguf_header import GgufHeader
 
+# How the makers advise to sample: the converters write it from generation_config.json, and llama.cpp heeds it.
+_ADVICE = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
 
 def config_json(header: GgufHeader) -> dict[str, Any]:
     """Build the content of config.json. Raises PullError for an architecture that we do not serve from GGUF."""
@@ -25,13 +34,17 @@ def config_json(header: GgufHeader) -> dict[str, Any]:
 
 
 def generation_config(header: GgufHeader) -> dict[str, Any]:
-    """Build the content of generation_config.json: every id that ends an answer."""
+    """Build the content of generation_config.json: every id that ends an answer, and how to sample."""
     ends = end_of_answer_ids(header)
     config: dict[str, Any] = {"eos_token_id": ends[0] if len(ends) == 1 else ends}
     for ours, theirs in (("bos", "bos"), ("pad", "padding")):
         token_id = token_id_of(header, theirs)
         if token_id is not None:
             config[f"{ours}_token_id"] = token_id
+    for name, key in _ADVICE.items():
+        advice = header.metadata.get(f"general.sampling.{key}")
+        if isinstance(advice, (int, float)) and not isinstance(advice, bool) and math.isfinite(advice):
+            config[name] = _short(advice) if isinstance(advice, float) else advice
     return config
 
 

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import http.server
 import json
+import math
 import os
 import threading
 import zipfile
@@ -134,6 +135,22 @@ def test_a_directory_that_nobody_may_make_gets_one_sentence(gguf_file: Path, tmp
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PullError, match="could not be made"):
         from_gguf(gguf_file, tmp_path / "file" / "model")
+
+
+def test_what_the_file_advises_on_sampling_holds_for_requests_that_say_nothing(tmp_path: Path) -> None:
+    advice = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.05, "mirostat": 2}
+    metadata = byte_vocab() | {f"general.sampling.{key}": value for key, value in advice.items()}
+    card = ModelCard.load(from_gguf(write(tmp_path / "a.gguf", metadata, byte_tensors(metadata)), tmp_path / "a"))
+    assert card.sampling == {
+        "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.05,
+    }  # fmt: skip
+
+
+def test_advice_that_makes_no_sense_is_left_out_and_the_model_serves(tmp_path: Path) -> None:
+    odd = {"temp": math.nan, "top_p": math.inf, "top_k": "many", "min_p": True, "penalty_repeat": 99.0}
+    metadata = byte_vocab() | {f"general.sampling.{key}": value for key, value in odd.items()}
+    directory = from_gguf(write(tmp_path / "a.gguf", metadata, byte_tensors(metadata)), tmp_path / "a")
+    assert ModelCard.load(directory).sampling == {}
 
 
 @pytest.mark.parametrize(
