@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.request import EngineRequest
 from wire.errors import ContextLengthExceededError, InvalidRequestError
-from wire.messages import SamplingParams, unpack_ids
+from wire.messages import SamplingParams
 
 MAX_CHOICES = 128
 
@@ -28,22 +30,21 @@ def check(request: EngineRequest, info: RunnerInfo) -> int:
 
     Raises InvalidRequestError naming the field, ContextLengthExceededError with both counts.
     """
-    prompt_ids = unpack_ids(request.prompt.token_ids)
-    if not prompt_ids:
+    num_prompt_tokens = _check_packed(request.prompt.token_ids, info.vocab_size, "prompt")
+    if not num_prompt_tokens:
         raise InvalidRequestError("the prompt is empty; send at least one token", param="prompt")
-    _check_ids(prompt_ids, info.vocab_size, "prompt")
     if request.prompt.reasoning is not None:
         _check_ids(request.prompt.reasoning.close_ids, info.vocab_size, "reasoning")
     for packed in request.checkpoint.values():
-        _check_ids(unpack_ids(packed), info.vocab_size, "checkpoint")
+        _check_packed(packed, info.vocab_size, "checkpoint")
     for word in request.prompt.bad_word_ids:
         _check_ids(word, info.vocab_size, "bad_words")
     _check_sampling(request.sampling, info.vocab_size)
     if request.prompt.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
-    room = max_total_tokens(info) - len(prompt_ids)
+    room = max_total_tokens(info) - num_prompt_tokens
     if room < 1:
-        raise ContextLengthExceededError(_too_long(len(prompt_ids), info), param="messages")
+        raise ContextLengthExceededError(_too_long(num_prompt_tokens, info), param="messages")
     return min(request.prompt.max_tokens, room)
 
 
@@ -52,6 +53,14 @@ def _too_long(num_prompt_tokens: int, info: RunnerInfo) -> str:
     what = "this model's context" if info.max_model_len <= pool else "this replica's KV cache"
     limit = max_total_tokens(info)
     return f"the prompt has {num_prompt_tokens} tokens; {what} holds {limit}, and one must be left for the answer"
+
+
+def _check_packed(token_ids: bytes, vocab_size: int, param: str) -> int:
+    """Check packed ids at once, not one by one: a prompt may be long; returns how many they are."""
+    ids = np.frombuffer(token_ids, dtype=np.int32)
+    if len(ids):
+        _check_ids((int(ids.min()), int(ids.max())), vocab_size, param)
+    return len(ids)
 
 
 def _check_ids(token_ids: Iterable[int], vocab_size: int, param: str) -> None:

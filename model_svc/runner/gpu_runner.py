@@ -37,7 +37,7 @@ from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs
-from model_svc.runner.staging import Returns, fetch, new_event, send
+from model_svc.runner.staging import Returns, Timers, fetch, send
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
 
 
@@ -53,10 +53,11 @@ class GpuRunner:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         max_blocks = -(-info.max_model_len // info.block_size)
         S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
-        self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device)
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
+        self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring)
         self._step = GpuStep(model, cache, info, self._slots, ring)
         self._returns = Returns(S + info.max_drafts, ring, device)
+        self._timers = Timers(2 * ring) if self._stream is not None else None
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
         shapes = recorded_shapes(S, T) if graphs else []
@@ -268,11 +269,7 @@ class GpuRunner:
         return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
 
     def _now(self) -> torch.cuda.Event | float:
-        if self._stream is None:
-            return time.perf_counter()
-        event = new_event(timing=True)
-        event.record()
-        return event
+        return self._timers.now() if self._timers is not None else time.perf_counter()
 
 
 def _fetched(top: TopLogprobs | None) -> TopLogprobs | None:

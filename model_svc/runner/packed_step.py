@@ -38,9 +38,9 @@ def pack(sequences: Sequence[SequenceStep], shape: StepShape, blocks: Sequence[i
     """Fill `into`; `blocks` holds each sequence's new block at its start, or -1 (see `Slots.enter_blocks`)."""
     T, S = shape.num_tokens, shape.num_sequences
     n = len(sequences)
-    ids, sequence, slots, starts, begins, entered, outputs = np.split(
-        into, np.cumsum([T, T, S, S, S + 1, S])
-    )  # fmt: skip
+    ids, sequence, rest = into[:T], into[T : 2 * T], into[2 * T :]
+    slots, starts, begins = rest[:S], rest[S : 2 * S], rest[2 * S : 3 * S + 1]
+    entered, outputs = rest[3 * S + 1 : 4 * S + 1], rest[4 * S + 1 :]
     if shape.decode:
         num_tokens = n
         ids[:n] = [-1 if item.from_device else int.from_bytes(item.token_ids, "little") for item in sequences]

@@ -27,6 +27,23 @@ def new_event(*, timing: bool = False) -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
 
 
+class Timers:
+    """Timing events, taken in turn: making two of them took 0.1 ms of a first token."""
+
+    def __init__(self, count: int) -> None:
+        self._events = [new_event(timing=True) for _ in range(count)]
+        self._at = 0
+        for event in self._events:
+            event.record()  # only now the device makes it
+
+    def now(self) -> torch.cuda.Event:
+        """Record the next event on the current stream; it holds until all others have been taken."""
+        self._at = (self._at + 1) % len(self._events)
+        event = self._events[self._at]
+        event.record()
+        return event
+
+
 class Staging:
     """A ring of pinned int32 buffers that all go to one place on the device (graphs read from fixed addresses)."""
 
