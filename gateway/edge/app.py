@@ -47,8 +47,11 @@ def build_app(edge: Edge) -> ASGIApp:
                 CORSMiddleware,
                 allow_origins=settings.cors_origins,
                 allow_methods=["GET", "POST", "DELETE"],
-                allow_headers=["authorization", "content-type", "x-request-id", "x-api-key"],
-                expose_headers=["x-request-id", "x-headrace-warning", "server-timing", "retry-after", *RATE_HEADERS],
+                allow_headers=["*"],  # OpenAI's and Anthropic's clients send a dozen of their own
+                expose_headers=[
+                    *("x-request-id", "request-id", "x-headrace-warning", "server-timing", "retry-after"),
+                    *RATE_HEADERS,
+                ],
             )
         )
     layers.append(Middleware(ErrorBoundary))

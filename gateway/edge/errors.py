@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _LINGER_BYTES = 32 * 1024 * 1024
 _LINGER_S = 1.0
 _RETRY_AFTER_S = 1.0
-_ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -51,7 +51,7 @@ def anthropic_error(error: HeadraceError) -> dict[str, Any]:
 
 def error_body(error: HeadraceError, path: str) -> dict[str, Any]:
     """Return the error object in the dialect of a path."""
-    return anthropic_error(error) if path.startswith(_ANTHROPIC_PATH) else error_object(error)
+    return anthropic_error(error) if path.startswith(ANTHROPIC_PATH) else error_object(error)
 
 
 def error_response(error: HeadraceError, path: str = "") -> Response:

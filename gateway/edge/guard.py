@@ -2,7 +2,8 @@
 
 DNS rebinding needs a host name with a dot that the attacker owns; addresses, names without a dot and `allowed_hosts`
 pass. A request with an Origin must come from our own page or from `cors_origins`. Every answer carries X-Request-Id:
-the client's own, cut to 128 characters, or a new one; it is never used as a key.
+the client's own, cut to 128 characters, or a new one; it is never used as a key. Anthropic's clients read it as
+`request-id`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.edge.errors import error_response
+from gateway.edge.errors import ANTHROPIC_PATH, error_response
 from gateway.edge.identity import new_request_id
 from gateway.edge.schema.body import WARNINGS
 from gateway.edge.schema.unknown import HEADER
@@ -36,7 +37,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, path = Headers(scope=scope), scope["path"]
         request_id = _printable(headers.get("x-request-id", "")) or new_request_id()
         scope["headrace.request_id"] = request_id
 
@@ -44,11 +45,13 @@ class Guard:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
                 answer["X-Request-Id"] = request_id
+                if path.startswith(ANTHROPIC_PATH) or "anthropic-version" in headers:
+                    answer["request-id"] = request_id
                 if WARNINGS in scope:
                     answer[HEADER] = scope[WARNINGS]
             await send(message)
 
-        refusal = self._refusal(headers, scope["path"])
+        refusal = self._refusal(headers, path)
         app = refusal if refusal is not None else self.app
         await app(scope, receive, with_id)
 

@@ -11,14 +11,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.edge.errors import error_response
+from gateway.edge.errors import ANTHROPIC_PATH, error_response
 from gateway.edge.tenancy.caller import Caller, current
 from gateway.edge.tenancy.key_file import ApiKey
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.edge.tenancy.limits import Limits, Standing
 from wire.errors import AuthenticationError, ForbiddenError, HeadraceError
 
-_ANTHROPIC = "/v1/messages"
 RATE_HEADERS = tuple(
     f"x-ratelimit-{what}-{name}" for what in ("limit", "remaining", "reset") for name in ("requests", "tokens")
 )
@@ -94,7 +93,7 @@ def _headers(key: ApiKey, standing: Standing, path: str) -> dict[str, str]:
     for name, limit, left, reset_s in rows:
         if not limit:
             continue
-        if path.startswith(_ANTHROPIC):
+        if path.startswith(ANTHROPIC_PATH):
             at = datetime.now(UTC) + timedelta(seconds=reset_s)
             start = f"anthropic-ratelimit-{name}-"
             found |= {f"{start}limit": str(limit), f"{start}remaining": str(left)}

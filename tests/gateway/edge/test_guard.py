@@ -46,6 +46,19 @@ async def test_cross_origin_answers_are_off_unless_named(make_ring: MakeRing, ri
         assert (await other.http.post(CHAT, json=ASK, headers={"Origin": "https://b.example"})).status_code == 403
 
 
+async def test_openais_and_anthropics_clients_may_call_from_a_page_that_is_named(make_ring: MakeRing) -> None:
+    own = "authorization, content-type, x-stainless-lang, anthropic-version, last-event-id"
+    async with make_ring(cors_origins=("https://app.example",)) as ring:
+        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+        answer = await ring.http.options(CHAT, headers={**asked, "Access-Control-Request-Headers": own})
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-headers"] == own
+        answer = await ring.http.post(CHAT, json=ASK, headers={"Origin": "https://app.example"})
+        assert {"x-request-id", "request-id", "retry-after"} <= set(
+            answer.headers["access-control-expose-headers"].split(", ")
+        )
+
+
 async def test_the_page_comes_with_a_strict_content_security_policy(ring: Ring) -> None:
     page = await ring.http.get("/")
     assert page.status_code == 200
