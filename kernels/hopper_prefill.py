@@ -27,9 +27,6 @@ _STAGES = 3  # tiles of keys and values in shared memory: one read for scores, o
 # 128 threads x (64 + 2 x 224) fill the 65,536 registers of an SM; the copy unit leaves more of them to the others.
 _COPY_REGISTERS, _MULTIPLY_REGISTERS = gl.constexpr(64), gl.constexpr(224)
 _UNIT_COPY_REGISTERS, _UNIT_MULTIPLY_REGISTERS = gl.constexpr(40), gl.constexpr(232)
-# Alone, copies by the unit were right and 6 to 10 % faster (H200). The engine has not run with them on a card yet;
-# until it has (docs/performance.md, "Prompts"), threads copy, as they did in all that is measured there.
-USE_COPY_UNIT = False
 
 _MASKED, _NOTHING, _LOG2_E = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20), gl.constexpr(1.4426950408889634)
 _barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
@@ -44,7 +41,7 @@ def tile(max_context_len: int) -> Tile:
 def descriptors(step: Step) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
     """Return the caches as the copy unit takes blocks of one head from them; None where threads must copy."""
     N, B, K, D = step.k_cache.shape
-    if not USE_COPY_UNIT or B % 8 or not step.k_cache.is_contiguous() or not step.v_cache.is_contiguous():
+    if B % 8 or not step.k_cache.is_contiguous() or not step.v_cache.is_contiguous():
         return None, None
     layout = gl.NVMMASharedLayout(128, 16, 2)
     k, v = (cache.view(N * B, K * D) for cache in (step.k_cache, step.v_cache))

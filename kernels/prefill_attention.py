@@ -1,7 +1,7 @@
 """The prefill half of paged attention: sequences with more queries than a decode, in tiles of queries.
 
 A few queries behind a long context are too few tiles for the card: then the keys are cut in parts, each the work of a
-program, and `_merge_prefill_kernel` adds the parts in their order.
+program, and `_merge_prefill_kernel` adds the parts in their order. Up to `UNCUT_KEYS` that gains nothing.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -11,6 +11,7 @@ from kernels import dispatch
 from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
+UNCUT_KEYS = 1024
 _MIN_SPLIT_KEYS = 512
 _MERGE_ROWS = 16
 
@@ -63,13 +64,15 @@ def splits(step: Step, max_context_len: int) -> int:
     K = step.k_cache.shape[2]
     processors = torch.cuda.get_device_properties(step.q.device).multi_processor_count if step.q.is_cuda else 128
     programs = cdiv(T * (H // K), 128) * K
-    wanted = 1 if dispatch.fixed() else min(processors // programs, max_context_len // _MIN_SPLIT_KEYS, 16)
+    uncut = dispatch.fixed() or max_context_len <= UNCUT_KEYS
+    wanted = 1 if uncut else min(processors // programs, max_context_len // _MIN_SPLIT_KEYS, 16)
     return 1 << (max(wanted, 1).bit_length() - 1)
 
 
 def takes_all(step: Step, max_context_len: int) -> bool:
-    """Say whether decodes beside prefills may stay in this kernel: few, and their keys cut fine; it saves launches."""
-    return step.context_lens.shape[0] <= 8 and hopper_fits(step) and splits(step, max_context_len) >= 4
+    """Say whether decodes beside prefills may stay in this kernel: few, keys few or cut fine; it saves launches."""
+    fine = max_context_len <= UNCUT_KEYS or splits(step, max_context_len) >= 4
+    return step.context_lens.shape[0] <= 8 and hopper_fits(step) and fine
 
 
 def hopper_fits(step: Step) -> bool:
