@@ -70,9 +70,13 @@ class PromptBuilder:
             self._refuse_early(request.prompt_text, param="prompt", contexts=_COUNTED_CONTEXTS)
             ids = self._encoder.encode(request.prompt_text)
             return [*self._first_ids, *ids] if call.add_special_tokens else ids
-        messages = self._checked_messages(request.messages, request)
+        recalled = call.recalled or Recalled()
+        messages = self._checked_messages((*recalled.messages, *request.messages), request)
         thinking, follows = self.thinking(request), call.add_generation_prompt
-        return self.encode_chat(request, messages, thinking, [], answer_follows=follows, contexts=_COUNTED_CONTEXTS)[1]
+        stored = unpack_ids(recalled.prompt_ids)
+        return self.encode_chat(
+            request, messages, thinking, stored, answer_follows=follows, contexts=_COUNTED_CONTEXTS
+        )[1]
 
     def _checked_ids(self, raw: bytes) -> list[int]:
         ids = unpack_ids(raw)

@@ -21,7 +21,7 @@ from cache_svc.history.store import Store, find, missing, now_ms
 from wire import codec, topics
 from wire.bus.route import Route
 from wire.errors import ConflictError, InvalidRequestError
-from wire.messages import ChatMessage, HistoryCall
+from wire.messages import ChatMessage, ConversationRef, HistoryCall
 
 Operation = Callable[[HistoryCall, int], Awaitable[Any]]
 
@@ -52,6 +52,7 @@ class Calls:
             "get_response": self._get_response,
             "delete_response": self._delete_response,
             "list_input_items": self._list_input_items,
+            "recall": self._recall,
         }
 
     async def answer(self, call: HistoryCall, partition: int) -> Any:
@@ -173,6 +174,14 @@ class Calls:
     async def _list_input_items(self, call: HistoryCall, partition: int) -> Any:
         del partition
         return await self._reader.input_items(call.tenant, call.args["id"], **_page_of(call))
+
+    async def _recall(self, call: HistoryCall, partition: int) -> Any:
+        """Return what a request that goes on would be given, as it is now."""
+        del partition
+        args = call.args
+        before, turn = args.get("conversation_id"), args.get("previous_response_id")
+        ref = ConversationRef(conversation_id=before, previous_response_id=turn, store=False, response_id="")
+        return await self._store.recall(call.tenant, ref, args["model"], wait=False)
 
 
 def _page_of(call: HistoryCall) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import secrets
 from gateway.edge.caller import Caller
 from wire import topics
 from wire.bus import Bus
-from wire.messages import Request, TokenizeCall, TokenizeReply, unpack_ids
+from wire.messages import Recalled, Request, TokenizeCall, TokenizeReply, unpack_ids
 
 
 class TokenizerClient(Caller):
@@ -18,9 +18,14 @@ class TokenizerClient(Caller):
         self._partitions = partitions
 
     async def token_ids(
-        self, request: Request, *, add_special_tokens: bool = True, add_generation_prompt: bool = True
+        self,
+        request: Request,
+        *,
+        add_special_tokens: bool = True,
+        add_generation_prompt: bool = True,
+        recalled: Recalled | None = None,
     ) -> list[int]:
-        """Return the ids of a request's prompt. Raises the desk's error, or DeadlineExceededError."""
+        """Return the ids of a request's prompt, behind what was said before. Raises the desk's error, or is late."""
         call_id, deadline = self.new_call()
         call = TokenizeCall(
             call_id=call_id,
@@ -29,6 +34,7 @@ class TokenizerClient(Caller):
             add_special_tokens=add_special_tokens,
             add_generation_prompt=add_generation_prompt,
             deadline=deadline,
+            recalled=recalled,
         )
         reply = await self.ask(topics.tokenizer(secrets.randbelow(self._partitions), request.model), call)
         assert isinstance(reply, TokenizeReply)

@@ -152,6 +152,7 @@ EXAMPLES: list[Any] = [
         request=Request(kind="text", model="m", prompt_text="hi"),
         add_special_tokens=False,
         deadline=2.5,
+        recalled=Recalled(prompt_ids=pack_ids([1]), covers=1),
     ),
     TokenizeReply(call_id="c", token_ids=pack_ids([1, 2]), code="not_found", message="no", param="model"),
     ReportTokens(request_id="r", reply_to="hr:balancer:b"),
@@ -227,9 +228,10 @@ GOLDEN = {
         "696c6564c3a674656e616e74a174a56d6f64656ca16da663686f69636501a26174cb3ff8000000000000"
     ),
     "TokenizeCall": (
-        "86a474797065ac546f6b656e697a6543616c6ca763616c6c5f6964a163a465646765a968723a656467653a65a77265717565"
+        "87a474797065ac546f6b656e697a6543616c6ca763616c6c5f6964a163a465646765a968723a656467653a65a77265717565"
         "7374de0003a46b696e64a474657874a56d6f64656ca16dab70726f6d70745f74657874a26869b26164645f7370656369616c"
-        "5f746f6b656e73c2a8646561646c696e65cb4004000000000000"
+        "5f746f6b656e73c2a8646561646c696e65cb4004000000000000a8726563616c6c656482aa70726f6d70745f696473c40401"
+        "000000a6636f7665727301"
     ),
     "ReportTokens": (
         "83a474797065ac5265706f7274546f6b656e73aa726571756573745f6964a172a87265706c795f746fad68723a62616c616e6365723a62"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from wire.messages.base import Message
+from wire.messages.record import Recalled
 from wire.messages.request import Request
 
 
@@ -55,7 +56,7 @@ class TokenizeCall(Message, frozen=True, kw_only=True):
     """Edge -> tokenizer: what are the ids of this request's text, or of its conversation?
 
     `add_special_tokens` is for texts, `add_generation_prompt` for conversations: do the ids go on to the place where an
-    answer begins?
+    answer begins? `recalled` is what was said before the request's messages.
     """
 
     call_id: str
@@ -64,6 +65,7 @@ class TokenizeCall(Message, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     deadline: float = 0.0
+    recalled: Recalled | None = None
 
 
 class TokenizeReply(Message, frozen=True, kw_only=True):

@@ -187,6 +187,13 @@ class CountedTokens(Answer):
     input_tokens: int
 
 
+class CountedInput(Answer):
+    """The answer of /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Tokenized(Answer):
     """The answer of /tokenize."""
 

@@ -129,13 +129,22 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         return self.stream_options is not None and bool(self.stream_options.resumable)
 
 
-def translate_responses(body: ResponsesRequest, card: ModelCard, *, tenant: str = "") -> Request:
+class InputTokensRequest(ResponsesRequest, kw_only=True):
+    """The body of a count; without `input` it is that of the conversation."""
+
+    input: str | list[Item] = msgspec.field(default_factory=list)
+
+
+def translate_responses(
+    body: ResponsesRequest, card: ModelCard, *, tenant: str = "", counting: bool = False
+) -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field."""
     _refuse_unsupported(body)
     reasoning = body.reasoning or Reasoning()
     conversation = _conversation(body)
     messages = translate_items(body.input, "input", root=root_of(conversation.response_id))
-    if not messages:
+    continues = bool(conversation.conversation_id or conversation.previous_response_id)
+    if not messages and not (counting and continues):
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))

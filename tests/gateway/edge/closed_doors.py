@@ -6,6 +6,7 @@ from tests.gateway.edge.doors import FUNCTION, TERM, Body
 
 UNREAD_ROUTES = {
     "/v1/messages/count_tokens": "is counted only",
+    "/v1/responses/input_tokens": "is counted only",
     "/v1/messages/batches{rest:path}": "refuses everything",
     "/v1/moderations": "is what asks the rules",
     "/tokenize": "is counted only",

@@ -30,6 +30,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "tiny", "messages": USER},
     "/v1/completions": {"model": "tiny", "prompt": "ab"},
     "/v1/responses": {"model": "tiny", "input": "hi", "store": False},
+    "/v1/responses/input_tokens": {"model": "tiny", "input": "hi"},
     "/v1/messages": {"model": "tiny", "messages": USER, "max_tokens": 20},
     "/v1/messages/count_tokens": {"model": "tiny", "messages": USER},
     "/tokenize": {"model": "tiny", "prompt": "ab"},

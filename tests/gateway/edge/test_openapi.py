@@ -73,6 +73,8 @@ ASKS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": ["ab", "c"], "echo": True, "logprobs": 1, "prompt_logprobs": 1}),
     ("/v1/completions", {"prompt": 3}),
     ("/v1/responses", {"input": "hi"}),
+    ("/v1/responses/input_tokens", {"input": "hi"}),
+    ("/v1/responses/input_tokens", {}),
     ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20}),
     ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}),
     ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
