@@ -40,6 +40,8 @@ class Scheduler:
         self.costs = StepCosts()
         self.num_prefilled_tokens = 0
         self.drafter = drafter
+        if drafter is not None:
+            drafter.overlaps = info.depth > 0
         self._precedence = Precedence(self.roster, clock, patience_s)
         self._policy = policy
         self._token_budget = info.max_num_batched_tokens
@@ -84,10 +86,9 @@ class Scheduler:
     def _plan_decodes(self, decoding: tuple[Sequence, ...], budget: int) -> int:
         """Give running answers their next token, in order; who needs a block may take it from the last ones."""
         left = budget
-        drafter = self.drafter
-        if drafter is not None and any(seq.num_drafts for seq in decoding):
-            return 0  # all wait for guesses in flight: else those that draft and the others would take turns
         spare = self._spare(budget - len(decoding))
+        if self._waits(decoding, spare):
+            return 0
         block_size = self.roster.pool.block_size
         for seq in decoding:
             if left <= 0:
@@ -97,8 +98,8 @@ class Scheduler:
             pending = seq.num_pending
             if pending and seq.num_output_tokens + pending >= seq.stop.max_tokens:
                 continue  # the samples in flight end it, whatever they are
-            if pending and (drafter is not None or not seq.free) and self._hangs(seq, len(decoding)):
-                continue  # the next draw, or a guess behind it, hangs on what they are
+            if pending and not seq.free and pending > seq.max_pending:
+                continue  # the next draw hangs on what they are
             start = seq.num_computed_tokens
             num_tokens = len(seq.token_ids) + pending - start
             if num_tokens != 1:  # as it most often is
@@ -108,16 +109,23 @@ class Scheduler:
             left -= num_tokens
             drafts = NO_DRAFTS
             if spare > 0 and num_tokens == 1 and not pending:
-                drafts = self._drafts(seq, min(spare, left), len(decoding))
+                drafts = self._drafts(seq, min(spare, left))
                 left -= len(drafts.token_ids)
                 spare -= len(drafts.token_ids)
             self._plan(seq, num_tokens, drafts)
         return budget - left
 
-    def _hangs(self, seq: Sequence, num_decoding: int) -> bool:
-        """Whether the draws in flight must be known before the next one is planned."""
-        waits = self.drafter is not None and self.drafter.waits(seq, num_decoding)
-        return waits or (not seq.free and seq.num_pending > seq.max_pending)
+    def _waits(self, decoding: tuple[Sequence, ...], spare: int) -> bool:
+        """Whether nobody's next token is planned before what is in flight has been read; else guesses are allotted."""
+        drafter = self.drafter
+        if drafter is None:
+            return False
+        if any(seq.num_drafts for seq in decoding):
+            return True  # all wait for guesses in flight: else those that draft and the others would take turns
+        if drafter.waits(decoding, spare, len(decoding)):
+            return True
+        drafter.allot(decoding, spare, len(decoding))
+        return False
 
     def _spare(self, num_tokens: int) -> int:
         """Return the room for guesses: no answer's next token waits for them, nor do prompts."""
@@ -126,13 +134,13 @@ class Scheduler:
         prompts = self.roster.prefilling or self.roster.waiting
         return min(num_tokens // 2 if prompts else num_tokens, self.drafter.max_drafts)
 
-    def _drafts(self, seq: Sequence, spare: int, num_sequences: int) -> Drafts:
+    def _drafts(self, seq: Sequence, spare: int) -> Drafts:
         """Return guesses to check with a sequence's last token. They take a block only if everybody has one to come."""
         assert self.drafter is not None
         pool = self.roster.pool
         room = len(seq.block_table) * pool.block_size - seq.num_tokens
         free = pool.num_free - self.roster.num_running
-        drafts = self.drafter.drafts(seq, min(spare, room + max(0, free) * pool.block_size), num_sequences)
+        drafts = self.drafter.drafts(seq, min(spare, room + max(0, free) * pool.block_size))
         seq.block_table += pool.allocate(max(0, -(-(len(drafts.token_ids) - room) // pool.block_size)))
         return drafts
 

@@ -1,13 +1,14 @@
-"""How many guesses are worth their time: what checking one costs, and how often they come true.
+"""How many guesses are worth their time: how often they come true, against what checking them costs.
 
-A guess is checked in a row of its own. Its price is the time that such a row adds to a step, measured against the time
-that a token takes without it; a guess that comes true less often than that slows its sequence down. Rows are nearly
-free while a step is bound by reading weights, and dear when many sequences share it, so drafts go as load comes.
+A guess is checked in a row of its own, and a step with guesses is longer than one without. All sequences of a step pay
+for that, so it is judged for all together: those whose guesses are good carry the step, those whose guesses are bad get
+none and shall not lose much.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 
 # How often the guess behind so many matching tokens is right, from answers of SmolLM2-135M to all kinds of prompts; the
 # first is for guesses that nothing but their proposer speaks for.
@@ -15,9 +16,8 @@ _USUAL_RATES = (0.5, 0.2, 0.45, 0.55, 0.65, 0.7, 0.75, 0.8)
 _LOGITS = tuple(math.log(rate / (1 - rate)) for rate in _USUAL_RATES)
 _RATE_STEP = 0.5
 _FARTHEST = 4.0
-_TIME_WEIGHT = 0.2
-_FIRST_SHARE = 0.25  # of a row in the time of a step without rows, until one has been seen
-_FEW = 2  # sequences beside which it is worth finding out
+_HOPELESS = 0.1  # not worth the host's time either
+_TRIED = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256))
 
 
 class Acceptance:
@@ -41,47 +41,50 @@ class Acceptance:
             surprise = (n < num_right) - self.rate(_behind(matched, n))
             self._luck = min(_FARTHEST, max(-_FARTHEST, self._luck + _RATE_STEP * surprise))
 
-    def length(self, matched: int, price: float, limit: int) -> int:
-        """Return how many guesses to check: the last of them comes true as often as it costs, or oftener."""
-        chance = 1.0
-        for n in range(limit):
+    def chances(self, matched: int, begin: int, end: int) -> list[float]:
+        """Return how likely guesses `begin` to `end` - 1 come true with all before them, without hopeless ones."""
+        chance, chances = 1.0, []
+        for n in range(end):
             chance *= self.rate(_behind(matched, n))
-            if chance < price:
-                return n
-        return limit
+            if chance < _HOPELESS:
+                break
+            if n >= begin:
+                chances.append(chance)
+        return chances
+
+
+def best(
+    chances: Sequence[Sequence[float]], extra: Callable[[int], float], num_sequences: int, limit: int
+) -> tuple[list[int], float]:
+    """Return how many guesses of each sequence to check in one step, and what that gains, above 0 if anything.
+
+    `chances` of a sequence fall from guess to guess, `extra` is what so many rows add to a step, in plain steps. The
+    gain is that of the logarithms of all rates: what doubles one answer's rate may halve another's, not more, and where
+    all guess alike it is largest where the rate is.
+    """
+    ranked = sorted(_marginal(chances), reverse=True)[:limit]
+    gain, count, true = 0.0, 0, 0.0
+    for rows, (more, _) in enumerate(ranked, 1):
+        true += more
+        if rows in _TRIED or rows == len(ranked):
+            net = true - num_sequences * math.log1p(extra(rows))
+            if net > gain:
+                gain, count = net, rows
+    lengths = [0] * len(chances)
+    for _, at in ranked[:count]:
+        lengths[at] += 1
+    return lengths, gain
+
+
+def _marginal(chances: Sequence[Sequence[float]]) -> Iterator[tuple[float, int]]:
+    """Yield what each guess adds to the logarithm of its sequence's rate, and which sequence that is."""
+    for at, own in enumerate(chances):
+        expected = 1.0
+        for chance in own:
+            yield math.log1p(chance / expected), at
+            expected += chance
 
 
 def _behind(matched: int, n: int) -> int:
     """Return how many tokens match before guess number n: those before it do if it is looked at."""
     return matched + n if matched else 0
-
-
-class RowPrices:
-    """What a further row costs, from the runner's own times of steps without prompts."""
-
-    def __init__(self) -> None:
-        self._plain_ms: dict[int, float] = {}  # by sequences
-        self._row_ms = 0.0
-
-    def observe(self, compute_ms: float, num_sequences: int, num_drafts: int) -> None:
-        """Note one step."""
-        if compute_ms <= 0:
-            return
-        plain_ms = self._plain_ms.get(num_sequences, 0.0)
-        if num_drafts == 0:
-            self._plain_ms[num_sequences] = _mean(plain_ms, compute_ms)
-        elif plain_ms:
-            self._row_ms = _mean(self._row_ms, max(0.0, compute_ms - plain_ms) / num_drafts)
-
-    def price(self, num_sequences: int) -> float:
-        """Return what a row costs beside so many sequences, in tokens that the step could make instead."""
-        plain_ms = self._plain_ms.get(num_sequences, 0.0)
-        if not plain_ms or not self._row_ms:
-            rows = _FIRST_SHARE * num_sequences
-            return rows / (1 + rows) if num_sequences <= _FEW else 1.0
-        return self._row_ms * num_sequences / plain_ms
-
-
-def _mean(mean: float, value: float) -> float:
-    """Return the running mean; one step that the machine held up counts as twice the usual at most."""
-    return value if mean == 0.0 else mean + _TIME_WEIGHT * (min(value, 2 * mean) - mean)

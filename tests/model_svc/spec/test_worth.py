@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from model_svc.spec.worth import Acceptance, RowPrices
+from model_svc.spec.worth import Acceptance, best
 
 
-def test_the_last_guess_comes_true_as_often_as_it_costs() -> None:
+def expected(acceptance: Acceptance, matched: int) -> float:
+    return sum(acceptance.chances(matched, 0, 8))
+
+
+def test_guesses_come_true_only_with_all_before_them() -> None:
     fresh = Acceptance()
     assert fresh.rate(0) == pytest.approx(0.5)
-    assert fresh.length(0, 0.25, 8) == 2
-    assert fresh.length(0, 0.5001, 8) == fresh.length(0, 1.2, 8) == 0
-    assert fresh.length(0, 0.0, 8) == 8
-    assert fresh.length(0, 0.1, 0) == 0
+    assert fresh.chances(0, 0, 2) == pytest.approx([0.5, 0.25])
+    assert fresh.chances(0, 1, 3) == pytest.approx([0.25, 0.125])  # behind one that is in flight
+    assert len(fresh.chances(0, 0, 99)) == 3  # the fourth is hardly ever right
+    assert fresh.chances(0, 0, 0) == []
 
 
-def test_a_longer_match_makes_longer_drafts() -> None:
-    lengths = [Acceptance().length(matched, 0.25, 16) for matched in range(1, 9)]
-    assert lengths == sorted(lengths)
-    assert (lengths[0], lengths[1], lengths[-1]) == (0, 1, 6)
+def test_a_longer_match_promises_more() -> None:
+    promised = [expected(Acceptance(), matched) for matched in range(1, 9)]
+    assert promised == sorted(promised)
+    assert promised[0] < 0.35 and promised[-1] > 2
 
 
 def test_wrong_guesses_end_drafts_and_right_ones_lengthen_them() -> None:
@@ -27,12 +31,11 @@ def test_wrong_guesses_end_drafts_and_right_ones_lengthen_them() -> None:
     for _ in range(12):
         bad.note(0, 4, 2)
         good.note(4, 4, 2)
-    assert bad.length(2, 0.25, 8) == 0
-    assert good.length(2, 0.25, 8) == 8
+    assert expected(bad, 2) < 0.2 and expected(good, 2) > 6
     for _ in range(200):  # and no luck is for ever
         good.note(0, 4, 2)
         bad.note(4, 4, 2)
-    assert good.length(2, 0.25, 8) == 0 and bad.length(2, 0.25, 8) == 8
+    assert expected(good, 2) < 0.2 and expected(bad, 2) > 6
 
 
 def test_what_lies_behind_a_miss_says_nothing() -> None:
@@ -42,35 +45,36 @@ def test_what_lies_behind_a_miss_says_nothing() -> None:
     assert short.rate(4) == long.rate(4)
 
 
-def test_a_row_is_priced_by_what_it_adds_to_a_step() -> None:
-    prices = RowPrices()
-    prices.observe(4.0, 1, 0)
-    prices.observe(7.0, 1, 3)
-    assert prices.price(1) == pytest.approx(0.25)
-    prices.observe(10.0, 8, 0)
-    assert prices.price(8) == pytest.approx(0.8)  # the same row beside eight sequences
+def free(rows: int) -> float:
+    return 0.0 * rows
 
 
-def _lucky() -> Acceptance:
-    acceptance = Acceptance()
-    for _ in range(50):
-        acceptance.note(8, 8, 8)
-    return acceptance
+def dear(rows: int) -> float:
+    return 0.5 + 0.0 * rows
 
 
-def test_many_sequences_have_no_use_for_rows_that_cost_as_much_as_a_token() -> None:
-    prices = RowPrices()
-    assert _lucky().length(8, prices.price(2), 8) > 0  # it has to be found out
-    assert _lucky().length(8, prices.price(3), 8) == 0
-    for _ in range(20):
-        prices.observe(16.0, 16, 0)
-        prices.observe(20.0, 16, 4)
-    assert _lucky().length(8, prices.price(16), 8) == 0
+def test_as_many_are_checked_as_make_the_answer_fastest() -> None:
+    fresh = [[0.5, 0.25, 0.125]]
+    assert best(fresh, lambda rows: 0.15 * rows, 1, 8)[0] == [2]  # 1.75 tokens in 1.3 steps; 1.5 in 1.15; 1.875 in 1.45
+    assert best(fresh, lambda rows: 0.51 * rows, 1, 8) == ([0], 0)
+    assert best(fresh, free, 1, 2)[0] == [2]
+    assert best(fresh, lambda rows: 0.2 * rows, 3, 8) == ([0], 0)  # three sequences pay for each row
+    assert best([], free, 1, 8) == ([], 0)
 
 
-def test_a_step_that_the_machine_held_up_counts_little() -> None:
-    prices = RowPrices()
-    prices.observe(4.0, 1, 0)
-    prices.observe(5.0, 1, 1)
-    prices.observe(4000.0, 1, 0)
-    assert prices.price(1) > 0.2
+def test_what_any_guess_costs_is_borne_by_all_together() -> None:
+    one = [0.9, 0.8]
+    assert best([one], dear, 4, 8) == ([0], 0)
+    assert best([one] * 4, dear, 4, 8)[0] == [2] * 4
+
+
+def test_each_sequence_gets_what_its_own_guesses_are_worth() -> None:
+    chances = [[0.95, 0.9, 0.86], [], [0.3, 0.1]]
+    assert best(chances, lambda rows: 0.1 + 0.05 * rows, 3, 8)[0] == [3, 0, 1]
+    assert best(chances, lambda rows: 0.1 + 0.05 * rows, 3, 2)[0] == [2, 0, 0]  # with less room the likeliest
+
+
+def test_one_answer_is_not_halved_to_make_another_a_bit_faster() -> None:
+    chances = [[1.0] * 7, []]
+    assert best(chances, lambda rows: 0.15 * rows, 2, 8)[0] == [5, 0]  # seven would bring most tokens a step
+    assert best(chances, lambda rows: 0.6 * rows, 2, 8)[0] == [0, 0]  # and so they would here
