@@ -113,6 +113,7 @@ def _routes() -> list[Route]:
         Route("/docs", docs.docs, methods=["GET"], include_in_schema=False),
         Route("/health/live", health.live, methods=["GET"]),
         Route("/health/ready", health.ready, methods=["GET"]),
+        Route("/health", health.ready, methods=["GET"], include_in_schema=False),  # where other servers have it
         Route("/metrics", health.metrics, methods=["GET"]),
     ]
 

@@ -31,6 +31,7 @@ async def test_readiness_names_the_model_without_a_replica(ring: Ring) -> None:
             response = await ring.http.get("/health/ready")
     assert response.status_code == 503
     assert response.json()["missing"] == ["no ready replica of tiny"]
+    assert (await ring.http.get("/health")).status_code == 503, "where probes of other servers look"
     assert (await ring.http.get("/health/live")).status_code == 200
 
 

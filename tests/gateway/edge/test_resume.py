@@ -21,6 +21,8 @@ pytestmark = pytest.mark.anyio
 BODY: dict[str, Any] = {**ASK, "stream": True, "stream_options": {"resumable": True, "include_usage": True}}
 TOLD = [*tag("<think>"), *think("hidden ", "thought"), *tag("</think>"), *say("one ", "two ", "hello", " world")]
 
+STOPPED = {"stop": ["two", "orl"], "min_tokens": 6}  # the first comes with the sixth token, the other behind it
+
 
 def ids(raw: str) -> list[str]:
     return [line.removeprefix("id: ") for line in raw.split("\n") if line.startswith("id: ")]
@@ -63,11 +65,12 @@ async def test_every_event_but_the_end_mark_has_an_id_if_that_is_asked_for(ring:
     assert ids(plain) == []
 
 
-@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"logprobs": True, "top_logprobs": 1}])
+@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"logprobs": True, "top_logprobs": 1}, STOPPED])
 async def test_from_every_event_on_the_rest_is_exactly_what_was_missing(ring: Ring, fields: dict[str, Any]) -> None:
     ring.replica.play(*TOLD)
     raw = await ask(ring.http, **fields)
     whole = read(raw)
+    assert whole.text() == ("one two hello w" if fields == STOPPED else "one two hello world")
     for last in ids(raw):
         rest = read(await ask(ring.http, last, **fields))
         before = read(raw[: raw.index("\n\n", raw.index(f"id: {last}\n")) + 2])
