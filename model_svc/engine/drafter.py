@@ -22,7 +22,8 @@ from model_svc.spec.worth import Acceptance, best
 from wire.messages import unpack_ids
 
 _SURE = 0.5  # how often guesses must come true that are worth giving up the overlap for
-_DOUBTS = 200  # steps in which good guesses were too dear: then their price is asked again
+_DOUBTS = 200  # steps in which good guesses were too dear: then their price is asked again,
+_FIRST_DOUBTS = 8  # sooner where it was hardly measured
 _NOW_AND_THEN = 8  # steps
 _NOTHING = Guess([])
 
@@ -183,7 +184,7 @@ class Drafter:
     def _doubt(self, num_sequences: int) -> None:
         """Note that guesses were too dear; after a while what they cost is asked anew."""
         self._num_doubts += 1
-        if self._num_doubts >= _DOUBTS:
+        if self._num_doubts >= (_FIRST_DOUBTS if self.times.hasty(num_sequences) else _DOUBTS):
             self._num_doubts = 0
             self.times.fade(num_sequences)
 

@@ -6,9 +6,9 @@ earns a two-hundredth. So useless guesses, or wrong prices, cost a few steps onc
 
 from __future__ import annotations
 
-_AT_FIRST = 2.0
+_AT_FIRST = 1.5
 _PER_STEP = 0.005
-_MOST = 8.0
+_MOST = 4.0
 _DEAREST = 2.0  # a step that the machine held up is charged as so much at most
 
 

@@ -8,18 +8,19 @@ and where nothing has been measured yet, a first step may find out with few of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 _WEIGHT = 0.2  # of a new value in a running mean
 _FIRST_SHARE = 0.25  # of a plain step, for a guess or two of each sequence, until it has been measured
 _FIRST_ROWS = 4  # or one for each sequence: what a first step checks
+_SEEN = 3  # measurements, of which the shortest counts: first steps of a kind compile, record and load
 _STALE = 512  # checking steps; meanwhile contexts have grown and with them all steps
 _STALE_ROUGH = 32  # the same for a plain time taken beside checking steps
 
 
 class _Mean:
-    """A running mean that follows its first values fast; one that the machine held up counts as twice the usual."""
+    """A running mean that begins with the least of some values; one that was held up counts as twice the usual."""
 
     __slots__ = ("count", "value")
 
@@ -28,18 +29,22 @@ class _Mean:
         self.count = 0
 
     def add(self, value: float) -> None:
-        if self.count:
-            value = min(value, 2 * self.value) if self.value > 0 else value
         self.count += 1
-        self.value += max(_WEIGHT, 1 / self.count) * (value - self.value)
+        if self.count == 1:
+            self.value = value
+        elif self.count <= _SEEN:
+            self.value = min(value, self.value)
+        else:
+            self.value += _WEIGHT * (min(value, 2 * self.value or value) - self.value)
 
 
 class _Cell:
     """Steps of about as many guesses: how many, and what they took longer than plain ones."""
 
-    __slots__ = ("extra_ms", "rows")
+    __slots__ = ("extra_ms", "rows", "seen")
 
     def __init__(self) -> None:
+        self.seen = 0
         self.rows = _Mean()
         self.extra_ms = _Mean()
 
@@ -70,7 +75,9 @@ class StepTimes:
     def wants_plain(self, num_sequences: int) -> bool:
         """Whether a step without guesses must be measured before guesses can be judged."""
         plain = self._plain.get(num_sequences)
-        return plain is None or plain.checks_since >= (_STALE_ROUGH if plain.rough else _STALE)
+        if plain is None or plain.ms.count < _SEEN:
+            return True
+        return plain.checks_since >= (_STALE_ROUGH if plain.rough else _STALE)
 
     def note_plain(self, num_sequences: int, ms: float, *, rough: bool = False) -> None:
         """Note a step without guesses; a `rough` one did not run like those that follow one another."""
@@ -90,6 +97,7 @@ class StepTimes:
         plain.checks_since += 1
         cells = self._cells.setdefault(num_sequences.bit_length(), {})
         cell = cells.setdefault(num_guesses.bit_length(), _Cell())
+        cell.seen += 1
         cell.rows.add(num_guesses)
         cell.extra_ms.add(max(0.0, ms - plain.ms.value))
 
@@ -108,20 +116,27 @@ class StepTimes:
         plain_ms = self.plain_ms(num_sequences)
         return lambda rows: _at(points, rows) / plain_ms
 
+    def hasty(self, num_sequences: int) -> bool:
+        """Whether what is known of guesses beside so many sequences may be a hitch: dear, and hardly measured."""
+        return any(self._hitch(cell, num_sequences) for cell in self._nearest_cells(num_sequences))
+
     def fade(self, num_sequences: int) -> None:
-        """Doubt what guesses cost beside so many sequences: it was measured long ago, and holds them off since."""
-        for cell in self._cells.get(self._nearest(num_sequences), {}).values():
-            cell.extra_ms.value /= 2
+        """Doubt what guesses cost beside so many sequences: it holds them off, and was measured long ago or once."""
+        for cell in self._nearest_cells(num_sequences):
+            cell.extra_ms.value = 0.0 if self._hitch(cell, num_sequences) else cell.extra_ms.value / 2
             cell.extra_ms.count = 0  # the next measurement counts in full
 
-    def _points(self, num_sequences: int) -> list[tuple[float, float]]:
-        cells = self._cells.get(self._nearest(num_sequences), {})
-        return sorted((cell.rows.value, cell.extra_ms.value) for cell in cells.values())
+    def _hitch(self, cell: _Cell, num_sequences: int) -> bool:
+        return cell.seen < _SEEN and cell.extra_ms.value > self.plain_ms(num_sequences)
 
-    def _nearest(self, num_sequences: int) -> int:
-        """Return the key of the cells for so many sequences, or of those measured nearest to that."""
+    def _points(self, num_sequences: int) -> list[tuple[float, float]]:
+        return sorted((cell.rows.value, cell.extra_ms.value) for cell in self._nearest_cells(num_sequences))
+
+    def _nearest_cells(self, num_sequences: int) -> Collection[_Cell]:
+        """Return the cells for so many sequences, or those measured nearest to that."""
         wanted = num_sequences.bit_length()
-        return min(self._cells, key=lambda size: abs(size - wanted), default=wanted)
+        nearest = min(self._cells, key=lambda size: abs(size - wanted), default=wanted)
+        return self._cells.get(nearest, {}).values()
 
 
 def _at(points: list[tuple[float, float]], rows: int) -> float:
