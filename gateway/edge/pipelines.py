@@ -17,6 +17,7 @@ def new_pipeline(request: Request, model: ServedModel, safety: Safety | None, fl
         model.vocabulary,
         stop=request.sampling.stop,
         min_tokens=request.sampling.min_tokens,
+        shows_stop=request.sampling.include_stop,
         safety=policy,
         gate=safety.gate(policy, flight, choice) if safety is not None and policy is not None else None,
         logprobs=request.sampling.logprobs is not None,

@@ -27,6 +27,7 @@ class Lane:
         kind: Literal["answer", "reasoning"],
         *,
         stop: tuple[str, ...] = (),
+        shows_stop: bool = False,
         safety: SafetyPolicy | None = None,
         ledger: LogprobLedger | None = None,
         calls: CallSplitter | None = None,
@@ -37,7 +38,7 @@ class Lane:
         self._exempt_until = 0
         self.exempt = False
         self._detokenizer = Detokenizer()
-        self._stop = StopMatcher(stop) if stop else None
+        self._stop = StopMatcher(stop, shown=shows_stop) if stop else None
         self._safety = SafetyFilter(safety, kind) if safety and safety.has_rules(kind) else None
         self._ledger = ledger
 

@@ -48,7 +48,7 @@ class Pipeline:
     `include_reasoning` False: reasoning is counted, not shown. `continues`: the text follows the prompt directly (raw
     completions), so SentencePiece's first space is part of it. `calls` parts tool calls from the answer; `tags` are the
     texts of the control tokens that it looks for. `gate` holds what the rules that judge have not judged: the choice
-    has not finished before it is empty.
+    has not finished before it is empty. `shows_stop`: the stop string or token is shown.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Pipeline:
         *,
         stop: tuple[str, ...] = (),
         min_tokens: int = 0,
+        shows_stop: bool = False,
         safety: SafetyPolicy | None = None,
         include_reasoning: bool = True,
         logprobs: bool = False,
@@ -69,9 +70,10 @@ class Pipeline:
         self._tags = tags
         self._splitter = PhaseSplitter(strips_first_space=vocabulary.strips_first_space and not continues)
         ledger = LogprobLedger(vocabulary.token_bytes, _forbids(safety)) if logprobs else None
-        self._answer = Lane("answer", stop=stop, safety=safety, ledger=ledger, calls=calls)
+        self._answer = Lane("answer", stop=stop, shows_stop=shows_stop, safety=safety, ledger=ledger, calls=calls)
         self._reasoning = Lane("reasoning", safety=safety) if include_reasoning else None
         self._min_tokens = min_tokens if stop else 0
+        self._shows_stop = shows_stop
         self._deltas: list[TextDelta] = []
         self._closed = False
         self._gate = gate
@@ -116,7 +118,7 @@ class Pipeline:
             if self._over:
                 break
             marks = [mark for mark in chunk.marks if mark.index == index]
-            hidden = chunk.stop_token and index == last
+            hidden = chunk.stop_token and index == last and not self._shows_stop
             raw = b"" if hidden else self._vocabulary.token_bytes(token_id) or self._tags.get(token_id, b"")
             self.token_ids.append(token_id)
             if self._min_tokens:

@@ -43,13 +43,17 @@ def _automaton(stops: Iterable[str]) -> _Node:
 
 
 class StopMatcher:
-    """Passes text on up to the first stop string; then `hit` is that string. `num_chars` counts what was let go."""
+    """Passes text on up to the first stop string; then `hit` is that string. `num_chars` counts what was let go.
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    `shown`: the stop string that ended the text is passed on too.
+    """
+
+    def __init__(self, stops: tuple[str, ...], *, shown: bool = False) -> None:
         if not all(stops):
             raise ValueError("a stop string is empty")
         self._root = _automaton(stops)
         self._node = self._root
+        self._shown = shown
         self._held = ""
         self.hit: str | None = None
         self.num_chars = 0
@@ -67,7 +71,7 @@ class StopMatcher:
                 start = at + 1 - node.longest
                 self.hit = text[start : at + 1]
                 self._held = ""
-                return self._let_go(text[:start])
+                return self._let_go(text[: at + 1] if self._shown else text[:start])
         while not node.next and node.fail is not None:  # a whole stop string that was exempt; its end may begin one
             node = node.fail
         self._node = node

@@ -28,7 +28,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     n most likely; `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens` None means up to the
     context's end. `allowed_token_ids` None allows all. `bad_words` are never said (the tokenizer desk makes
     `Prompt.bad_word_ids` of them). `num_draft_tokens` is the most tokens that are guessed ahead, None what the replica
-    likes; guesses never change what is drawn.
+    likes; guesses never change what is drawn. `include_stop`: the stop string or token is shown.
     """
 
     n: int = 1
@@ -53,6 +53,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     num_draft_tokens: int | None = None
+    include_stop: bool = False
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

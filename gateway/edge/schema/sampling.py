@@ -54,6 +54,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     logit_bias: dict[str, float] | None = None
@@ -122,6 +123,7 @@ def translate_sampling(
         prompt_logprobs=prompt_logprobs,
         deterministic=bool(body.deterministic),
         num_draft_tokens=body.num_draft_tokens,
+        include_stop=bool(body.include_stop_str_in_output),
     )
 
 

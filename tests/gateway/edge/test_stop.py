@@ -50,6 +50,16 @@ async def test_a_stop_string_within_min_tokens_is_text_for_each_choice_by_itself
     assert await both(ring, stop=["END"], min_tokens=6) == ("xENDyEND!", "", "stop")
 
 
+async def test_the_stop_string_is_shown_if_that_is_asked_for(ring: Ring) -> None:
+    ring.replica.play(*say("x", "EN", "D-", "OF", "!"))
+    fields = {"stop": ["END-OF"], "include_stop_str_in_output": True}
+    assert await both(ring, **fields) == ("xEND-OF", "", "stop")
+    choice = (await whole(ring, **fields, logprobs=True))["choices"][0]
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == "xEND-OF"
+    answer = await ring.http.post("/v1/completions", json={"model": "tiny", "prompt": "ab", **fields})
+    assert answer.json()["choices"][0]["text"] == "xEND-OF"
+
+
 async def test_text_ids_log_probabilities_and_usage_end_at_the_same_token(ring: Ring) -> None:
     ring.replica.play(*say("x", "EN", "D-", "OF", "!", "joy"), per_chunk=6)
     answer = await whole(ring, stop=["END-OF"], logprobs=True)

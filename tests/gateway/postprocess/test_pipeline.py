@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,12 +30,13 @@ def test_a_cut_inside_a_character_leaks_nothing_into_the_next_choice() -> None:
     assert run(answer(b"\x98\x80", b"x"), vocabulary=vocabulary).answer == "��x"
 
 
-def test_a_stop_token_is_counted_and_not_shown() -> None:
+@pytest.mark.parametrize(("shows_stop", "said"), [(False, "hi"), (True, "hi.")])
+def test_a_stop_token_is_counted_and_shown_only_if_that_is_asked_for(shows_stop: bool, said: str) -> None:
     vocabulary = Pieces()
-    pipeline = Pipeline(vocabulary)
-    deltas = pipeline.feed(chunk(vocabulary, answer(b"hi", b"<eos>"), 0, stop_token=True, finish_reason="stop"))
+    pipeline = Pipeline(vocabulary, shows_stop=shows_stop)
+    deltas = pipeline.feed(chunk(vocabulary, answer(b"hi", b"."), 0, stop_token=True, finish_reason="stop"))
     deltas += pipeline.close("stop")
-    assert "".join(delta.text for delta in deltas) == "hi"
+    assert "".join(delta.text for delta in deltas) == said
     assert (pipeline.num_tokens, pipeline.finish_reason) == (2, "stop")
 
 

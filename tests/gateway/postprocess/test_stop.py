@@ -91,6 +91,17 @@ def test_an_exempt_stop_string_is_text_and_is_let_go_at_once_unless_it_begins_an
     assert (matcher.feed("a"), matcher.hit) == ("", "aa")
 
 
+@given(TEXT, STOPS, st.integers(1, 5))
+def test_a_stop_string_that_is_shown_is_shown_whole_and_nothing_behind_it(
+    text: str, stops: tuple[str, ...], size: int
+) -> None:
+    matcher = StopMatcher(stops, shown=True)
+    shown = "".join(matcher.feed(text[at : at + size]) for at in range(0, len(text), size))
+    shown += matcher.close() if matcher.hit is None else ""
+    before, hit = expected(text, stops)
+    assert (shown, matcher.hit, matcher.num_chars) == (before + (hit or ""), hit, len(before + (hit or "")))
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         StopMatcher(("x", ""))
