@@ -4,7 +4,8 @@
 
 Writes a checkpoint of random weights once (16 GB of sharded safetensors), then starts the engine's process as a replica
 does and sends it a prompt of 100 tokens: first with an empty cache of compiled kernels, as on a new machine, then with
-the cache that this left. The engine itself says what the parts took.
+the cache that this left. The engine itself says what the parts took. Then such prompts are timed before and after a
+pause, in which an idle engine records steps of prompts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -32,6 +34,7 @@ from wire.vocabulary import byte_alphabet
 
 _SHARD_BYTES = 5 << 30
 _PIECE = 32 << 20
+_PAUSE_S = 5.0
 
 
 def main() -> None:
@@ -70,29 +73,46 @@ def say(text: str) -> None:
 
 def parts(seconds: dict[str, float]) -> str:
     """Return the parts as one line."""
-    return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
+    return ", ".join(f"{name} {value:.2f}" if value > 0.1 else f"{name} {value:.4f}" for name, value in seconds.items())
 
 
 async def start(settings: ModelSettings) -> dict[str, float]:
-    """Start an engine process, ask for one token, end it; returns seconds by part."""
+    """Start an engine process, ask for one token, and a few times more; returns seconds by part."""
     began = time.perf_counter()
     found: dict[str, float] = {}
     async with EngineLink.open(settings) as link:
-        while "first token" not in found:
+        while not found:
             for message in await link.receive():
                 if isinstance(message, Ready):
                     found = {**message.seconds, "ready": time.perf_counter() - began}
-                    await link.send(request())
-                elif isinstance(message, Progress) and any(chunk.token_ids for chunk in message.chunks):
-                    found["first token"] = time.perf_counter() - began
+        await ask(link, "first")
+        found["first token"] = time.perf_counter() - began
+        found["next prompts"] = await median(link, "next")
+        await anyio.sleep(_PAUSE_S)
+        found["prompts after a pause"] = await median(link, "later")
     return found
 
 
-def request() -> EngineRequest:
-    """Return a greedy request of 100 tokens for one."""
+async def median(link: EngineLink, name: str) -> float:
+    """Return what a few prompts' first tokens took, one after another."""
+    took = []
+    for number in range(5):
+        began = time.perf_counter()
+        await ask(link, f"{name}{number}")
+        took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
+async def ask(link: EngineLink, name: str) -> None:
+    """Send a greedy request of 100 tokens for one and wait for that."""
     ids = [n * 104729 % 40000 for n in range(100)]
     prompt = Prompt(token_ids=pack_ids(ids), num_tokens=100, block_root=b"r" * 16, max_tokens=1)
-    return EngineRequest(request_id="first", prompt=prompt, sampling=SamplingParams(temperature=0.0, ignore_eos=True))
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    await link.send(EngineRequest(request_id=name, prompt=prompt, sampling=sampling))
+    while True:
+        for message in await link.receive():
+            if isinstance(message, Progress) and any(chunk.token_ids for chunk in message.chunks):
+                return
 
 
 # --- the checkpoint ---

@@ -47,6 +47,7 @@ from wire.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 LOAD_EVERY_S = 0.1
+QUIET_S = 0.1  # a client that asks anew after each answer does so sooner
 
 
 def load_runner(config: EngineConfig) -> Runner:
@@ -67,9 +68,17 @@ def _drafter(config: EngineConfig, runner: Runner) -> Drafter | None:
 class EngineLoop:
     """Between pipe and engine."""
 
-    def __init__(self, pipe: EngineEnd, engine: Engine, spare: SpareTime | None = None) -> None:
+    def __init__(
+        self,
+        pipe: EngineEnd,
+        engine: Engine,
+        spare: SpareTime | None = None,
+        use_idle_time: Callable[[], bool] | None = None,
+    ) -> None:
+        """`use_idle_time` does a short part of what can wait, and tells whether more is left."""
         self._pipe = pipe
         self._engine = engine
+        self._use_idle_time = use_idle_time
         self._departures = Departures(pipe, spare)
         self._step = 0
         self._load_sent_at = 0.0
@@ -81,12 +90,22 @@ class EngineLoop:
                 idle = not self._engine.has_work
                 if idle:
                     self._departures.let_go()
+                    self._idle()
                 for command in self._pipe.receive(wait=idle):
                     self._obey(command)
                 if self._engine.has_work:
                     self._advance()
         finally:
             self._departures.let_go()  # also what came before a step that failed
+
+    def _idle(self) -> None:
+        """Use the time until something arrives, once nothing has for a while."""
+        quiet_s = QUIET_S
+        while self._use_idle_time is not None and not self._pipe.has_news(quiet_s):
+            if not self._use_idle_time():
+                self._use_idle_time = None
+                log.info("nothing is left for idle times")
+            quiet_s = 0.0
 
     def _advance(self) -> None:
         chunks = self._engine.step()
@@ -149,12 +168,14 @@ def serve(pipe: EngineEnd) -> None:
             matchers=matchers,
             drafter=_drafter(config, runner),
         )
+        gc.enable()
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
         log.info("ready: %s", start_times.told())
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
-            EngineLoop(pipe, engine, getattr(runner, "spare", None)).run()
+            spare, idle = getattr(runner, "spare", None), getattr(runner, "use_idle_time", None)
+            EngineLoop(pipe, engine, spare, idle).run()
         finally:
             runner.close()
             matchers.close()
@@ -168,6 +189,7 @@ def serve(pipe: EngineEnd) -> None:
 
 def main(argv: list[str]) -> None:
     """Arguments: the pipe's file descriptor, the service's process id, the log level."""
+    gc.disable()  # until all is loaded: hardly anything of it is garbage, and looking takes a tenth of the imports
     descriptor, service_pid, level = argv
     logging.basicConfig(level=level.upper(), format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
     # Signals for the whole group are the service's affair.

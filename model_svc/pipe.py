@@ -197,10 +197,14 @@ class EngineEnd:
         """Send a message, waiting while the service is behind. Raises OSError when it is gone."""
         self._socket.sendall(_frame(self._encoder, message))
 
+    def has_news(self, within_s: float) -> bool:
+        """Wait for a message, or the end, at most so long; tells whether `receive` finds one."""
+        return bool(select.select([self._socket], [], [], within_s)[0])
+
     def receive(self, *, wait: bool) -> list[ToEngine]:
         """Return what has arrived; with `wait` at least one message. Raises EOFError when the service is gone."""
         while True:
-            if not wait and not select.select([self._socket], [], [], 0)[0]:
+            if not wait and not self.has_news(0):
                 return []
             data = self._socket.recv(_READ_BYTES)
             if not data:

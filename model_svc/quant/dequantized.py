@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels import dispatch, few_rows, fixed_linear, gemv
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.reading import Reading
 from model_svc.weights.upload import Upload
 
 
@@ -40,15 +41,16 @@ class DenseLinear:
 
 
 class Dequantized:
-    """Dense products in `dtype` on `device`."""
+    """Dense products in `dtype` on `device`; with `reading` matrices may arrive there after they are handed out."""
 
     name = "dequantized"
     keeps_blocks = False
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device, reading: Reading | None = None) -> None:
         self._dtype = dtype
         self._device = device
         self._upload = Upload(device)
+        self._reading = reading
         self.num_bytes = 0
 
     @property
@@ -91,6 +93,9 @@ class Dequantized:
             else:
                 out.copy_(part)
         elif not isinstance(part, QuantizedTensor):
+            if self._reading is not None and self._reading.takes(out, part):
+                self._reading.fill(out, part)
+                return
             self._upload.fill(out, part)
         else:  # the blocks are the smallest form to send over the bus
             blocks = torch.empty(part.blocks.shape, dtype=torch.uint8, device=out.device)

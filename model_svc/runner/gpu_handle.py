@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from model_svc.engine.plan import SequenceStep
-from model_svc.runner.graphs import Recording
 from model_svc.runner.packed_step import StepShape
+from model_svc.runner.recordings import Recording
 from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.target_logprobs import Found
 

@@ -19,22 +19,13 @@ from torch import Tensor
 from kernels import dispatch
 from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
-from model_svc.runner import start_times
 from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.gpu_step import GpuStep
-from model_svc.runner.graphs import (
-    LateRecordings,
-    Recording,
-    Shapes,
-    checking_shapes,
-    record,
-    recorded_shapes,
-    widths,
-)
 from model_svc.runner.kv_cache import KvCache
-from model_svc.runner.packed_step import StepShape, shape_of
+from model_svc.runner.packed_step import shape_of
+from model_svc.runner.recorded_steps import RecordedSteps
 from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.staging import Returns, Timers, fetch, send
@@ -42,9 +33,14 @@ from model_svc.runner.target_logprobs import Found, asked, score, target_logprob
 
 
 class GpuRunner:
-    """One model on one GPU. Implements the engine's Runner protocol."""
+    """One model on one GPU. Implements the engine's Runner protocol.
 
-    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, *, graphs: bool = True) -> None:
+    Without `late` all steps are recorded before the first one, instead of some of them in `use_idle_time`.
+    """
+
+    def __init__(
+        self, model: Decoder, cache: KvCache, info: RunnerInfo, *, graphs: bool = True, late: bool = False
+    ) -> None:
         self._model = model
         self._cache = cache
         self._info = info
@@ -52,7 +48,7 @@ class GpuRunner:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         max_blocks = -(-info.max_model_len // info.block_size)
-        S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
+        S = info.max_num_seqs
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring)
         self._step = GpuStep(model, cache, info, self._slots, ring)
@@ -60,36 +56,24 @@ class GpuRunner:
         self._timers = Timers(2 * ring) if self._stream is not None else None
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
-        shapes = recorded_shapes(S, T) if graphs else []
-        checks = checking_shapes(S, T) if info.max_drafts and graphs else []
-        self._shapes = Shapes(shapes, S, T)
-        self._recordings: dict[StepShape, Recording] = {}
-        on_gpu = device.type == "cuda"
-        self._fixed_recordings = LateRecordings(shapes if on_gpu else (), self._step.forward, self._step.draw)
-        if on_gpu and graphs:
-            with start_times.part("graphs"), torch.inference_mode(), self._on_stream():
-                self._recordings = record(shapes, self._step.stage_padding, self._step.forward, self._step.draw)
-                self._recordings |= record(checks, self._step.stage_padding, self._step.hidden, None)
-                for shape in self._unrecorded():  # compiled and loaded now, not when a prompt waits
-                    self._step.stage_padding(shape)
-                    self._step.draw(shape, self._step.forward(shape))
+        self._recorded = RecordedSteps(self._step, info, on_gpu=device.type == "cuda", graphs=graphs)
+        if device.type == "cuda" and graphs:
+            with torch.inference_mode(), self._on_stream():
+                self._recorded.record_first()
+            while not late and self.use_idle_time():
+                pass
+
+    @torch.inference_mode()
+    def use_idle_time(self) -> bool:
+        """Do one part of what the start left for later, while no step is in flight; tells whether more is left."""
+        with self._on_stream():
+            return self._recorded.use_idle_time()
 
     @torch.inference_mode()
     def go_through(self) -> None:
         """Run every kind of step once, of padding alone, for what they launch."""
-        S, T = self._info.max_num_seqs, max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
         with self._on_stream():
-            for shape in (*recorded_shapes(S, T), *self._unrecorded()):
-                self._step.stage_padding(shape)
-                self._step.draw(shape, self._step.forward(shape))
-            for shape in checking_shapes(S, T) if self._info.max_drafts else ():
-                self._step.stage_padding(shape)
-                self._step.hidden(shape)
-
-    def _unrecorded(self) -> list[StepShape]:
-        """Return the shapes of long steps, one for each variant of the kernels."""
-        T = max(self._info.max_num_batched_tokens, self._info.max_num_seqs)
-        return [StepShape(T, width, False) for width in widths(self._info.max_num_seqs)]
+            self._recorded.go_through()
 
     @property
     def info(self) -> RunnerInfo:
@@ -159,9 +143,8 @@ class GpuRunner:
         """Free the model and the cache."""
         if self._stream is not None:
             self._stream.synchronize()
-        self._recordings.clear()
-        self._fixed_recordings.clear()
-        del self._model, self._cache, self._slots, self._step
+        self._recorded.clear()
+        del self._recorded, self._model, self._cache, self._slots, self._step
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -171,24 +154,25 @@ class GpuRunner:
         """Queue everything between plan and logits; in a fixed order if one of the sequences asks for that."""
         if self._wants_fixed(sequences):
             with dispatch.fixed_order():
-                return self._computed(sequences, self._fixed_recordings)
-        return self._computed(sequences, self._recordings)
+                return self._computed(sequences, fixed=True)
+        return self._computed(sequences, fixed=False)
 
     def _wants_fixed(self, sequences: tuple[SequenceStep, ...]) -> bool:
         deterministic = self._slots.deterministic
         return bool(deterministic) and any(item.slot in deterministic for item in sequences)
 
-    def _computed(
-        self, sequences: tuple[SequenceStep, ...], recordings: Mapping[StepShape, Recording] | LateRecordings
-    ) -> Computed:
+    def _computed(self, sequences: tuple[SequenceStep, ...], *, fixed: bool) -> Computed:
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
         scores = asked(sequences)
         if drafts(sequences):
-            return self._checked(sequences, blocks, scores=scores, recorded=recordings is self._recordings)
-        shape = self._shapes.fit(shape_of(sequences))
+            return self._checked(sequences, blocks, scores=scores, fixed=fixed)
+        step, recording = shape_of(sequences), None
+        if scores:  # of all rows; recorded steps keep the last ones only
+            shape = self._recorded.fit(step)
+        else:
+            shape, recording = self._recorded.find(step, fixed=fixed)
         self._step.stage(sequences, shape, blocks)
-        recording = recordings.get(shape) if not scores else None  # which keeps the last rows only
         if recording is not None:
             recording.forward()
             hidden = recording.hidden
@@ -200,11 +184,11 @@ class GpuRunner:
         return Computed(sequences, shape, recording, hidden)
 
     def _checked(
-        self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, recorded: bool
+        self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
     ) -> Computed:
         """Queue everything between a plan with guesses and its hidden states."""
-        shape = self._shapes.fit_checks(shape_of(sequences), max(item.num_tokens for item in sequences))
-        recording = self._recordings.get(shape) if recorded and not scores else None
+        longest = max(item.num_tokens for item in sequences)
+        shape, recording = self._recorded.find_checks(shape_of(sequences), longest, fixed=fixed or scores)
         self._step.stage(sequences, shape, blocks)
         if recording is not None:
             recording.forward()

@@ -1,20 +1,12 @@
-"""Recorded steps: CUDA graphs by padded size, so that the host launches a decode step with two calls instead of 500.
+"""Which steps are recorded: CUDA graphs by padded size, so that a decode step is two calls of the host, not 500.
 
 A step of another size runs in the next larger graph; the rest of its rows are padding, which writes nowhere.
 """
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
+from collections.abc import Iterable
 
 from model_svc.runner.packed_step import StepShape
 
@@ -22,7 +14,11 @@ from model_svc.runner.packed_step import StepShape
 _MIXED_TOKENS = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512)
 _WIDTHS = (8, 64)
 _CHECKED_TOKENS = (8, 16, 32, 64)
+_FINE = 64  # decode steps of up to so many sequences get all their sizes at the start, larger ones each so-manieth
 _CHECKED_QUERIES = 8  # tokens of a sequence: one tile of the decode kernel at four query heads a KV head
+
+
+LONGEST_RECORDED = _MIXED_TOKENS[-1]
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
@@ -49,6 +45,25 @@ def recorded_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[Step
         if limit >= T > smaller
     ]
     return sorted(decodes + mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
+
+
+def first_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
+    """Return the shapes to record before the first request, the largest first.
+
+    Few are worth a later start: decode steps, each of which would take 15 ms more, in sizes that do for a while; and of
+    prompts, which run once, only the largest, in whose memory all later recordings fit.
+    """
+    shapes = recorded_shapes(max_num_seqs, max_num_batched_tokens)
+    mixed = [shape for shape in shapes if not shape.decode][:1]
+    sizes = {size for size in decode_sizes(max_num_seqs) if size <= _FINE or size % _FINE == 0} | {max_num_seqs}
+    return mixed + [shape for shape in shapes if shape.decode and shape.num_sequences in sizes]
+
+
+def later_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
+    """Return the shapes to record when there is time, those of few sequences first: one prompt is what comes first."""
+    first = set(first_shapes(max_num_seqs, max_num_batched_tokens))
+    shapes = [shape for shape in recorded_shapes(max_num_seqs, max_num_batched_tokens) if shape not in first]
+    return sorted(shapes, key=lambda shape: (shape.num_sequences, shape.num_tokens))
 
 
 def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
@@ -91,105 +106,3 @@ class Shapes:
                 return shape
         width = next(width for width in self._widths if width >= step.num_sequences)
         return StepShape(min(-(-step.num_tokens // 16) * 16, self._limit), width, False)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A step of one shape: `forward` leaves logits, `draw` makes tokens of them; `hidden` [S, E] is what the head saw.
-
-    Two parts, because a step in which somebody asks for penalties, masks or log-probabilities draws in its own way.
-    """
-
-    forward: Callable[[], None]
-    draw: Callable[[], None]
-    hidden: Tensor
-
-
-Forward = Callable[[StepShape], Tensor]
-Draw = Callable[[StepShape, Tensor], None]
-
-
-def record(
-    shapes: Iterable[StepShape], stage: Callable[[StepShape], None], forward: Forward, draw: Draw | None
-) -> dict[StepShape, Recording]:
-    """Record all shapes on the current stream; they share one pool of memory, as only one of them runs at a time.
-
-    `stage` sends a step of padding alone: what runs here must write nowhere. Without `draw` steps draw in other ways.
-    """
-    pool = torch.cuda.graph_pool_handle()
-    recordings = {}
-    for shape in shapes:
-        stage(shape)
-        hidden = forward(shape)  # compiles kernels, loads modules, makes cuBLAS choose
-        if draw is not None:
-            draw(shape, hidden)
-        first, hidden = _capture(pool, partial(forward, shape))
-        second = _capture(pool, partial(draw, shape, hidden))[0] if draw is not None else None
-        recordings[shape] = Recording(first.replay, second.replay if second is not None else _nothing, hidden)
-    torch.cuda.synchronize()
-    return recordings
-
-
-def _nothing() -> None:
-    pass
-
-
-class LateRecordings:
-    """Records a shape when it comes for the second time: most deployments never ask for these steps."""
-
-    def __init__(self, shapes: Iterable[StepShape], forward: Forward, draw: Draw) -> None:
-        self._shapes = set(shapes)
-        self._forward, self._draw = forward, draw
-        self._met: set[StepShape] = set()
-        self._recordings: dict[StepShape, Recording] = {}
-        self._pool: Any = None
-
-    def get(self, shape: StepShape) -> Recording | None:
-        """Return a recording; None if the step is to run eagerly, which compiles what a recording needs."""
-        if shape not in self._shapes:
-            return None
-        if shape not in self._met:
-            self._met.add(shape)
-            return None
-        if shape not in self._recordings:
-            try:
-                self._recordings[shape] = self._record(shape)
-            except torch.OutOfMemoryError:  # there is room to run it, as it has been run before
-                self._shapes.discard(shape)
-                return None
-        return self._recordings[shape]
-
-    def _record(self, shape: StepShape) -> Recording:
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        first, hidden = _capture(self._pool, partial(self._forward, shape))
-        second, _ = _capture(self._pool, partial(self._draw, shape, hidden))
-        return Recording(first.replay, second.replay, hidden)
-
-    def clear(self) -> None:
-        """Free them."""
-        self._recordings.clear()
-        self._met.clear()
-
-
-def _capture(pool: Any, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Capture without `torch.cuda.graph`, which collects garbage and empties caches each time: 0.1 s a graph.
-
-    But garbage must not be collected meanwhile: a graph among it would be freed, which spoils the capture.
-    """
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            result = function()
-        except BaseException:
-            with suppress(RuntimeError):  # that of an end that cannot be must not hide why
-                graph.capture_end()
-            raise
-        graph.capture_end()
-    finally:
-        if collects:
-            gc.enable()
-    return graph, result

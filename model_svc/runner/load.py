@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,15 +14,18 @@ from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.quant import native
+from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
 from model_svc.runner import start_times
 from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
+from model_svc.runner.graphs import checking_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import kv_bytes, too_large
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.warm_up import warm_up
+from model_svc.weights.reading import Reading
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -52,42 +57,58 @@ def load_runner(
     products, float32 between them) where these are built, else in float32. int8 insists on them.
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
-    `max_drafts` guesses can be checked in a step.
+    `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some
+    steps are recorded later, when the runner is told to use idle time.
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
     where = torch.device(device)
     kind, method = _precision(dtype, where)
-    if method is not None:
+    _set_threads(threads, native_kernels=method is not None)
+    with ExitStack() as stack:
+        with start_times.part("device"):
+            reading = stack.enter_context(Reading(where)) if where.type == "cuda" else None
+        with start_times.part("weights"), _named_out_of_memory(Path(model_path)):
+            way = method or Dequantized(kind, where, reading)
+            model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=way)
+        runner = make_runner(
+            model,
+            dtype=kind,
+            native_kernels=method is not None,
+            num_blocks=num_blocks,
+            kv_memory_bytes=kv_memory_bytes,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_drafts=max_drafts,
+            late=True,
+        )
+        if reading is not None:
+            with start_times.part("wait for weights"), _named_out_of_memory(Path(model_path)):
+                reading.wait()
+    if where.type == "cuda":
+        with start_times.part("first steps"):
+            warm_up(runner)
+    return runner
+
+
+def _set_threads(threads: int | None, *, native_kernels: bool) -> None:
+    if native_kernels:
         # What is left to torch is small; its threads would only spin beside ours.
         torch.set_num_threads(1)
     elif threads is not None:
         torch.set_num_threads(threads)
     set_threads(threads)
+
+
+@contextmanager
+def _named_out_of_memory(model_path: Path) -> Iterator[None]:
     try:
-        with start_times.part("weights"):
-            model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=method)
-            if where.type == "cuda":
-                torch.cuda.synchronize(where)
+        yield
     except torch.OutOfMemoryError as error:
-        needs = sum(file.stat().st_size for file in Path(model_path).iterdir() if file.suffix in _WEIGHTS)
+        needs = sum(file.stat().st_size for file in model_path.iterdir() if file.suffix in _WEIGHTS)
         remedy = "end what else runs there, or take a smaller model or one of fewer bits"
         raise RunnerConfigError(too_large("the weights", needs, remedy)) from error
-    runner = make_runner(
-        model,
-        dtype=kind,
-        native_kernels=method is not None,
-        num_blocks=num_blocks,
-        kv_memory_bytes=kv_memory_bytes,
-        block_size=block_size,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_drafts=max_drafts,
-    )
-    if where.type == "cuda":
-        with start_times.part("first steps"):
-            warm_up(runner)
-    return runner
 
 
 def _precision(dtype: str, device: torch.device) -> tuple[torch.dtype, QuantMethod | None]:
@@ -118,12 +139,13 @@ def make_runner(
     packed: bool | None = None,
     native_kernels: bool = False,
     max_drafts: int = 0,
+    late: bool = False,
 ) -> TorchRunner | GpuRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
     `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
     `native_kernels` picks the runner of these, with keys and values in float16, `packed` the one made for GPUs;
-    elsewhere it works without graphs, for tests.
+    elsewhere it works without graphs, for tests. `late` leaves part of the recording to the GPU runner's idle time.
     """
     on_gpu = model.device.type == "cuda"
     shapes = model.kv_shapes()
@@ -147,7 +169,7 @@ def make_runner(
     if num_blocks is None:
         memory = kv_memory_bytes
         if memory is None:
-            memory = _gpu_bytes(model, dtype, max_num_batched_tokens, max_num_seqs) if on_gpu else free_bytes()
+            memory = _gpu_bytes(model, dtype, info) if on_gpu else free_bytes()
         # More than every slot at full length is of use to nobody.
         num_blocks = min(memory // (per_token * block_size), max_num_seqs * -(-model.max_len // block_size))
     if num_blocks < 1:
@@ -163,21 +185,25 @@ def make_runner(
         raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
     if native_kernels:
         return CpuRunner(model, cache, info)
-    return _packed(model, cache, info) if (on_gpu if packed is None else packed) else TorchRunner(model, cache, info)
+    if on_gpu if packed is None else packed:
+        return _packed(model, cache, info, late=late)
+    return TorchRunner(model, cache, info)
 
 
-def _packed(model: Decoder, cache: KvCache, info: RunnerInfo) -> GpuRunner:
+def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> GpuRunner:
     try:
-        return GpuRunner(model, cache, info)
+        return GpuRunner(model, cache, info, late=late)
     except torch.OutOfMemoryError as error:
         remedy = "lower kv_memory_bytes or num_blocks, max_num_seqs or max_num_batched_tokens"
         raise RunnerConfigError(too_large("the steps that are recorded", 0, remedy)) from error
 
 
-def _gpu_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> int:
+    T, S = info.max_num_batched_tokens, info.max_num_seqs
+    num_recordings = len(recorded_shapes(S, T)) + (len(checking_shapes(S, T)) if info.max_drafts else 0)
     try:
         with start_times.part("memory profile"):
-            return kv_bytes(model, dtype, num_tokens, num_sequences)
+            return kv_bytes(model, dtype, T, S, num_recordings)
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
 

@@ -8,9 +8,11 @@ import torch
 
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
+from model_svc.runner.graphs import LONGEST_RECORDED
 from model_svc.runner.kv_cache import KvCache
 
-_SHARE_OF_FREE = 0.95  # the allocator's rounding, graphs, libraries' workspaces
+_SHARE_OF_FREE = 0.95  # the allocator's rounding, libraries' workspaces
+_RECORDING_BYTES = 8 << 20  # what the driver keeps of a recorded step
 
 
 def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> Callable[[], None]:
@@ -63,7 +65,15 @@ def too_large(what: str, needs: int, remedy: str) -> str:
     )
 
 
-def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+def recordings_bytes(step: int, num_tokens: int, num_recordings: int) -> int:
+    """Return what to leave for recorded steps, most of which are made when the cache has its memory already.
+
+    `step` bytes are the peak of the largest step, of `num_tokens`; the largest one recorded is `LONGEST_RECORDED`.
+    """
+    return step * min(LONGEST_RECORDED, num_tokens) // num_tokens + num_recordings * _RECORDING_BYTES
+
+
+def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int, num_recordings: int = 0) -> int:
     """Return how many bytes the KV cache may take on the model's GPU.
 
     Raises MemoryError that says what is there, what the largest step takes and which setting makes it smaller.
@@ -81,7 +91,7 @@ def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences:
         ) from error
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(model.device)
-    left = int(free * _SHARE_OF_FREE) - step
+    left = int(free * _SHARE_OF_FREE) - step - recordings_bytes(step, num_tokens, num_recordings)
     if left <= 0:
         raise MemoryError(
             f"no room for a KV cache: the GPU has {have}, {free / gib:.1f} GiB are free and a step of {num_tokens} "

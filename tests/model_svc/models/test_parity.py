@@ -15,6 +15,8 @@ import transformers
 
 from model_svc.models.load import load_model
 from model_svc.models.registry import MODELS
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.tensor import QuantizedTensor
 from tests.model_svc.paged import ModelDriver, Tracked
 
 VOCAB = 97
@@ -152,6 +154,38 @@ def test_sequences_in_one_batch_do_not_touch_one_another(pair: tuple[Any, Path])
             got[n].append(logits)
     for parts, whole in zip(got, theirs, strict=True):
         close(torch.cat(parts), whole)
+
+
+class LateMatrices(Dequantized):
+    """What a start on a GPU does: matrices are handed out first and filled later."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32, torch.device("cpu"))
+        self.late: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def dense(self, tensor: torch.Tensor | QuantizedTensor) -> torch.Tensor:
+        assert isinstance(tensor, torch.Tensor)
+        if tensor.dim() < 2 or any(tensor is out for out, _ in self.late):
+            return super().dense(tensor)
+        out = torch.empty(tensor.shape)
+        self._fill(out, tensor)
+        return out
+
+    def _fill(self, out: torch.Tensor, part: torch.Tensor | QuantizedTensor) -> None:
+        assert isinstance(part, torch.Tensor)
+        self.late.append((out.fill_(float("nan")), part))
+
+
+def test_nothing_is_made_of_a_matrix_that_may_not_have_arrived(pair: tuple[Any, Path]) -> None:
+    _, directory = pair
+    cpu, method, ids = torch.device("cpu"), LateMatrices(), prompt(9, seed=2)
+    model = load_model(directory, dtype=torch.float32, device=cpu, method=method)
+    for out, part in method.late:
+        out.copy_(part)
+    usual = load_model(directory, dtype=torch.float32, device=cpu)
+    late, early = (ModelDriver(each).logits((Tracked(0, list(ids)), 9))[0] for each in (model, usual))
+    assert torch.equal(late, early)
+    assert len(method.late) > 8
 
 
 @pytest.mark.gpu

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from model_svc.engine.plan import RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.runner import load, memory
 from model_svc.runner.load import RunnerConfigError
 
 GIB = 1 << 30
+INFO = RunnerInfo(
+    num_blocks=1, block_size=16, max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=256, vocab_size=67
+)
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("card")
 def test_the_cache_takes_what_the_largest_step_leaves(tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "step_bytes", lambda *_: 3 * GIB)
-    assert memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64) == 16 * GIB
+    left = memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64)
+    assert left == 16 * GIB - 3 * GIB // 16  # of 95 % of 20; the longest step to record has a 16th of the tokens
+    assert memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64, 50) == left - 50 * (8 << 20)
 
 
 @pytest.mark.usefixtures("card")
@@ -35,7 +41,7 @@ def test_without_room_the_message_gives_the_numbers_and_the_setting(
 ) -> None:
     monkeypatch.setattr(memory, "step_bytes", lambda *_: 25 * GIB)
     with pytest.raises(RunnerConfigError, match=r"80.0 GiB.*16.0 GiB.*20.0 GiB.*25.0 GiB.*max_num_batched_tokens"):
-        load._gpu_bytes(tiny_model, torch.bfloat16, 8192, 64)
+        load._gpu_bytes(tiny_model, torch.bfloat16, INFO)
 
 
 @pytest.mark.usefixtures("card")
@@ -45,7 +51,7 @@ def test_a_step_that_does_not_fit_says_so(tiny_model: Decoder, monkeypatch: pyte
 
     monkeypatch.setattr(memory, "step_bytes", fail)
     with pytest.raises(RunnerConfigError, match=r"8192 tokens does not fit.*max_num_batched_tokens"):
-        load._gpu_bytes(tiny_model, torch.bfloat16, 8192, 64)
+        load._gpu_bytes(tiny_model, torch.bfloat16, INFO)
 
 
 def out_of_memory(*_: object, **__: object) -> int:

@@ -1,0 +1,97 @@
+"""Which recording a step runs in, and when recordings are made: a few at the start, the others in idle time."""
+
+from __future__ import annotations
+
+import torch
+
+from model_svc.engine.plan import RunnerInfo
+from model_svc.runner import start_times
+from model_svc.runner.gpu_step import GpuStep
+from model_svc.runner.graphs import Shapes, checking_shapes, first_shapes, later_shapes, recorded_shapes, widths
+from model_svc.runner.packed_step import StepShape
+from model_svc.runner.recordings import Recorder, Recording, Recordings
+
+_PATIENCE = 16  # a recording takes some 40 ms, a step without it some 3 more than with it
+
+
+class RecordedSteps:
+    """The recordings of a runner's steps, the usual ones and those in a fixed order. Without a GPU there are none."""
+
+    def __init__(self, step: GpuStep, info: RunnerInfo, *, on_gpu: bool, graphs: bool) -> None:
+        self._step = step
+        S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
+        self._size = S, T
+        self._checks = checking_shapes(S, T) if info.max_drafts else []
+        self._shapes = Shapes(recorded_shapes(S, T) if graphs else (), S, T)
+        self._first = Shapes(first_shapes(S, T) if graphs else (), S, T)
+        self._recorder = Recorder()
+        self._usual = Recordings(self._record, patience=_PATIENCE)
+        self._fixed = Recordings(self._record, patience=1)  # most deployments never ask for these steps
+        self._to_load: list[StepShape] = []
+        if on_gpu:
+            self._fixed.plan(recorded_shapes(S, T) if graphs else ())
+        if on_gpu and graphs:
+            self._usual.plan([*self._checks, *later_shapes(S, T)])
+            self._to_load = self._unrecorded()
+
+    def record_first(self) -> None:
+        """Record what is wanted before the first request."""
+        with start_times.part("graphs"):
+            self._usual.make(first_shapes(*self._size))
+            torch.cuda.synchronize()
+
+    def use_idle_time(self) -> bool:
+        """Do one part of what was left for later; tells whether more is left."""
+        if not self._to_load:
+            return self._usual.make_next()
+        self._run(self._to_load.pop(0))  # its kernels are loaded now, not when a prompt waits
+        torch.cuda.synchronize()
+        return True
+
+    def go_through(self) -> None:
+        """Run every kind of step once, of padding alone, for what they launch."""
+        for shape in (*recorded_shapes(*self._size), *self._unrecorded()):
+            self._run(shape)
+        for shape in self._checks:
+            self._step.stage_padding(shape)
+            self._step.hidden(shape)
+
+    def find(self, step: StepShape, *, fixed: bool) -> tuple[StepShape, Recording | None]:
+        """Return the shape that a step is to run in, and its recording if there is one."""
+        recordings = self._fixed if fixed else self._usual
+        shape = self.fit(step)
+        recording = recordings.get(shape)
+        if recording is None and shape.decode:
+            larger = self._first.fit(shape)
+            if (found := recordings.made(larger)) is not None:
+                return larger, found
+        return shape, recording
+
+    def find_checks(self, step: StepShape, max_query_len: int, *, fixed: bool) -> tuple[StepShape, Recording | None]:
+        """Return the same for a step with guesses."""
+        shape = self._shapes.fit_checks(step, max_query_len)
+        return shape, None if fixed else self._usual.get(shape)
+
+    def fit(self, step: StepShape) -> StepShape:
+        """Return the shape that a step runs in launch by launch."""
+        return self._shapes.fit(step)
+
+    def clear(self) -> None:
+        """Free them."""
+        self._usual.clear()
+        self._fixed.clear()
+
+    def _unrecorded(self) -> list[StepShape]:
+        """Return the shapes of long steps, one for each variant of the kernels."""
+        S, T = self._size
+        return [StepShape(T, width, False) for width in widths(S)]
+
+    def _run(self, shape: StepShape) -> None:
+        self._step.stage_padding(shape)
+        self._step.draw(shape, self._step.forward(shape))
+
+    def _record(self, shape: StepShape) -> Recording:
+        step = self._step
+        if shape.checks:
+            return self._recorder.record(shape, step.stage_padding, step.hidden, None)
+        return self._recorder.record(shape, step.stage_padding, step.forward, step.draw)

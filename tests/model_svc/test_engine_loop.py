@@ -1,0 +1,98 @@
+"""What the engine's process does while it has no work: what can wait, in short parts, and never before what arrives."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from model_svc import engine_process
+from model_svc.engine_process import EngineLoop
+from model_svc.pipe import CancelSequences, EngineEnd, _frame
+
+
+class IdleEngine:
+    """An engine without work that notes what it is told."""
+
+    has_work = False
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def cancel(self, request_id: str, _choice: int | None) -> None:
+        self._log.append(request_id)
+
+
+class House:
+    """A loop over a real pipe; `log` tells in which order things were done."""
+
+    def __init__(self) -> None:
+        ours, self.service = socket.socketpair()
+        self._end = ours
+        self.log: list[str] = []
+        engine: Any = IdleEngine(self.log)
+        self.loop = EngineLoop(EngineEnd(ours), engine, None, self.part)
+        self.num_parts = 0
+        self.arrives: dict[int, str] = {}  # behind which part which request's cancel
+        self.last = 100
+
+    def part(self) -> bool:
+        self.num_parts += 1
+        self.log.append(f"part {self.num_parts}")
+        if (name := self.arrives.get(self.num_parts)) is not None:
+            self.service.sendall(_frame(msgspec.msgpack.Encoder(), CancelSequences(request_id=name)))
+        if self.num_parts == self.last:
+            self.service.close()  # the loop ends
+            return False
+        return True
+
+    def close(self) -> None:
+        self._end.close()
+        self.service.close()
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(engine_process, "QUIET_S", 0.0)
+    made = House()
+    yield made
+    made.close()
+
+
+def test_what_arrives_comes_before_the_next_part(house: House) -> None:
+    house.arrives, house.last = {2: "a", 3: "b"}, 4
+    with pytest.raises(EOFError):
+        house.loop.run()
+    assert house.log == ["part 1", "part 2", "a", "part 3", "b", "part 4"]
+
+
+def test_when_nothing_is_left_the_loop_sleeps_in_the_pipe(house: House) -> None:
+    house.last = 1
+    with pytest.raises(EOFError):
+        house.loop.run()
+    assert house.loop._use_idle_time is None
+    assert house.num_parts == 1
+
+
+def test_a_request_that_is_there_already_is_not_kept_waiting(house: House) -> None:
+    house.service.sendall(_frame(msgspec.msgpack.Encoder(), CancelSequences(request_id="early")))
+    house.last = 1
+    with pytest.raises(EOFError):
+        house.loop.run()
+    assert house.log == ["early", "part 1"]
+
+
+def test_an_engine_that_nobody_asked_for_anything_yet_waits_until_it_is_quiet(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(EngineEnd, "has_news", lambda _, within_s: waits.append(within_s) or len(waits) > 3)
+    monkeypatch.setattr(engine_process, "QUIET_S", 0.25)
+    house.service.close()
+    with pytest.raises(EOFError):
+        house.loop.run()
+    assert waits == [0.25, 0.0, 0.0, 0.0]
+    assert house.num_parts == 3
