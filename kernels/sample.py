@@ -3,10 +3,10 @@
 All three filters are thresholds on the logit, ties kept: top-k keeps x >= the k-th largest, top-p keeps x while the
 probability strictly above x (among what top-k kept) is below p, min-p keeps what has at least min_p of the best one's.
 So the draw is the noisiest token above one threshold, and the threshold need not be known: the noisiest token of a
-superset is either allowed, or everything at or below it is out. One pass over the logits finds the maxima of groups of
-128 tokens, and the noisiest token of all; what is above it lies in the few groups whose maximum is. With top-k or min-p
-the k-th largest group maximum bounds the threshold from below, and the tokens from there on are few: sort those
-(`sample_select.py`).
+superset is either allowed, or everything at or below it is out. One pass over the logits finds of groups of 128 tokens
+the maxima and how noisy they are. A small top-k or min-p bounds the threshold from below by the groups' maxima, and the
+tokens from there on are few: sort those (`sample_select.py`). Top-p and a large top-k keep many tokens: take the few
+noisiest ones, and weigh what is above them in one more pass (`sample_wide.py`).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,7 +17,8 @@ from kernels import dispatch, noise
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 from kernels.noise import gumbel, noise_key
-from kernels.sample_select import GROUP, sample_select_kernel
+from kernels.sample_select import is_bounded, sample_select_kernel
+from kernels.sample_wide import GROUP, LIST, NUM_FOUND, PICKS, sample_settle_kernel, sample_weigh_kernel, weights
 
 
 def sample(
@@ -151,52 +152,55 @@ def _launch(
         return
     groups = cdiv(V, 128)
     chunks = cdiv(groups, _CHUNK_GROUPS)
-    floats = torch.empty((S, groups + 3 * chunks), dtype=torch.float32, device=logits.device)
-    ints = torch.empty((S, groups + chunks + 1), dtype=torch.int32, device=logits.device)
+    # Of each row: its groups' maxima and how noisy they are, its chunks' maxima and masses, the picks, top and limit.
+    row_floats, row_ints = 2 * groups + 2 * chunks + PICKS.value + 2, LIST.value + groups
+    floats = torch.empty((S, row_floats), dtype=torch.float32, device=logits.device)
+    ints = torch.empty((S, row_ints), dtype=torch.int32, device=logits.device)
+    above = torch.empty((S, chunks, PICKS.value), dtype=torch.float32, device=logits.device)
     # Candidates of a row with top-k that are sorted in registers, two a thread; more take the slow road.
     candidates = min(512, next_power_of_2(V))
     found = torch.empty((S, candidates), dtype=torch.int64, device=logits.device)
-    per_row = (temperature, top_k, top_p, min_p, seeds, positions)
+    rows, sizes = (logits, logits.stride(0), temperature), (V, groups, chunks, row_floats, row_ints)
+    filters, noises = (top_k, top_p, min_p), (seeds, positions)
     _sample_scan_kernel[(S, chunks)](
-        logits, logits.stride(0), *per_row, floats, ints, V, groups, chunks, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
+        *rows, *filters, *noises, floats, ints, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
     )
     # One program a row; 32 groups (4,096 tokens, 16 a thread) at a time, so that 256 rows run at once.
+    blocks = {"GROUPS": next_power_of_2(groups), "CHUNKS": next_power_of_2(chunks)}
+    tile = min(32, next_power_of_2(groups))
     sample_select_kernel[(S,)](
-        logits, logits.stride(0), *per_row, floats, ints, found, out, V, groups, chunks,
-        GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), TILE=min(32, next_power_of_2(groups)),
-        CANDIDATES=candidates, num_warps=8,
+        *rows, *filters, *noises, floats, ints, found, out, *sizes, **blocks, TILE=tile, CANDIDATES=candidates,
+        num_warps=8,
     )  # fmt: skip
+    sample_weigh_kernel[(S, chunks)](*rows, floats, ints, above, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4)
+    sample_settle_kernel[(S,)](*rows, *noises, floats, ints, above, out, *sizes, **blocks, TILE=tile, num_warps=8)
 
 
 @jit
 def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
-    floats_ptr, ints_ptr, V, groups, chunks, CHUNK_GROUPS: tl.constexpr,
+    floats_ptr, ints_ptr, V, groups, chunks, row_floats, row_ints, CHUNK_GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Read the logits once: group maxima and mass for filters; the noisiest token, unless top-k or min-p bounds it."""
+    """Read the logits once: maxima and mass for filters; how noisy each group is, unless a bound makes it needless."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group = chunk * CHUNK_GROUPS + tl.arange(0, CHUNK_GROUPS)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits_ptr + row * row_stride + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
-    floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
-    bounded = (temperature > 0) & (((k > 0) & (k < V)) | (tl.load(min_p_ptr + row) > 0))
-    if bounded | (temperature > 0) & (tl.load(top_p_ptr + row) < 1):
+    temperature, k, p = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+    floats = floats_ptr + row * row_floats
+    bounded = is_bounded(temperature, k, p, tl.load(min_p_ptr + row), V)
+    if bounded | (temperature > 0) & ((p < 1) | (k > 0) & (k < V)):
         best = tl.max(x, 1)
         top = tl.max(best, 0)
         pivot = tl.where(top == float("-inf"), 0.0, top)
         tl.store(floats + group, best, mask=group < groups)
-        tl.store(floats + groups + chunk, top)
-        mass = tl.sum(tl.sum(tl.exp((x - pivot) * (1 / temperature)), 1), 0)
-        tl.store(floats + groups + chunks + chunk, mass)
+        tl.store(floats + 2 * groups + chunk, top)
+        tl.store(floats + 2 * groups + chunks + chunk, tl.sum(weights(x, pivot, 1 / temperature)))
         if chunk == 0:
-            tl.store(ints + groups + chunks, 0)  # candidates found so far
+            tl.store(ints_ptr + row * row_ints + NUM_FOUND, 0)
     if not bounded:
         if temperature > 0:
             key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
             x = x * (1 / temperature) + gumbel(key, ids)
-        noisiest = tl.max(tl.max(x, 1), 0)
-        winner = tl.min(tl.min(tl.where(x == noisiest, ids, V), 1), 0)
-        tl.store(floats + groups + 2 * chunks + chunk, noisiest)
-        tl.store(ints + groups + chunk, winner)
+        tl.store(floats + groups + group, tl.max(x, 1), mask=group < groups)

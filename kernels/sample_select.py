@@ -3,12 +3,27 @@
 # mypy: disable-error-code="no-untyped-def"
 from kernels.language import jit, tl
 from kernels.noise import gumbel, noise_key
+from kernels.sample_wide import (
+    BY_COUNT,
+    GROUP,
+    LARGEST,
+    LIST,
+    NUM_FOUND,
+    NUM_PICKS,
+    PICKS,
+    list_picks,
+    pick_above,
+    weights,
+)
 
-GROUP = tl.constexpr(128)  # tokens that share a maximum: 0.8 % of the logits' bytes; top-k up to V/128 bounded by it
+MOST_SORTED = tl.constexpr(256)  # a top-k up to here is likely to leave no more candidates than can be sorted
 _NONE = tl.constexpr(-2139095041)  # order key of -inf
-# An infinite logit counts as this one and is the best all the same: inf - inf is no number, and a loop that waits for a
-# mass to become small enough would wait for ever.
-_LARGEST = tl.constexpr(3.4028234663852886e38)
+
+
+@jit
+def is_bounded(temperature, k, p, min_p, V):
+    """Whether a row's draw is looked for among all tokens from a bound on, instead of from the noisiest down."""
+    return (temperature > 0) & ((k > 0) & (k < V) & ((k <= MOST_SORTED) | (p < 1)) | (min_p > 0))
 
 
 @jit
@@ -21,57 +36,76 @@ def _order_key(x):
 @jit
 def sample_select_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
-    floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, chunks,
+    floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, chunks, row_floats, row_ints,
     GROUPS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
+    """Draw the rows that need no second pass; of the others, list the picks."""
     row = tl.program_id(0).to(tl.int64)
     temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
     p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-    floats, ints = floats_ptr + row * (groups + 3 * chunks), ints_ptr + row * (groups + chunks + 1)
-    logits = logits_ptr + row * row_stride
+    floats, ints, logits = floats_ptr + row * row_floats, ints_ptr + row * row_ints, logits_ptr + row * row_stride
     group, chunk = tl.arange(0, GROUPS), tl.arange(0, CHUNKS)
-    inverse, lowest = 1 / temperature, tl.log(min_p)
+    inverse, bounded = 1 / temperature, is_bounded(temperature, k, p, min_p, V)
     k = tl.where(k < V, k, 0)
     key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
-    if (temperature > 0) & ((k > 0) | (min_p > 0)):
+    num_picks, winner = V * 0, V
+    if bounded:
         best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
-        if k > 0:
-            bound = _kth_group(_order_key(best), _order_key(top), k)
-        else:  # one ulp of slack: the exact test follows
-            bound = _order_key(top + lowest * temperature * 1.000001) - 1
-            bound = tl.minimum(tl.maximum(bound, _NONE + 1), _order_key(top))
-        n = _list_groups(ints, group, (_order_key(best) >= bound) & (group < groups))
-        found = found_ptr + row * CANDIDATES
-        count = _collect(logits, ints, found, ints + groups + chunks, bound, n, V, TILE, CANDIDATES)
-        if count <= CANDIDATES:
-            winner = _draw_sorted(found, count, k, p, total, lowest, inverse, key, CANDIDATES)
-        else:
-            if k > 0:
-                bound, total = _kth_largest(logits, ints, bound, _order_key(top), k, top, inverse, n, V, TILE)
-            winner, at = _noisiest_above(logits, ints, bound - 1, top, inverse, lowest, key, n, V, TILE)
-            winner = _settle(logits, ints, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
+        winner = _draw_bounded(
+            logits, ints, found_ptr + row * CANDIDATES, best, top, total, group, groups, k, p, tl.log(min_p),
+            temperature, key, V, TILE, CANDIDATES,
+        )  # fmt: skip
     else:
-        noisiest = tl.load(floats + groups + 2 * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
-        ids = tl.load(ints + groups + chunk, mask=chunk < chunks, other=V)
-        winner = tl.min(tl.where(noisiest == tl.max(noisiest, 0), ids, V), 0)
-        if (temperature > 0) & (p < 1):
-            best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
-            x = tl.load(logits + winner).to(tl.float32)
-            at = _order_key(tl.where(x == x, x, float("-inf")))
-            # What weighs against the winner is above it: of the other groups nothing is read.
-            n = _list_groups(ints, group, _order_key(best) > at)
-            winner = _settle(logits, ints, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
+        noisiest = tl.load(floats + groups + group, mask=group < groups, other=float("-inf"))
+        if (temperature > 0) & ((p < 1) | (k > 0)):
+            _best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
+            picks = floats + 2 * groups + 2 * chunks
+            # One read in p is a token that top-p keeps: so many that none is one in a thousand times.
+            most = tl.where(k > 0, 16.0, tl.minimum(2 + 7 / -tl.log(1 - p), 32.0)).to(tl.int32)
+            num_picks = list_picks(logits, noisiest, group, picks, ints, most, top, temperature, key, V)
+            tl.store(picks + PICKS, top)
+            tl.store(picks + PICKS + 1, tl.where(k > 0, k.to(tl.float32), p * total))
+            tl.store(ints + BY_COUNT, k)
+        else:
+            _noisiest, _left, _is_pick, winner, _at = pick_above(
+                logits, noisiest, group, float("-inf"), temperature, key, V
+            )
+    tl.store(ints + NUM_PICKS, num_picks)
     tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
+
+
+@jit
+def _draw_bounded(
+    logits, ints, found, best, top, total, group, groups, k, p, lowest, temperature, key, V,
+    TILE: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """Draw among the tokens from a bound on, which are few but for flat logits and many equal ones."""
+    inverse, counter, list_ = 1 / temperature, ints + NUM_FOUND, ints + LIST
+    if k > 0:
+        bound = _kth_group(_order_key(best), _order_key(top), k)
+    else:  # one ulp of slack: the exact test follows
+        bound = _order_key(top + lowest * temperature * 1.000001) - 1
+        bound = tl.minimum(tl.maximum(bound, _NONE + 1), _order_key(top))
+    n = _list_groups(list_, group, (_order_key(best) >= bound) & (group < groups))
+    count = _collect(logits, list_, found, counter, bound, n, V, TILE, CANDIDATES)
+    if count <= CANDIDATES:
+        winner = _draw_sorted(found, count, k, p, total, lowest, inverse, key, CANDIDATES)
+    else:
+        if k > 0:
+            bound, total = _kth_largest(logits, list_, bound, _order_key(top), k, top, inverse, n, V, TILE)
+        winner, at = _noisiest_above(logits, list_, bound - 1, top, inverse, lowest, key, n, V, TILE)
+        winner = _settle(logits, list_, winner, at, p, total, top, inverse, lowest, key, n, V, TILE)
+    return winner
 
 
 @jit
 def _summary(floats, group, chunk, groups, chunks, inverse):
     """The groups' maxima, the best logit and the mass of all, as the scan left them."""
-    best = tl.minimum(tl.load(floats + group, mask=group < groups, other=float("-inf")), _LARGEST)
+    best = tl.minimum(tl.load(floats + group, mask=group < groups, other=float("-inf")), LARGEST)
     top = tl.max(best, 0)
-    chunk_top = tl.load(floats + groups + chunk, mask=chunk < chunks, other=float("-inf"))
-    mass = tl.load(floats + groups + chunks + chunk, mask=chunk < chunks, other=0.0)
-    return best, top, tl.sum(tl.where(mass > 0, mass * tl.exp((chunk_top - top) * inverse), 0.0), 0)
+    chunk_top = tl.load(floats + 2 * groups + chunk, mask=chunk < chunks, other=float("-inf"))
+    mass = tl.load(floats + 2 * groups + chunks + chunk, mask=chunk < chunks, other=0.0)
+    return best, top, tl.sum(tl.where(mass > 0, mass * weights(chunk_top, top, inverse), 0.0), 0)
 
 
 @jit
@@ -101,7 +135,7 @@ def _read_groups(logits, ints, base, n, V, TILE: tl.constexpr):
     group = tl.load(ints + slot, mask=slot < n, other=0)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits + ids, mask=(slot < n)[:, None] & (ids < V), other=float("-inf")).to(tl.float32)
-    x = tl.minimum(tl.where(x == x, x, float("-inf")), _LARGEST)
+    x = tl.minimum(tl.where(x == x, x, float("-inf")), LARGEST)
     return ids, x, _order_key(x)
 
 
@@ -197,7 +231,7 @@ def _settle(logits, ints, winner, at, p, total, top, inverse, lowest, noise_key,
     done = p >= 1
     while not done:
         above = _mass_above(logits, ints, at, top, inverse, n, V, TILE)
-        done = (above < p * total) | (above == 0)
+        done = (above == 0) | ((above >= p * total) == 0)  # what is no number does not hold up the loop
         if not done:
             winner, at = _noisiest_above(logits, ints, at, top, inverse, lowest, noise_key, n, V, TILE)
     return winner

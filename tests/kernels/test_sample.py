@@ -82,26 +82,53 @@ def test_kernel_and_reference_draw_the_same_tokens(device, V):
     assert got.tolist() == expected.tolist()
 
 
+def noisiest(logits, keep, near, temperature, seed, position):
+    """Which kept token is the noisiest, in float64; None where roundings or a border decide that."""
+    ids = torch.arange(len(logits), dtype=torch.int32)
+    noisy = logits.double() / temperature + noise.reference(torch.tensor([seed]), torch.tensor([position]), ids)[0]
+    best = torch.where(keep | near, noisy, -math.inf).topk(min(2, len(logits)))
+    if bool(near[best.indices].any()) or bool((best.values[:-1] - best.values[1:] < 1e-4).any()):
+        return None
+    return int(best.indices[0])
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    V=st.integers(1, 400),
+    V=st.integers(1, 700),
     spread=st.floats(0.0, 12.0),
-    temperature=st.floats(0.05, 4.0),
-    top_k=st.one_of(st.just(0), st.integers(1, 400)),
+    temperature=st.floats(0.0625, 4.0, width=32),
+    top_k=st.one_of(st.just(0), st.integers(1, 700)),
     top_p=st.one_of(st.just(1.0), st.floats(0.0, 1.0)),
     min_p=st.one_of(st.just(0.0), st.floats(0.0, 1.0)),
-    coarse=st.booleans(),
+    kind=st.sampled_from(["any", "equal ones", "one high", "no others"]),
 )
-def test_a_draw_lies_in_what_the_filters_keep(device, V, spread, temperature, top_k, top_p, min_p, coarse):
+def test_a_draw_is_the_noisiest_of_what_the_filters_keep(
+    device, V, spread, temperature, top_k, top_p, min_p, kind
+):  # fmt: skip
     logits = torch.randn(V) * spread
-    logits = logits.round() if coarse else logits
+    logits = logits.round() if kind == "equal ones" else logits
+    logits[V // 2] = 40.0 if kind == "one high" else logits[V // 2]
+    logits[V // 2 + 1 :] = -math.inf if kind == "no others" else logits[V // 2 + 1 :]
     keep, _, near = allowed(logits, temperature, top_k, top_p, min_p)
-    rows = 2
-    drawn = sample(
-        logits.expand(rows, V).contiguous().to(device),
-        *params(rows, device, temperature, top_k, top_p, min_p, position=torch.arange(rows)),
-    ).cpu()
-    assert bool((keep | near)[drawn].all())
+    [token] = sample(logits[None].to(device), *params(1, device, temperature, top_k, top_p, min_p)).tolist()
+    expected = noisiest(logits, keep, near, temperature, 7, 0)
+    assert (keep | near)[token] if expected is None else token == expected
+
+
+@pytest.mark.parametrize(
+    ("V", "options"),
+    [(4200, {"top_p": 0.03}), (700, {"top_p": 0.5}), (700, {"top_k": 300}), (700, {"top_k": 690, "top_p": 0.9})],
+    ids=["heavier than all picks", "half of all", "many of top-k", "both"],
+)
+def test_filters_that_keep_many_of_flat_logits(device, V, options):
+    """Rows whose first noisiest tokens are mostly out: their picks, and the road that goes on behind the last pick."""
+    S = 3
+    logits = torch.randn(S, V)
+    args = params(S, temperature=1.2, position=torch.arange(S), **options)
+    drawn = sample(logits.to(device), *(arg.to(device) for arg in args)).tolist()
+    for row, token in enumerate(drawn):
+        keep, _, near = allowed(logits[row], 1.2, options.get("top_k", 0), options.get("top_p", 1.0), 0.0)
+        assert token == noisiest(logits[row], keep, near, float(args[0][0]), 7, row)
 
 
 @pytest.mark.parametrize(
