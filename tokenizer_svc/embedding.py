@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from wire.errors import ContextLengthExceededError, InvalidRequestError
 from wire.messages import Prompt, Recalled, Request, TokenizeCall, pack_ids
@@ -26,11 +26,16 @@ class EmbeddingPrompts:
             raise InvalidRequestError(f"{self._card.name} makes embeddings; it does not generate text", param="model")
         texts = [item for item in request.inputs if isinstance(item, str)]
         encoded = iter(self._tokenizer.encode_batch_fast(texts))
-        inputs = [next(encoded).ids if isinstance(item, str) else self._checked(item) for item in request.inputs]
+        most = None if request.cut_at is None else request.cut_at or self._card.max_model_len
+        inputs = [
+            _cut(next(encoded), most) if isinstance(item, str) else self._checked(item)[:most]
+            for item in request.inputs
+        ]
         for index, ids in enumerate(inputs):
             if len(ids) > self._card.max_model_len:
                 raise ContextLengthExceededError(
-                    f"input[{index}] has {len(ids)} tokens; {self._card.name} takes {self._card.max_model_len} at most",
+                    f"input[{index}] has {len(ids)} tokens; {self._card.name} takes {self._card.max_model_len} at most "
+                    "(truncate_prompt_tokens: -1 keeps so many)",
                     param="input",
                 )
         return Prompt(
@@ -52,3 +57,14 @@ class EmbeddingPrompts:
         if not ids or min(ids) < 0 or max(ids) >= self._card.vocab_size:
             raise InvalidRequestError(f"token ids must lie in 0 .. {self._card.vocab_size - 1}", param="input")
         return ids
+
+
+def _cut(encoded: Encoding, most: int | None) -> list[int]:
+    """Return the ids of a text, its end cut off if it is longer; the special tokens round it stay."""
+    ids: list[int] = encoded.ids
+    if most is None or len(ids) <= most:
+        return ids
+    num_behind = next((at for at, special in enumerate(reversed(encoded.special_tokens_mask)) if not special), 0)
+    if most <= sum(encoded.special_tokens_mask):
+        raise InvalidRequestError(f"{most} tokens leave no room for one of the text", param="truncate_prompt_tokens")
+    return ids[: most - num_behind] + ids[len(ids) - num_behind :]

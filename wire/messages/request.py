@@ -93,7 +93,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `request`: what the client wants, in our words. Written once by the edge.
 
     Exactly one of `messages`, `prompt_text`, `prompt_ids` and `inputs` (texts or ids) is meaningful, by `kind`;
-    `dimensions` is the length of embeddings if they shall be shorter than the model's. `instructions` is a system
+    `dimensions` is the length of embeddings if they shall be shorter than the model's, `cut_at` the number of tokens
+    that is kept of a longer input (0: as many as the model takes; None: none is cut). `instructions` is a system
     message for this turn only (Responses API); it is not stored. `budget_tokens` wins over `effort`. Lower `priority`
     goes first. `return_best` k > 0: of the `sampling.n` choices only the k of the highest mean log-probability are
     shown (best_of). `include_reasoning` False: thinking is counted and not shown. `reply` is what the edge's answer
@@ -128,3 +129,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_cache_key: str = ""
     prediction: str = ""
     continues: bool = False
+    cut_at: int | None = None

@@ -20,12 +20,13 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """The body; `user` is ignored."""
+    """The body; `user` is ignored. `truncate_prompt_tokens` is vLLM's: -1 keeps what the model takes."""
 
     model: str
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
     user: str | None = None
 
 
@@ -62,9 +63,16 @@ def translate_embeddings(body: EmbeddingRequest, card: ModelCard, *, tenant: str
         model=card.name,
         inputs=_inputs(body.input),
         dimensions=body.dimensions,
+        cut_at=_cut_at(body.truncate_prompt_tokens, card),
         tenant=tenant,
         created_at=time.time(),
     )
+
+
+def _cut_at(wanted: int | None, card: ModelCard) -> int | None:
+    if wanted is not None and wanted != -1 and not 1 <= wanted <= card.max_model_len:
+        raise fail("truncate_prompt_tokens", f"must lie between 1 and {card.max_model_len}, or be -1, not {wanted}.")
+    return 0 if wanted == -1 else wanted
 
 
 def _inputs(given: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:

@@ -75,6 +75,19 @@ async def test_many_inputs_come_back_in_their_order(ring: Ring, tiny_bert: Path)
         np.testing.assert_allclose(found.data[n].embedding, first / np.linalg.norm(first), atol=1e-5)
 
 
+async def test_an_input_that_is_too_long_is_cut_at_its_end_if_that_is_asked_for(ring: Ring, tiny_bert: Path) -> None:
+    start, *body, end = encode(tiny_bert, "deep seas . " * 12)
+    inputs = ["deep seas . " * 12, [start, *body, end], "the sky"]
+    async with ring.openai() as client:
+        for most, kept in ((-1, MAX_LEN), (5, 5)):
+            asked = {"truncate_prompt_tokens": most}
+            found = await client.embeddings.create(model=EMBEDDER, input=inputs, extra_body=asked)
+            ids = [[start, *body[: kept - 2], end], [start, *body[: kept - 1]], encode(tiny_bert, "the sky")]
+            for item, wanted_ids in zip(found.data, ids, strict=True):
+                np.testing.assert_allclose(item.embedding, wanted(tiny_bert, wanted_ids), atol=1e-5)
+            assert found.usage.prompt_tokens == 2 * kept + 4
+
+
 async def test_a_control_token_that_a_caller_typed_is_text(ring: Ring, tiny_bert: Path) -> None:
     async with ring.openai() as client:
         typed = await client.embeddings.create(model=EMBEDDER, input="a [SEP] b")
@@ -94,6 +107,9 @@ async def test_a_control_token_that_a_caller_typed_is_text(ring: Ring, tiny_bert
         ({"input": [99]}, "input", "token ids must lie in 0 .. 18"),
         ({"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "hex"),
+        ({"input": "a", "truncate_prompt_tokens": 25}, "truncate_prompt_tokens", "between 1 and 24, or be -1, not 25"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "not 0"),
+        ({"input": "a b", "truncate_prompt_tokens": 2}, "truncate_prompt_tokens", "no room"),
         ({"input": ["a", "b " * 30]}, "input", f"input[1] has 32 tokens; {EMBEDDER} takes {MAX_LEN} at most"),
     ],
 )
