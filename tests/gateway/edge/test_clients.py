@@ -88,6 +88,30 @@ async def test_langchain_calls_a_tool_and_goes_on_with_its_result(ring: Ring, la
     assert streamed is not None and streamed.tool_calls[0]["args"] == {"a": 6, "b": 7}
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"use_previous_response_id": True}, {"output_version": "responses/v1"}], ids=str
+)
+async def test_langchain_calls_a_tool_through_responses_too(ring: Ring, langchain: Make, fields: Any) -> None:
+    def script(request: Request) -> Script:
+        thoughts = [*tag("<think>"), *think("hidden "), *tag("</think>")]
+        return Script([*thoughts, *spelled("42" if request.messages[-1].role == "tool" else CALL)])
+
+    ring.replica.script = script
+    model = langchain(use_responses_api=True, **fields).bind_tools([MULTIPLY])
+    asked = HumanMessage("6 times 7?")
+    streamed = None
+    async for piece in model.astream([asked]):
+        streamed = piece if streamed is None else streamed + piece
+    assert streamed is not None
+    for called in (await model.ainvoke([asked]), streamed):
+        (call,) = called.tool_calls
+        assert call["args"] == {"a": 6, "b": 7}
+        done = await model.ainvoke([asked, called, ToolMessage("42", tool_call_id=call["id"])])
+        assert done.text == "42"
+        sent = [message.role for message in ring.replica.requests[-1].request.messages]
+        assert sent == (["tool"] if fields.get("use_previous_response_id") else ["user", "assistant", "tool"])
+
+
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
 async def test_langchain_gets_structured_output_by_each_of_its_ways(ring: Ring, langchain: Make, method: Any) -> None:
     schema = {"title": "multiply", "description": "Two numbers.", **MULTIPLY["function"]["parameters"]}  # type: ignore[dict-item]
