@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.prefill_attention import UNCUT_KEYS
 from kernels.sample import sample
 from kernels.step_inputs import step_inputs
 from kernels.token_feedback import token_feedback
@@ -47,7 +48,7 @@ class GpuStep:
 
     def hidden(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
-        T, S, decode, checks = shape
+        T, S, decode, checks, short = shape
         inputs = self._inputs
         step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
         batch = StepBatch(
@@ -57,13 +58,13 @@ class GpuStep:
             query_start=inputs.query_start[: S + 1],
             context_lens=inputs.context_lens[:S],
             max_query_len=1 if decode else checks or T,
-            max_context_len=self._info.max_model_len,
+            max_context_len=min(UNCUT_KEYS, self._info.max_model_len) if short else self._info.max_model_len,
         )
         return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
 
     def last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
         """Compute the logits behind each sequence's last token; returns the hidden states [S, E] of these."""
-        T, S, decode, _ = shape
+        T, S, decode, *_ = shape
         if T != S or not decode:
             hidden = hidden.index_select(0, self._inputs.last_rows[:S])
         self._model.logits_into(hidden, self.logits[:S])

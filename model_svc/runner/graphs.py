@@ -44,7 +44,8 @@ def recorded_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[Step
         for smaller, S in zip([0, *sizes], sizes, strict=False)
         if limit >= T > smaller
     ]
-    return sorted(decodes + mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
+    short = [shape._replace(short=True) for shape in mixed if shape.num_sequences == sizes[0]]  # a chat's first turn
+    return sorted(decodes + mixed + short, key=lambda shape: (shape.num_tokens, shape.num_sequences), reverse=True)
 
 
 def first_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
@@ -63,7 +64,7 @@ def later_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepSha
     """Return the shapes to record when there is time, those of few sequences first: one prompt is what comes first."""
     first = set(first_shapes(max_num_seqs, max_num_batched_tokens))
     shapes = [shape for shape in recorded_shapes(max_num_seqs, max_num_batched_tokens) if shape not in first]
-    return sorted(shapes, key=lambda shape: (shape.num_sequences, shape.num_tokens))
+    return sorted(shapes, key=lambda shape: (shape.num_sequences, not shape.short, shape.num_tokens))
 
 
 def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
@@ -82,7 +83,8 @@ class Shapes:
         self._widths = widths(max_num_seqs)
         self._limit = max_num_batched_tokens
         self._decode = sorted(shape for shape in shapes if shape.decode)
-        self._mixed = sorted(shape for shape in shapes if not shape.decode)
+        mixed = [shape for shape in shapes if not shape.decode]
+        self._mixed = sorted(mixed, key=lambda shape: (shape.num_tokens, shape.num_sequences, not shape.short))
         self._sizes = [shape.num_sequences for shape in self._decode]
 
     def fit_checks(self, step: StepShape, max_query_len: int) -> StepShape:
@@ -102,7 +104,8 @@ class Shapes:
             if at < len(self._decode):
                 return self._decode[at]
         for shape in self._mixed:
-            if shape.num_tokens >= step.num_tokens and shape.num_sequences >= step.num_sequences:
+            fits = shape.num_tokens >= step.num_tokens and shape.num_sequences >= step.num_sequences
+            if fits and (step.short or not shape.short):
                 return shape
         width = next(width for width in self._widths if width >= step.num_sequences)
-        return StepShape(min(-(-step.num_tokens // 16) * 16, self._limit), width, False)
+        return StepShape(min(-(-step.num_tokens // 16) * 16, self._limit), width, decode=False, short=step.short)

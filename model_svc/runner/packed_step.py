@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.prefill_attention import UNCUT_KEYS
 from kernels.step_inputs import packed_size
 from model_svc.engine.plan import SequenceStep
 
@@ -15,12 +16,14 @@ class StepShape(NamedTuple):
     """How many tokens and sequences a step has, padding included, and whether each sequence has one token.
 
     `checks` > 0: guesses are checked, so all tokens' hidden states are wanted; no sequence has more tokens than that.
+    `short`: not all have one token, and no context is longer than `UNCUT_KEYS`, which attention has a faster form for.
     """
 
     num_tokens: int
     num_sequences: int
     decode: bool
     checks: int = 0
+    short: bool = False
 
     @property
     def size(self) -> int:
@@ -31,7 +34,10 @@ class StepShape(NamedTuple):
 def shape_of(sequences: Sequence[SequenceStep]) -> StepShape:
     """Return the exact shape of a step."""
     num_tokens = sum([item.num_tokens for item in sequences])
-    return StepShape(num_tokens, len(sequences), num_tokens == len(sequences))
+    if num_tokens == len(sequences):
+        return StepShape(num_tokens, num_tokens, decode=True)
+    short = max([item.start + item.num_tokens for item in sequences]) <= UNCUT_KEYS
+    return StepShape(num_tokens, len(sequences), decode=False, short=short)
 
 
 def pack(sequences: Sequence[SequenceStep], shape: StepShape, blocks: Sequence[int], into: np.ndarray) -> None:

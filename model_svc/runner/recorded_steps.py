@@ -61,8 +61,8 @@ class RecordedSteps:
         recordings = self._fixed if fixed else self._usual
         shape = self.fit(step)
         recording = recordings.get(shape)
-        if recording is None and shape.decode:
-            larger = self._first.fit(shape)
+        if recording is None:
+            larger = self._first.fit(shape) if shape.decode else shape._replace(short=False)
             if (found := recordings.made(larger)) is not None:
                 return larger, found
         return shape, recording
@@ -84,7 +84,7 @@ class RecordedSteps:
     def _unrecorded(self) -> list[StepShape]:
         """Return the shapes of long steps, one for each variant of the kernels."""
         S, T = self._size
-        return [StepShape(T, width, False) for width in widths(S)]
+        return [StepShape(T, width, decode=False, short=short) for width in widths(S) for short in (True, False)]
 
     def _run(self, shape: StepShape) -> None:
         self._step.stage_padding(shape)

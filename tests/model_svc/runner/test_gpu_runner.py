@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from kernels import dispatch, few_rows, several_rows
-from model_svc.engine.plan import StepPlan
+from kernels.prefill_attention import UNCUT_KEYS
+from model_svc.engine.plan import SequenceStep, StepPlan
 from model_svc.layers.blocks import FewRows
 from model_svc.models.decoder import Decoder
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import Shapes, decode_sizes, recorded_shapes
 from model_svc.runner.load import make_runner
-from model_svc.runner.packed_step import StepShape
+from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.runner import TorchRunner
 from tests.model_svc.paged import GREEDY, Dealer, RunnerDriver, Tracked, token_ids
 from wire.messages import SamplingParams
@@ -173,6 +174,22 @@ def test_padded_sizes_are_few_and_end_at_the_limit() -> None:
     assert shapes.fit(StepShape(100, 40, False)) == StepShape(128, 64, False)
     assert shapes.fit(StepShape(600, 1, False)) == StepShape(608, 8, False)
     assert shapes.fit(StepShape(2045, 30, False)) == StepShape(2048, 64, False)
+
+
+def test_short_contexts_have_a_form_of_their_own_and_long_ones_never_take_it() -> None:
+    def share(start: int, num_tokens: int) -> SequenceStep:
+        return SequenceStep(slot=0, start=start, num_tokens=num_tokens)
+
+    first_turn, late_turn = share(0, 100), share(UNCUT_KEYS - 99, 100)
+    assert shape_of([first_turn]).short
+    assert shape_of([share(UNCUT_KEYS - 100, 100)]).short
+    assert not shape_of([first_turn, late_turn]).short
+    assert shape_of([share(9, 1), share(5, 1)]) == StepShape(2, 2, decode=True)
+    shapes = Shapes(recorded_shapes(256, 2048), 256, 2048)
+    assert shapes.fit(shape_of([first_turn])) == StepShape(128, 8, decode=False, short=True)
+    assert shapes.fit(shape_of([late_turn])) == StepShape(128, 8, decode=False)
+    assert shapes.fit(shape_of([share(0, 1000)])) == StepShape(1008, 8, decode=False, short=True)
+    assert shapes.fit(StepShape(100, 40, decode=False, short=True)) == StepShape(128, 64, decode=False)
 
 
 def test_going_through_all_steps_changes_no_answer(both: tuple[TorchRunner, GpuRunner]) -> None:

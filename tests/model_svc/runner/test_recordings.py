@@ -127,7 +127,7 @@ def test_the_start_records_few_steps_the_largest_first_and_leaves_the_others() -
     assert [shape.num_sequences for shape in first[1:]] == [256, 192, 128, 64, 48, 32, 16, 8, 4, 2, 1]
     assert all(shape.decode for shape in first[1:])
     assert sorted(first + later) == sorted(recorded_shapes(256, 8192))
-    assert later[0] == StepShape(16, 8, False)
+    assert later[0] == StepShape(16, 8, False, short=True)
     assert first_shapes(6, 8) == [StepShape(n, n, True) for n in (6, 4, 2, 1)]
 
 
@@ -193,11 +193,12 @@ def test_a_decode_step_of_a_size_for_later_runs_in_the_next_larger_recording(run
 
 
 def test_idle_time_loads_long_steps_and_records_every_other_kind(runner: GpuRunner) -> None:
-    parts = 1
+    parts, to_load = 1, len(runner._recorded._to_load)
     while runner.use_idle_time():
         parts += 1
     S, T = runner.info.max_num_seqs, runner.info.max_num_batched_tokens
-    assert parts == 3 + len(later_shapes(S, T)) + len(checking_shapes(S, T))
+    assert to_load >= 3
+    assert parts == to_load + len(later_shapes(S, T)) + len(checking_shapes(S, T))
     for shape in recorded_shapes(S, T):
         assert runner._recorded.find(shape, fixed=False)[1] is not None
         assert runner._recorded.find(shape, fixed=True)[0] == shape
