@@ -26,22 +26,26 @@ def sample() -> Iterator[Case]:
         probs = torch.where(probs.cumsum(-1) - probs < 0.95, probs, 0.0)
         return ids.gather(1, (probs / torch.empty_like(probs).exponential_()).argmax(-1, keepdim=True))
 
-    for name, t, k, p, m in (
-        ("greedy", 0.0, 0, 1.0, 0.0),
-        ("t 1", 1.0, 0, 1.0, 0.0),
-        ("t 0.8, p 0.95, k 50", 0.8, 50, 0.95, 0.0),
-        ("t 0.8, p 0.95", 0.8, 0, 0.95, 0.0),
-        ("t 1, min-p 0.05", 1.0, 0, 1.0, 0.05),
-        ("t 1, k 1000", 1.0, 1000, 1.0, 0.0),
+    for name, scale, t, k, p, m in (
+        ("greedy", 1.0, 0.0, 0, 1.0, 0.0),
+        ("t 1", 1.0, 1.0, 0, 1.0, 0.0),
+        ("t 0.8, p 0.95, k 50", 1.0, 0.8, 50, 0.95, 0.0),
+        ("t 0.8, p 0.95", 1.0, 0.8, 0, 0.95, 0.0),
+        ("t 0.8, p 0.95, flat", 1 / 3, 0.8, 0, 0.95, 0.0),
+        ("t 0.8, p 0.5, flat", 1 / 3, 0.8, 0, 0.5, 0.0),
+        ("t 1, min-p 0.05", 1.0, 1.0, 0, 1.0, 0.05),
+        ("t 1, k 1000", 1.0, 1.0, 1000, 1.0, 0.0),
     ):
         args = (filled(t), torch.full((S,), k, dtype=torch.int32, device=CUDA), filled(p), filled(m), seeds, seeds)
+        shaped = [x * scale for x in logits]
+        passes = 1 if scale == 1 else 2  # where a filter keeps most tokens, what is above the noisiest is read again
         for rows in (S, 1) if k in (0, 50) else (S,):
             yield Case(
                 f"{rows} x {V}, {name}",
-                [partial(sample_op.sample, x[:rows], *(a[:rows] for a in args)) for x in logits],
-                bytes=4 * rows * V,
+                [partial(sample_op.sample, x[:rows], *(a[:rows] for a in args)) for x in shaped],
+                bytes=4 * rows * V * passes,
                 rival="topk 50" if k == 50 else "",
-                rival_runs=[partial(torch_top_p, x[:rows]) for x in logits] if k == 50 else [],
+                rival_runs=[partial(torch_top_p, x[:rows]) for x in shaped] if k == 50 else [],
             )
 
 

@@ -178,7 +178,8 @@ def test_noise_is_gumbel_and_independent_over_ids_positions_and_seeds():
 
 def test_a_row_draws_the_same_in_any_batch(device):
     logits = torch.randn(3, 900, device=device)
-    args = params(3, device, temperature=0.9, top_k=30, top_p=0.9, seed=torch.arange(3), position=torch.arange(3) * 3)
+    k, p = torch.tensor([30, 0, 300]), torch.tensor([0.9, 0.6, 1.0])
+    args = params(3, device, temperature=0.9, top_k=k, top_p=p, seed=torch.arange(3), position=torch.arange(3) * 3)
     together = sample(logits, *args).tolist()
     alone = [sample(logits[s : s + 1], *(a[s : s + 1] for a in args)).item() for s in range(3)]
     assert together == alone
