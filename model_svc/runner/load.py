@@ -22,7 +22,7 @@ from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import checking_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
-from model_svc.runner.memory import kv_bytes, too_large
+from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.warm_up import warm_up
 from model_svc.weights.reading import Reading
@@ -164,12 +164,13 @@ def make_runner(
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
     )
+    free = free_on_gpu(model.device) if on_gpu else free_bytes()
     if on_gpu and packed is not False:
         compile_steps(model, dtype, info)
     if num_blocks is None:
         memory = kv_memory_bytes
         if memory is None:
-            memory = _gpu_bytes(model, dtype, info) if on_gpu else free_bytes()
+            memory = _gpu_bytes(model, dtype, info, free) if on_gpu else free
         # More than every slot at full length is of use to nobody.
         num_blocks = min(memory // (per_token * block_size), max_num_seqs * -(-model.max_len // block_size))
     if num_blocks < 1:
@@ -198,12 +199,12 @@ def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> 
         raise RunnerConfigError(too_large("the steps that are recorded", 0, remedy)) from error
 
 
-def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> int:
+def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
     T, S = info.max_num_batched_tokens, info.max_num_seqs
     num_recordings = len(recorded_shapes(S, T)) + (len(checking_shapes(S, T)) if info.max_drafts else 0)
     try:
         with start_times.part("memory profile"):
-            return kv_bytes(model, dtype, T, S, num_recordings)
+            return kv_bytes(model, dtype, info, free=free, num_recordings=num_recordings)
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import torch
 
+from model_svc.engine.plan import RunnerInfo
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.graphs import LONGEST_RECORDED
 from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.memory_note import MemoryUse, memory_note, read_note, write_note
 
 _SHARE_OF_FREE = 0.95  # the allocator's rounding, libraries' workspaces
 _RECORDING_BYTES = 8 << 20  # what the driver keeps of a recorded step
@@ -73,28 +75,49 @@ def recordings_bytes(step: int, num_tokens: int, num_recordings: int) -> int:
     return step * min(LONGEST_RECORDED, num_tokens) // num_tokens + num_recordings * _RECORDING_BYTES
 
 
-def kv_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int, num_recordings: int = 0) -> int:
-    """Return how many bytes the KV cache may take on the model's GPU.
+def free_on_gpu(device: torch.device) -> int:
+    """Return how many bytes are free on a GPU."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
 
-    Raises MemoryError that says what is there, what the largest step takes and which setting makes it smaller.
+
+def kv_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, *, free: int, num_recordings: int = 0) -> int:
+    """Return how many bytes the KV cache may take on the model's GPU, of which `free` were free before any step ran.
+
+    The largest step is run unless a note tells what it takes. Raises MemoryError that says what is there, what that
+    step takes and which setting makes it smaller.
     """
-    gib = 1 << 30
-    free, total = torch.cuda.mem_get_info(model.device)
-    weights = torch.cuda.memory_allocated(model.device)
-    have = f"{total / gib:.1f} GiB, of which the weights take {weights / gib:.1f} GiB"
-    try:
-        step = step_bytes(model, dtype, num_tokens, num_sequences)
-    except torch.OutOfMemoryError as error:
-        raise MemoryError(
-            f"a step of {num_tokens} tokens does not fit: the GPU has {have} and {free / gib:.1f} GiB are free; lower "
-            f"max_num_batched_tokens, or take a smaller model or another dtype"
-        ) from error
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(model.device)
+    gib, num_tokens = 1 << 30, info.max_num_batched_tokens
+    note = memory_note(model, dtype, info)
+    use = read_note(note)
+    if use is None:
+        use = _measured(model, dtype, info, free)
+        write_note(note, use)
+    step, free = use.step_bytes, free - use.kept_bytes
     left = int(free * _SHARE_OF_FREE) - step - recordings_bytes(step, num_tokens, num_recordings)
     if left <= 0:
         raise MemoryError(
-            f"no room for a KV cache: the GPU has {have}, {free / gib:.1f} GiB are free and a step of {num_tokens} "
-            f"tokens takes {step / gib:.1f} GiB; lower max_num_batched_tokens, or take a smaller model"
+            f"no room for a KV cache: the GPU has {_have(model)}, {free / gib:.1f} GiB are free and a step of "
+            f"{num_tokens} tokens takes {step / gib:.1f} GiB; lower max_num_batched_tokens, or take a smaller model"
         )
     return left
+
+
+def _measured(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> MemoryUse:
+    try:
+        step = step_bytes(model, dtype, info.max_num_batched_tokens, info.max_num_seqs)
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(
+            f"a step of {info.max_num_batched_tokens} tokens does not fit: the GPU has {_have(model)} and "
+            f"{free / (1 << 30):.1f} GiB are free; lower max_num_batched_tokens, or take a smaller model or another "
+            "dtype"
+        ) from error
+    torch.cuda.empty_cache()
+    return MemoryUse(step_bytes=step, kept_bytes=max(0, free - free_on_gpu(model.device)))
+
+
+def _have(model: Decoder) -> str:
+    gib = 1 << 30
+    _, total = torch.cuda.mem_get_info(model.device)
+    weights = torch.cuda.memory_allocated(model.device)
+    return f"{total / gib:.1f} GiB, of which the weights take {weights / gib:.1f} GiB"

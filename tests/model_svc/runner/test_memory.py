@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from model_svc.engine.plan import RunnerInfo
 from model_svc.models.decoder import Decoder
-from model_svc.runner import load, memory
+from model_svc.runner import load, memory, memory_note
 from model_svc.runner.load import RunnerConfigError
 
 GIB = 1 << 30
@@ -30,9 +31,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("card")
 def test_the_cache_takes_what_the_largest_step_leaves(tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "step_bytes", lambda *_: 3 * GIB)
-    left = memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64)
+    left = memory.kv_bytes(tiny_model, torch.bfloat16, INFO, free=20 * GIB)
     assert left == 16 * GIB - 3 * GIB // 16  # of 95 % of 20; the longest step to record has a 16th of the tokens
-    assert memory.kv_bytes(tiny_model, torch.bfloat16, 8192, 64, 50) == left - 50 * (8 << 20)
+    assert memory.kv_bytes(tiny_model, torch.bfloat16, INFO, free=20 * GIB, num_recordings=50) == left - 50 * (8 << 20)
 
 
 @pytest.mark.usefixtures("card")
@@ -41,7 +42,7 @@ def test_without_room_the_message_gives_the_numbers_and_the_setting(
 ) -> None:
     monkeypatch.setattr(memory, "step_bytes", lambda *_: 25 * GIB)
     with pytest.raises(RunnerConfigError, match=r"80.0 GiB.*16.0 GiB.*20.0 GiB.*25.0 GiB.*max_num_batched_tokens"):
-        load._gpu_bytes(tiny_model, torch.bfloat16, INFO)
+        load._gpu_bytes(tiny_model, torch.bfloat16, INFO, 20 * GIB)
 
 
 @pytest.mark.usefixtures("card")
@@ -51,7 +52,32 @@ def test_a_step_that_does_not_fit_says_so(tiny_model: Decoder, monkeypatch: pyte
 
     monkeypatch.setattr(memory, "step_bytes", fail)
     with pytest.raises(RunnerConfigError, match=r"8192 tokens does not fit.*max_num_batched_tokens"):
-        load._gpu_bytes(tiny_model, torch.bfloat16, INFO)
+        load._gpu_bytes(tiny_model, torch.bfloat16, INFO, 20 * GIB)
+
+
+@pytest.mark.usefixtures("card")
+def test_a_later_start_takes_what_an_earlier_one_measured(
+    tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[None] = []
+
+    def step_bytes(*_: object) -> int:
+        measured.append(None)
+        return 3 * GIB
+
+    monkeypatch.setattr(memory, "step_bytes", step_bytes)
+    monkeypatch.setattr(memory_note, "note_for", lambda *what: tmp_path / "cache" / f"compiled-{abs(hash(repr(what)))}")
+    # One GiB less is free behind the step than before it: kernels and libraries. A later start sees that one free, too.
+    found = [memory.kv_bytes(tiny_model, torch.bfloat16, INFO, free=21 * GIB) for _ in range(2)]
+    assert found[0] == found[1] == 16 * GIB - 3 * GIB // 16
+    assert len(measured) == 1
+    fewer = msgspec.structs.replace(INFO, max_num_seqs=8)
+    memory.kv_bytes(tiny_model, torch.bfloat16, fewer, free=21 * GIB)
+    assert len(measured) == 2
+    for note in (tmp_path / "cache").iterdir():
+        note.write_bytes(b"{")
+    memory.kv_bytes(tiny_model, torch.bfloat16, INFO, free=21 * GIB)
+    assert len(measured) == 3
 
 
 def out_of_memory(*_: object, **__: object) -> int:
