@@ -6,7 +6,7 @@ its own. The first error of any of them is the error of the answer; who is left 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -63,18 +63,22 @@ class Batch:
         """Return the headers of the answer: the first prompt's times."""
         return self._generations[0].headers()
 
-    async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
-        """Yield what is new of any prompt until all ended. Raises the first error."""
-        while opened := [(at, one) for at, one in enumerate(self._generations) if not one.ended]:
-            slow = any(one.flight.is_ready for _, one in opened)
-            if not slow:
-                await self._bell.wait_until(lambda still=opened: any(one.flight.is_ready for _, one in still))  # type: ignore[misc]
-            new: list[ChoiceUpdate] = []
-            for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
-                with self._naming(at):
-                    new += self._numbered(at, await one.take_updates(slow=slow))
-            if new:
-                yield new
+    @property
+    def ended(self) -> bool:
+        """Tell whether all choices of all prompts have a finish reason."""
+        return all(generation.ended for generation in self._generations)
+
+    async def take_updates(self) -> list[ChoiceUpdate]:
+        """Wait for tokens and return what is new of any prompt. Raises the first error."""
+        opened = [(at, one) for at, one in enumerate(self._generations) if not one.ended]
+        slow = any(one.flight.is_ready for _, one in opened)
+        if not slow:
+            await self._bell.wait_until(lambda: any(one.flight.is_ready for _, one in opened))
+        new: list[ChoiceUpdate] = []
+        for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
+            with self._naming(at):
+                new += self._numbered(at, await one.take_updates(slow=slow))
+        return new
 
     def _numbered(self, at: int, updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
         request = self._generations[0].request

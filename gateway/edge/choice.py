@@ -32,15 +32,18 @@ class Choice:
         """Take the next tokens, and add to the update what may be shown now."""
         pipeline = self.pipeline
         self.reasoning_ended_by = chunk.reasoning_ended_by or self.reasoning_ended_by
-        self.num_accepted_drafts = max(self.num_accepted_drafts, chunk.num_accepted_drafts)
-        self.num_rejected_drafts = max(self.num_rejected_drafts, chunk.num_rejected_drafts)
+        if chunk.num_accepted_drafts or chunk.num_rejected_drafts:
+            self.num_accepted_drafts = max(self.num_accepted_drafts, chunk.num_accepted_drafts)
+            self.num_rejected_drafts = max(self.num_rejected_drafts, chunk.num_rejected_drafts)
         update.deltas += pipeline.feed(chunk)
-        self.stopped = self._told is None and pipeline.finish_reason is not None
+        finish_reason = pipeline.finish_reason
+        self.stopped = self._told is None and finish_reason is not None
         if not self.stopped:
             self._told = self._told or chunk.finish_reason
             if self._told is not None:
                 update.deltas += pipeline.close(self._told)
-        self.finish_reason = update.finish_reason = pipeline.finish_reason
+                finish_reason = pipeline.finish_reason
+        self.finish_reason = update.finish_reason = finish_reason
         if self.finish_reason is not None and not self.stopped and pipeline.stop_string is None:
             rewritten = any(hit.action != "flag" for hit in pipeline.hits)
             self.clean = self.finish_reason in (self._told, "tool_calls") and not rewritten

@@ -7,7 +7,7 @@ one keep-alive interval. A client that leaves ends its request at once, in which
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -52,8 +52,12 @@ class Answer(Protocol):
     def headers(self) -> dict[str, str]:
         """Return the headers of the answer."""
 
-    def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
-        """Yield what is new until all choices ended."""
+    @property
+    def ended(self) -> bool:
+        """Tell whether all choices have a finish reason."""
+
+    async def take_updates(self) -> list[ChoiceUpdate]:
+        """Wait for tokens and return what is new, which may be nothing."""
 
     async def settle(self, status: str = "") -> Bill:
         """Make up the bill."""
@@ -103,8 +107,9 @@ class GenerationResponse:
     async def _send_stream(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         early: HeadraceError | None = None
         stream: EventStream | None = None
-        async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
-            tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
+
+        async def answer() -> None:
+            nonlocal early, stream
             await generation.wait(self._settings.keep_alive_s)
             try:
                 generation.raise_early_failure()
@@ -114,6 +119,10 @@ class GenerationResponse:
                 stream = self._stream_of(generation)
                 await stream.write(scope, send, tasks)
             tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
+            tasks.start_soon(answer)  # see `EventStream.__call__`: this task is the listener
+            await cancel_when_gone(receive, tasks.cancel_scope)
         if early is not None:
             raise early
         if stream is not None and stream.gave_up:
@@ -133,8 +142,8 @@ class GenerationResponse:
 async def _whole(generation: Answer, path: str) -> Response:
     """Collect the answer, or the error that ended it."""
     try:
-        async for updates in generation.updates():
-            generation.reply.absorb(updates)
+        while not generation.ended:
+            generation.reply.absorb(await generation.take_updates())
         bill = await generation.settle()
         body = to_json(generation.reply.whole(bill))
     except HeadraceError as error:
@@ -148,9 +157,10 @@ async def _blocks(generation: Answer) -> AsyncGenerator[Block, None]:
     reply = generation.reply
     opening = reply.opening
     try:
-        async for updates in generation.updates():
-            yield Block(opening() + reply.events(updates))
-            opening = bytes
+        while not generation.ended:
+            if updates := await generation.take_updates():
+                yield Block(opening() + reply.events(updates))
+                opening = bytes
         bill = await generation.settle()
     except HeadraceError as error:
         generation.error = error

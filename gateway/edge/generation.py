@@ -132,16 +132,16 @@ class Generation:
     async def updates(self) -> AsyncIterator[list[ChoiceUpdate]]:
         """Yield what is new until all choices ended. Raises the request's error."""
         while not self.ended:
-            new = await self.take_updates(slow=self.flight.is_ready)
-            if new:
+            if new := await self.take_updates():
                 yield new
 
-    async def take_updates(self, *, slow: bool) -> list[ChoiceUpdate]:
+    async def take_updates(self, *, slow: bool | None = None) -> list[ChoiceUpdate]:
         """Wait for tokens and return what is new, which may be nothing to show. Raises the request's error.
 
-        `slow`: it came while the client was being written to, and is joined into few large updates. What comes while
-        we wait stays apart, each chunk an update, however many come at once.
+        `slow`: it came while the client was being written to (None: if it is here already), and is joined into few
+        large updates. What comes while we wait stays apart, each chunk an update, however many come at once.
         """
+        slow = self.flight.is_ready if slow is None else slow
         joined: dict[int, ChoiceUpdate] = {}
         updates: list[ChoiceUpdate] = []
         try:
@@ -191,7 +191,7 @@ class Generation:
         if choice.finish_reason is not None:
             return
         self._note(chunk)
-        if chunk.finish_reason in _ENDINGS:
+        if chunk.finish_reason is not None and chunk.finish_reason in _ENDINGS:
             raise _ENDINGS[chunk.finish_reason](f"The replica reports: {chunk.finish_reason}.")
         choice.feed(chunk, update)
         update.num_prompt_tokens = self.bill.prompt_tokens

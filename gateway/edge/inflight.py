@@ -22,7 +22,8 @@ from wire.messages import Checkpoint, Failure, PhaseMark, Resubscribe, TokenBatc
 
 _ASK_AGAIN_S = 0.5
 _JOIN_FROM = 64  # chunks; a client that keeps up has one or two waiting
-_LOOK_S = 0.1  # how late a passed deadline may be noticed
+_LOOK_S = 0.1  # how late a passed deadline may be noticed ...
+_LONG_S = 10.0  # ... and how much later if the machine's clock is set meanwhile
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -58,7 +59,6 @@ class Flight:
         self._max_pending_tokens = max_pending_tokens
         self._pending: list[TokenChunk] = []
         self._join_at = _JOIN_FROM
-        self._next_index: dict[int, int] = {}
         self._received: dict[int, Received] = {}
         self._finished: set[int] = set()
         self._ended: set[int] = set()  # here, before the replica knew
@@ -77,13 +77,18 @@ class Flight:
             return None
         self.attempt = chunk.attempt
         self.replica_id = replica_id
-        expected = self._next_index.get(chunk.choice, 0)
+        received = self._received.get(chunk.choice)
+        expected = received.num_tokens if received is not None else 0
         if chunk.index > expected:
             return self._gap(chunk, replica_id, expected)
-        repeated = expected - chunk.index
-        if repeated >= len(chunk.token_ids) and chunk.finish_reason is None and chunk.token_ids:
-            return None
-        self._append(without_first(chunk, min(repeated, len(chunk.token_ids))))
+        if chunk.index < expected:
+            repeated, count = expected - chunk.index, len(chunk.token_ids)
+            if repeated >= count and chunk.finish_reason is None and chunk.token_ids:
+                return None
+            chunk = without_first(chunk, min(repeated, count))
+        if received is None:
+            received = self._received[chunk.choice] = Received()
+        self._append(chunk, received)
         return None
 
     def fail(self, error: HeadraceError, attempt: int | None = None) -> None:
@@ -94,7 +99,8 @@ class Flight:
 
     async def take(self) -> list[TokenChunk]:
         """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
-        await self._bell.wait_until(lambda: self.is_ready)
+        while not self._pending and self._failure is None:
+            await self._bell.next_ring()
         if self._pending:
             chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
             self._join_at = _JOIN_FROM
@@ -105,7 +111,8 @@ class Flight:
     def nudge(self, choice: int) -> None:
         """Let who takes look at a choice again, though no token came: text that it holds may leave now."""
         if self._failure is None:
-            index = self._next_index.get(choice, 0)
+            received = self._received.get(choice)
+            index = received.num_tokens if received is not None else 0
             self._pending.append(
                 TokenChunk(request_id=self.request_id, attempt=self.attempt, index=index, choice=choice)
             )
@@ -143,13 +150,10 @@ class Flight:
         """Take note that no more is wanted of a choice, whoever works on it."""
         self._ended.add(choice)
 
-    def _append(self, chunk: TokenChunk) -> None:
-        self._next_index[chunk.choice] = chunk.index + len(chunk.token_ids)
-        received = self._received.get(chunk.choice)
-        if received is None:
-            received = self._received[chunk.choice] = Received()
+    def _append(self, chunk: TokenChunk, received: Received) -> None:
         received.add(chunk)
-        self._asked_at.pop(chunk.choice, None)
+        if self._asked_at:
+            self._asked_at.pop(chunk.choice, None)
         if chunk.finish_reason is not None:
             self._finished.add(chunk.choice)
         self._pending.append(chunk)
@@ -174,6 +178,8 @@ class InFlight:
 
     def __init__(self, max_pending_tokens: int) -> None:
         self._flights: dict[str, Flight] = {}
+        self._looks_at = 0.0  # for deadlines
+        self._sooner = anyio.Event()  # a request has come whose deadline is before that
         self._max_pending_tokens = max_pending_tokens
 
     def __len__(self) -> int:
@@ -191,6 +197,8 @@ class InFlight:
             self._flights[request_id].give_up()
         flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens, bell=bell)
         self._flights[request_id] = flight
+        if deadline < self._looks_at:
+            self._sooner.set()
         try:
             yield flight
         finally:
@@ -202,13 +210,22 @@ class InFlight:
         return self._flights.get(flight.request_id) is flight
 
     async def watch_deadlines(self) -> None:
-        """Fail the requests that are too late, until cancelled: one look at all costs less than a timer a token."""
+        """Fail the requests that are too late, until cancelled: one look at all costs less than a timer a token.
+
+        When the nearest deadline passes: looks now and then would wake an idle process, and a busy one between tokens.
+        """
         while True:
-            await anyio.sleep(_LOOK_S)
             now = time()
+            nearest = now + _LONG_S
             for flight in list(self._flights.values()):
                 if now >= flight.deadline:
                     flight.fail(DeadlineExceededError("The deadline passed before the answer was complete."))
+                else:
+                    nearest = min(nearest, flight.deadline)
+            self._looks_at = max(nearest, now + _LOOK_S)
+            self._sooner = anyio.Event()
+            with anyio.move_on_after(self._looks_at - now):
+                await self._sooner.wait()
 
     def deliver(self, batch: TokenBatch) -> list[Gap]:
         """Hand out a step's tokens; return the gaps to be asked for."""

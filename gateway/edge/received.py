@@ -33,6 +33,11 @@ class Received:
         self._ids.extend(chunk.token_ids)
 
     @property
+    def num_tokens(self) -> int:
+        """Return how many there are."""
+        return len(self._ids)
+
+    @property
     def ids(self) -> bytes:
         """Return the ids, packed."""
         return self._ids.tobytes()

@@ -65,6 +65,8 @@ class Reply(Protocol):
 
 def merged(deltas: list[TextDelta]) -> list[TextDelta]:
     """Join neighbours of one kind, so that a slow client gets few large events."""
+    if len(deltas) < 2:
+        return deltas
     joined: list[TextDelta] = []
     for delta in deltas:
         append(joined, delta)

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from time import monotonic
-from typing import NamedTuple
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
@@ -29,7 +29,7 @@ LONE_COMMENT = b": keep-alive\n"
 """For streams with ids: once an id was seen, some readers dispatch an empty event at a blank line behind a comment."""
 
 
-class Block(NamedTuple):
+class Block(msgspec.Struct, frozen=True, gc=False):
     """Whole events, encoded, to be written at once; `last` ends the body."""
 
     data: bytes
@@ -64,12 +64,17 @@ class EventStream(EventSourceResponse):
             await self._send(send, self._head())
             await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
             return
+        # Python resumes a task through all its frames, for each token: this one, with every layer of the application
+        # below it, only listens for the client's leaving, and a new one, with none, writes.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
-            await self.write(scope, send, tasks)
-            tasks.cancel_scope.cancel()
+            tasks.start_soon(self._write_all, scope, send, tasks)
+            await cancel_when_gone(receive, tasks.cancel_scope)
         if self.gave_up:
             raise SendTimeoutError
+
+    async def _write_all(self, scope: Scope, send: Send, tasks: TaskGroup) -> None:
+        await self.write(scope, send, tasks)
+        tasks.cancel_scope.cancel()
 
     async def write(self, scope: Scope, send: Send, tasks: TaskGroup) -> None:
         """Write the stream in a task group that is its own: it is cancelled when the client takes nothing."""

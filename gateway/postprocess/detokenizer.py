@@ -16,6 +16,7 @@ class Detokenizer:
 
     def __init__(self) -> None:
         self._decoder = _DECODER("replace")
+        self._between = True  # two characters
         self.num_chars = 0
 
     @property
@@ -25,7 +26,11 @@ class Detokenizer:
 
     def feed(self, raw: bytes) -> str:
         """Return the characters that are certain once `raw` has come."""
-        text = self._decoder.decode(raw)
+        if self._between and raw.isascii():  # most tokens: the decoder, which may be amid a character, costs five times
+            text = raw.decode("ascii")
+        else:
+            text = self._decoder.decode(raw)
+            self._between = not self.pending
         self.num_chars += len(text)
         return text
 
@@ -33,6 +38,7 @@ class Detokenizer:
         """End a stretch of text: an incomplete character becomes U+FFFD, and the next byte starts afresh."""
         text = self._decoder.decode(b"", True)
         self._decoder.reset()
+        self._between = True
         self.num_chars += len(text)
         return text
 

@@ -41,10 +41,13 @@ class Lane:
         self._stop = StopMatcher(stop, shown=shows_stop) if stop else None
         self._safety = SafetyFilter(safety, kind) if safety and safety.has_rules(kind) else None
         self._ledger = ledger
+        self._is_plain = not (self._stop or self._safety or ledger or calls)  # nobody looks at the text
 
     @property
     def finish_reason(self) -> str | None:
         """Return why this text ended by itself, if it did: a stop string, a safety rule, or the only call allowed."""
+        if self._is_plain:
+            return None
         if (self._safety and self._safety.blocked_by is not None) or (self._calls and self._calls.blocked):
             return "content_filter"
         if self._calls and self._calls.over:
@@ -73,6 +76,9 @@ class Lane:
 
     def feed(self, raw: bytes, logprob: TokenLogprob | None) -> list[TextDelta]:
         """Take a token's bytes (those of this phase)."""
+        if self._is_plain:
+            text = self._detokenizer.feed(raw)
+            return [TextDelta(kind=self.kind, text=text)] if text else []
         start, pending = self._detokenizer.num_chars, self._detokenizer.pending
         text = self._detokenizer.feed(raw)
         if self._ledger and logprob:

@@ -8,12 +8,13 @@ are therefore held until it is known whether the close tag follows; if the text 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Bytes of one phase (ANSWER or REASONING). `starts`: a tag lies between these bytes and the ones before."""
 
     phase: int

@@ -117,19 +117,20 @@ class Pipeline:
         for index, token_id in enumerate(chunk.token_ids):
             if self._over:
                 break
-            marks = [mark for mark in chunk.marks if mark.index == index]
+            marks = [mark for mark in chunk.marks if mark.index == index] if chunk.marks else ()
             hidden = chunk.stop_token and index == last and not self._shows_stop
             raw = b"" if hidden else self._vocabulary.token_bytes(token_id) or self._tags.get(token_id, b"")
             self.token_ids.append(token_id)
             if self._min_tokens:
                 self._answer.exempt = len(self.token_ids) <= self._min_tokens
-            parts = segments(raw, phase, marks)
-            self.num_reasoning_tokens += not hidden and any(part_phase == REASONING for part_phase, _ in parts)
             logprob = chunk.logprobs[index] if chunk.logprobs else None
-            for part_phase, part in parts:
+            reasons = False
+            for part_phase, part in segments(raw, phase, marks) if marks else ((phase, raw),):
+                reasons = reasons or part_phase == REASONING
                 piece = self._splitter.feed(part_phase, part)
-                if piece:
+                if piece is not None:
                     self._show(piece, logprob)
+            self.num_reasoning_tokens += reasons and not hidden
             phase = marks[-1].phase if marks else phase
         if self._reason in ("stop", "tool_calls") and not self._closed:
             self._close_lanes()  # the reasoning may still hold the beginning of a match
@@ -142,7 +143,7 @@ class Pipeline:
         """
         if not self._over and not self._closed:
             piece = self._splitter.close()
-            if piece:
+            if piece is not None:
                 self._show(piece, None)
             self._close_lanes()
         if self._reason is None:
@@ -173,8 +174,9 @@ class Pipeline:
             self._add(lane_now, lane_now.feed(piece.raw, logprob))
 
     def _add(self, lane: Lane, deltas: list[TextDelta]) -> None:
-        if lane.finish_reason == "content_filter" or self._reason is None:
-            self._reason = lane.finish_reason
+        reason = lane.finish_reason
+        if reason == "content_filter" or self._reason is None:
+            self._reason = reason
         for delta in deltas:
             append(self._deltas, delta)
 

@@ -82,6 +82,7 @@ class ChatReply:
         self._logprobs = request.sampling.logprobs is not None
         self._reasoning_names = reasoning_names
         self._choices = [_Choice() for _ in range(request.sampling.n)]
+        self._text_heads: dict[tuple[int, str], bytes] = {}
 
     @property
     def id(self) -> str:
@@ -103,6 +104,9 @@ class ChatReply:
                     events += self._call_chunks(update.choice, delta)
                     continue
                 names = ("content",) if delta.kind == "answer" else self._reasoning_names
+                if not delta.logprobs and len(names) == 1:
+                    events.append(self._text_chunk(update.choice, names[0], delta.text))
+                    continue
                 logprobs = [logprob_object(entry) for entry in delta.logprobs] if self._logprobs else None
                 events.append(self._chunk(update.choice, dict.fromkeys(names, delta.text), logprobs=logprobs))
             if update.finish_reason is not None:
@@ -180,6 +184,14 @@ class ChatReply:
             piece = {"index": call.index, "function": {"arguments": delta.text}}
             chunks.append(self._chunk(index, {"tool_calls": [piece]}))
         return chunks
+
+    def _text_chunk(self, index: int, name: str, text: str) -> bytes:
+        """Return a chunk of text alone, as most are: what `_chunk` makes, but for the text encoded once."""
+        before = self._text_heads.get((index, name))
+        if before is None:
+            before = self._prefix + b'{"index":%d,"delta":{%b:' % (index, to_json(name))
+            self._text_heads[index, name] = before
+        return before + to_json(text) + b'},"logprobs":null,"finish_reason":null}' + self._suffix
 
     def _chunk(
         self,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.edge import inflight
 from gateway.edge.inflight import Flight, InFlight, without_first
 from gateway.edge.joining import MOST_TOKENS
 from tests.gateway.edge.asks import streamed, whole
@@ -112,6 +113,21 @@ async def test_the_deadline_ends_the_wait() -> None:
                 await late.take()
             tasks.cancel_scope.cancel()
         assert not other.is_ready
+
+
+async def test_the_deadline_of_a_request_that_comes_later_may_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "_LONG_S", 1e6)
+    table = InFlight(100)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(table.watch_deadlines)
+        await anyio.wait_all_tasks_blocked()
+        with (
+            table.open("late", deadline=time.time() + 0.01) as late,
+            anyio.fail_after(60),
+            pytest.raises(DeadlineExceededError),
+        ):
+            await late.take()
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_full_buffer_ends_the_request_after_what_it_holds() -> None:

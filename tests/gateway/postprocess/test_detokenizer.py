@@ -36,6 +36,11 @@ def test_a_character_split_over_two_tokens_comes_out_whole() -> None:
     ]
 
 
+def test_what_follows_a_character_that_never_ends_comes_behind_its_replacement() -> None:
+    detokenizer = Detokenizer()
+    assert [detokenizer.feed(piece) for piece in (b"\xe4", b"ab", b"c")] == ["", "\ufffdab", "c"]
+
+
 def test_an_incomplete_character_at_the_end_is_one_replacement_character() -> None:
     for raw in (b"\xf0", b"\xf0\x9f", b"\xf0\x9f\x98", b"\xe4\xbd"):
         detokenizer = Detokenizer()
