@@ -119,12 +119,14 @@ async def test_choices_end_on_their_own_and_the_others_go_on(ring: Ring) -> None
 
 
 async def test_every_chunk_of_a_choice_has_the_same_fields(ring: Ring) -> None:
-    ring.replica.script = Script(choices={0: [*tag("<think>"), *think("so"), *tag("</think>")], 1: say("one", "two")})
+    ring.replica.script = Script(
+        choices={0: [*tag("<think>"), *think("thought"), *tag("</think>")], 1: say("one ", "two ")}
+    )
     choices = [choice for chunk in (await streamed(ring, n=2)).chunks for choice in chunk["choices"]]
     assert {tuple(choice) for choice in choices} == {("index", "delta", "logprobs", "finish_reason")}
     said = [(choice["index"], choice["delta"]) for choice in choices if choice["delta"]]
-    assert (0, {"reasoning_content": "so"}) in said
-    assert [delta["content"] for index, delta in said if index == 1] == ["", "one", "two"]
+    assert (0, {"reasoning_content": "thought"}) in said
+    assert [delta["content"] for index, delta in said if index == 1] == ["", "one ", "two "]
 
 
 async def test_reasoning_is_a_field_of_its_own_and_counted(ring: Ring) -> None:
