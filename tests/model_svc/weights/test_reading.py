@@ -34,17 +34,20 @@ def test_places_hold_zeros_until_their_values_have_arrived(
         fill(self, out, source)
 
     monkeypatch.setattr(Upload, "fill", held)
+    switch_s = sys.getswitchinterval()
     sources = [torch.randn(3, 5), torch.randn(7, 2), torch.randn(4, 4)]
     places = [torch.full(source.shape, float("nan"), device=device) for source in sources]
     with Reading(device) as reading:
         for place, source in zip(places, sources, strict=True):
             assert reading.takes(place, source)
             reading.fill(place, source)
+        assert sys.getswitchinterval() < switch_s
         assert all(not place.any() for place in places)
         may_read.set()
         reading.wait()
         for place, source in zip(places, sources, strict=True):
             assert torch.equal(place.cpu(), source)
+        assert sys.getswitchinterval() == switch_s
 
 
 def test_what_may_be_computed_of_or_needs_memory_of_the_device_is_not_put_off(device: torch.device) -> None:
