@@ -42,8 +42,10 @@ def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage
     """Return the messages that one of Anthropic's holds, in the order of its blocks."""
     if message.role == "assistant":
         return [_assistant(message, where)]
+    if message.role == "system":
+        return [ChatMessage(role="system", content=text_blocks(message.content, f"{where}.content"))]
     if message.role != "user":
-        raise fail(f"{where}.role", f"must be user or assistant, not {message.role[:40]!r}.")
+        raise fail(f"{where}.role", f"must be user, assistant or system, not {message.role[:40]!r}.")
     if isinstance(message.content, str):
         return [ChatMessage(role="user", content=message.content)]
     found: list[ChatMessage] = []

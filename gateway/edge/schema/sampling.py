@@ -230,15 +230,15 @@ def _logit_bias(value: dict[str, float] | None, vocab_size: int) -> dict[int, fl
     return biases
 
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 RESERVED_TEMPLATE_NAMES = frozenset({"chat_template", "messages", "tools", "add_generation_prompt", "tokenize"})
 
 
 def check_effort(value: str | None, param: str) -> str | None:
-    """Return the effort, or raise InvalidRequestError for a word that is none."""
+    """Return the effort, "max" being xhigh, or raise InvalidRequestError for a word that is none."""
     if value is not None and value not in EFFORTS:
         raise fail(param, f"must be one of {', '.join(EFFORTS)}, not {value[:40]!r}.")
-    return value
+    return "xhigh" if value == "max" else value
 
 
 def check_budget(value: int | None, param: str = "thinking_token_budget") -> int | None:

@@ -37,6 +37,15 @@ async def client(ring: Ring) -> AsyncIterator[AsyncAnthropic]:
         yield opened
 
 
+async def test_a_system_message_stands_where_it_is(ring: Ring, client: AsyncAnthropic) -> None:
+    ring.replica.play(*say("hello"))
+    told: Any = {"role": "system", "content": [{"type": "text", "text": "be brief"}]}
+    user: Any = {"role": "user", "content": "hi"}
+    await client.messages.create(**{**ASK, "messages": [user, {"role": "assistant", "content": "so"}, told, user]})
+    roles = [(message.role, message.content) for message in ring.replica.requests[-1].request.messages]
+    assert roles == [("user", "hi"), ("assistant", "so"), ("system", "be brief"), ("user", "hi")]
+
+
 @pytest.mark.parametrize("thinking", [{"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}])
 async def test_the_stream_helper_gathers_thinking_text_and_calls(
     ring: Ring, client: AsyncAnthropic, thinking: Any
