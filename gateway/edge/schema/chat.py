@@ -150,6 +150,6 @@ def check_cache_key(value: str | None) -> str:
 
 
 def _logprobs(body: ChatRequest) -> int | None:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise fail("top_logprobs", "is only allowed with logprobs: true.")
     return (body.top_logprobs or 0) if body.logprobs else None

@@ -65,7 +65,7 @@ def translate_completions(
         raise fail("suffix", "is not supported: the models served here continue a text, they do not fill a gap.")
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
-    if body.top_logprobs is not None:
+    if body.top_logprobs:
         raise fail("top_logprobs", "belongs to chat completions; here logprobs is the number of alternatives.")
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
         raise fail("logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {body.logprobs}.")

@@ -61,6 +61,7 @@ async def test_their_neutral_values_pass(ring: Ring) -> None:
     neutral: dict[str, Any] = {name: rule.neutral[0] for name, rule in REFUSED.items() if rule.neutral}
     await whole(ring, **neutral)
     await whole(ring, **dict.fromkeys(REFUSED))
+    await whole(ring, logprobs=False, top_logprobs=0)
     await refused(ring, "use_beam_search", use_beam_search=0)  # not the value that is neutral
 
 
