@@ -1,12 +1,14 @@
 """Messages, outwards: Anthropic's message object and its named events.
 
 `message_start` tells how many tokens went in, so it waits for the first ones that come out. Content blocks follow one
-another: thinking, text, and a block for each tool call.
+another: thinking, text, and a block for each tool call. Thinking is signed at its end, by a digest that nobody checks:
+clients do not send back thinking without a signature, or send it as text.
 """
 
 from __future__ import annotations
 
 import secrets
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -56,7 +58,13 @@ class _Block:
         text = "".join(self.texts)
         if self.call is not None:
             return self.empty() | {"input": _object(text)}
-        return self.empty() | {"thinking" if self.kind == "reasoning" else "text": text}
+        if self.kind == "reasoning":
+            return self.empty() | {"thinking": text, "signature": self.signature()}
+        return self.empty() | {"text": text}
+
+    def signature(self) -> str:
+        """Return what stands for a signature of the thinking so far."""
+        return blake2b("".join(self.texts).encode(), digest_size=16).hexdigest()
 
 
 class MessagesReply:
@@ -158,7 +166,15 @@ class MessagesReply:
         return [*events, _event("content_block_start", opened)]
 
     def _close(self) -> list[bytes]:
-        return [_event("content_block_stop", {"index": len(self._blocks) - 1})] if self._blocks else []
+        """Return the end of the last block."""
+        if not self._blocks:
+            return []
+        index, block = len(self._blocks) - 1, self._blocks[-1]
+        stop = _event("content_block_stop", {"index": index})
+        if block.kind != "reasoning":
+            return [stop]
+        signed = {"type": "signature_delta", "signature": block.signature()}
+        return [_event("content_block_delta", {"index": index, "delta": signed}), stop]
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -56,6 +56,11 @@ async def test_the_stream_helper_gathers_thinking_text_and_calls(
         final = await stream.get_final_message()
     thoughts, said, call = final.content
     assert (thoughts.thinking, said.text, call.name, call.input) == ("hidden thought", "so", "add", {"a": 1, "b": 2})
+    whole = await client.messages.create(**ASK, tools=[TOOL], thinking=thinking)
+    assert whole.content[0].signature == thoughts.signature != "", "clients send back only thinking that is signed"
+    back: Any = [*ASK["messages"], {"role": "assistant", "content": whole.content}, *ASK["messages"]]
+    await client.messages.create(**{**ASK, "messages": back})
+    assert ring.replica.requests[-1].request.messages[1].reasoning == "hidden thought"
     assert (final.stop_reason, final.usage.output_tokens_details.thinking_tokens) == ("tool_use", 2)
     pieces = [event for event in events if event.type == "input_json"]
     assert "".join(event.partial_json for event in pieces) == '{"a": 1, "b": 2}'
