@@ -3,10 +3,10 @@
 All three filters are thresholds on the logit, ties kept: top-k keeps x >= the k-th largest, top-p keeps x while the
 probability strictly above x (among what top-k kept) is below p, min-p keeps what has at least min_p of the best one's.
 So the draw is the noisiest token above one threshold, and the threshold need not be known: the noisiest token of a
-superset is either allowed, or everything at or below it is out. One pass over the logits finds of groups of 128 tokens
-the maxima and how noisy they are. A small top-k or min-p bounds the threshold from below by the groups' maxima, and the
-tokens from there on are few: sort those (`sample_select.py`). Top-p and a large top-k keep many tokens: take the few
-noisiest ones, and weigh what is above them in one more pass (`sample_wide.py`).
+superset is either allowed, or everything at or below it is out. One pass over the logits finds maxima of groups of 128
+tokens and how noisy lots of 1,024 tokens are. A small top-k or min-p bounds the threshold from below by the groups'
+maxima, and the tokens from there on are few: sort those (`sample_select.py`). Top-p and a large top-k keep many tokens:
+take the few noisiest ones, and weigh what is above them in one more pass (`sample_wide.py`).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -18,7 +18,7 @@ from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 from kernels.noise import gumbel, noise_key
 from kernels.sample_select import is_bounded, sample_select_kernel
-from kernels.sample_wide import GROUP, LIST, NUM_FOUND, PICKS, sample_settle_kernel, sample_weigh_kernel, weights
+from kernels.sample_wide import GROUP, LIST, LOT, NUM_FOUND, PICKS, sample_settle_kernel, sample_weigh_kernel, weights
 
 
 def sample(
@@ -151,26 +151,26 @@ def _launch(
     if S == 0:
         return
     groups = cdiv(V, 128)
-    chunks = cdiv(groups, _CHUNK_GROUPS)
-    # Of each row: its groups' maxima and how noisy they are, its chunks' maxima and masses, the picks, top and limit.
-    row_floats, row_ints = 2 * groups + 2 * chunks + PICKS.value + 2, LIST.value + groups
+    chunks, lots = cdiv(groups, _CHUNK_GROUPS), cdiv(V, LOT.value)
+    # Of each row: its groups' maxima, how noisy its lots are, its chunks' maxima and masses, the picks, top and limit.
+    row_floats, row_ints = groups + lots + 2 * chunks + PICKS.value + 2, LIST.value + groups
     floats = torch.empty((S, row_floats), dtype=torch.float32, device=logits.device)
     ints = torch.empty((S, row_ints), dtype=torch.int32, device=logits.device)
     above = torch.empty((S, chunks, PICKS.value), dtype=torch.float32, device=logits.device)
     # Candidates of a row with top-k that are sorted in registers, two a thread; more take the slow road.
     candidates = min(512, next_power_of_2(V))
     found = torch.empty((S, candidates), dtype=torch.int64, device=logits.device)
-    rows, sizes = (logits, logits.stride(0), temperature), (V, groups, chunks, row_floats, row_ints)
+    rows, sizes = (logits, logits.stride(0), temperature), (V, groups, lots, chunks, row_floats, row_ints)
     filters, noises = (top_k, top_p, min_p), (seeds, positions)
     _sample_scan_kernel[(S, chunks)](
         *rows, *filters, *noises, floats, ints, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
     )
     # One program a row; 32 groups (4,096 tokens, 16 a thread) at a time, so that 256 rows run at once.
-    blocks = {"GROUPS": next_power_of_2(groups), "CHUNKS": next_power_of_2(chunks)}
+    blocks = {"LOTS": next_power_of_2(lots), "CHUNKS": next_power_of_2(chunks)}
     tile = min(32, next_power_of_2(groups))
     sample_select_kernel[(S,)](
-        *rows, *filters, *noises, floats, ints, found, out, *sizes, **blocks, TILE=tile, CANDIDATES=candidates,
-        num_warps=8,
+        *rows, *filters, *noises, floats, ints, found, out, *sizes, **blocks, GROUPS=next_power_of_2(groups),
+        TILE=tile, CANDIDATES=candidates, num_warps=8,
     )  # fmt: skip
     sample_weigh_kernel[(S, chunks)](*rows, floats, ints, above, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4)
     sample_settle_kernel[(S,)](*rows, *noises, floats, ints, above, out, *sizes, **blocks, TILE=tile, num_warps=8)
@@ -179,11 +179,14 @@ def _launch(
 @jit
 def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
-    floats_ptr, ints_ptr, V, groups, chunks, row_floats, row_ints, CHUNK_GROUPS: tl.constexpr,
+    floats_ptr, ints_ptr, V, groups, lots, chunks, row_floats, row_ints, CHUNK_GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Read the logits once: maxima and mass for filters; how noisy each group is, unless a bound makes it needless."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    group = chunk * CHUNK_GROUPS + tl.arange(0, CHUNK_GROUPS)
+    # A warp has every fourth line of a tile (of four warps); these shall be a lot, whose maximum then needs no other.
+    LOTS: tl.constexpr = CHUNK_GROUPS * GROUP // LOT
+    line = tl.arange(0, CHUNK_GROUPS)
+    group = chunk * CHUNK_GROUPS + line % LOTS * (LOT // GROUP) + line // LOTS
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits_ptr + row * row_stride + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
@@ -195,12 +198,14 @@ def _sample_scan_kernel(
         top = tl.max(best, 0)
         pivot = tl.where(top == float("-inf"), 0.0, top)
         tl.store(floats + group, best, mask=group < groups)
-        tl.store(floats + 2 * groups + chunk, top)
-        tl.store(floats + 2 * groups + chunks + chunk, tl.sum(weights(x, pivot, 1 / temperature)))
+        tl.store(floats + groups + lots + chunk, top)
+        tl.store(floats + groups + lots + chunks + chunk, tl.sum(weights(x, pivot, 1 / temperature)))
         if chunk == 0:
             tl.store(ints_ptr + row * row_ints + NUM_FOUND, 0)
     if not bounded:
         if temperature > 0:
             key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
             x = x * (1 / temperature) + gumbel(key, ids)
-        tl.store(floats + groups + group, tl.max(x, 1), mask=group < groups)
+        lot = chunk * LOTS + tl.arange(0, LOTS)
+        of_lots = tl.max(tl.max(tl.reshape(x, [LOT // GROUP, LOTS, GROUP]), 0), 1)
+        tl.store(floats + groups + lot, of_lots, mask=lot < lots)

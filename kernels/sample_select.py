@@ -28,7 +28,7 @@ def is_bounded(temperature, k, p, min_p, V):
 
 @jit
 def _order_key(x):
-    """int32 that sorts as the float does; applied to a key it gives the float's bits back."""
+    """int32 that sorts as the float does (-0.0 must not come); applied to a key it gives the float's bits back."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -36,39 +36,39 @@ def _order_key(x):
 @jit
 def sample_select_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
-    floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, chunks, row_floats, row_ints,
-    GROUPS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, CANDIDATES: tl.constexpr,
+    floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, lots, chunks, row_floats, row_ints,
+    GROUPS: tl.constexpr, LOTS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """Draw the rows that need no second pass; of the others, list the picks."""
     row = tl.program_id(0).to(tl.int64)
     temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
     p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
     floats, ints, logits = floats_ptr + row * row_floats, ints_ptr + row * row_ints, logits_ptr + row * row_stride
-    group, chunk = tl.arange(0, GROUPS), tl.arange(0, CHUNKS)
+    group, lot, chunk = tl.arange(0, GROUPS), tl.arange(0, LOTS), tl.arange(0, CHUNKS)
     inverse, bounded = 1 / temperature, is_bounded(temperature, k, p, min_p, V)
     k = tl.where(k < V, k, 0)
     key = noise_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row))
     num_picks, winner = V * 0, V
     if bounded:
-        best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
+        best, top, total = _summary(floats, group, chunk, groups, lots, chunks, inverse)
         winner = _draw_bounded(
             logits, ints, found_ptr + row * CANDIDATES, best, top, total, group, groups, k, p, tl.log(min_p),
             temperature, key, V, TILE, CANDIDATES,
         )  # fmt: skip
     else:
-        noisiest = tl.load(floats + groups + group, mask=group < groups, other=float("-inf"))
+        noisiest = tl.load(floats + groups + lot, mask=lot < lots, other=float("-inf"))
         if (temperature > 0) & ((p < 1) | (k > 0)):
-            _best, top, total = _summary(floats, group, chunk, groups, chunks, inverse)
-            picks = floats + 2 * groups + 2 * chunks
+            _best, top, total = _summary(floats, group, chunk, groups, lots, chunks, inverse)
+            picks = floats + groups + lots + 2 * chunks
             # One read in p is a token that top-p keeps: so many that none is one in a thousand times.
             most = tl.where(k > 0, 16.0, tl.minimum(2 + 7 / -tl.log(1 - p), 32.0)).to(tl.int32)
-            num_picks = list_picks(logits, noisiest, group, picks, ints, most, top, temperature, key, V)
+            num_picks = list_picks(logits, noisiest, lot, picks, ints, most, top, temperature, key, V)
             tl.store(picks + PICKS, top)
             tl.store(picks + PICKS + 1, tl.where(k > 0, k.to(tl.float32), p * total))
             tl.store(ints + BY_COUNT, k)
         else:
             _noisiest, _left, _is_pick, winner, _at = pick_above(
-                logits, noisiest, group, float("-inf"), temperature, key, V
+                logits, noisiest, lot, float("-inf"), temperature, key, V
             )
     tl.store(ints + NUM_PICKS, num_picks)
     tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
@@ -99,12 +99,12 @@ def _draw_bounded(
 
 
 @jit
-def _summary(floats, group, chunk, groups, chunks, inverse):
+def _summary(floats, group, chunk, groups, lots, chunks, inverse):
     """The groups' maxima, the best logit and the mass of all, as the scan left them."""
-    best = tl.minimum(tl.load(floats + group, mask=group < groups, other=float("-inf")), LARGEST)
+    best = tl.minimum(tl.load(floats + group, mask=group < groups, other=float("-inf")), LARGEST) + 0.0
     top = tl.max(best, 0)
-    chunk_top = tl.load(floats + 2 * groups + chunk, mask=chunk < chunks, other=float("-inf"))
-    mass = tl.load(floats + 2 * groups + chunks + chunk, mask=chunk < chunks, other=0.0)
+    chunk_top = tl.load(floats + groups + lots + chunk, mask=chunk < chunks, other=float("-inf"))
+    mass = tl.load(floats + groups + lots + chunks + chunk, mask=chunk < chunks, other=0.0)
     return best, top, tl.sum(tl.where(mass > 0, mass * weights(chunk_top, top, inverse), 0.0), 0)
 
 
@@ -135,7 +135,7 @@ def _read_groups(logits, ints, base, n, V, TILE: tl.constexpr):
     group = tl.load(ints + slot, mask=slot < n, other=0)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits + ids, mask=(slot < n)[:, None] & (ids < V), other=float("-inf")).to(tl.float32)
-    x = tl.minimum(tl.where(x == x, x, float("-inf")), LARGEST)
+    x = tl.minimum(tl.where(x == x, x, float("-inf")), LARGEST) + 0.0
     return ids, x, _order_key(x)
 
 

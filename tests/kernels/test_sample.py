@@ -54,6 +54,13 @@ def test_nan_and_empty_rows_give_a_valid_id(device):
         assert sample(logits, *params(4, device, **options)).tolist() == [0, 0, 250, 0]
 
 
+def test_both_zeros_are_equal(device):
+    logits = torch.where(torch.arange(300) % 2 == 0, 0.0, -0.0).expand(5, 300).contiguous().to(device)
+    everything = sample(logits, *params(5, device, position=torch.arange(5))).tolist()
+    for options in ({"top_k": 5}, {"top_k": 299}, {"top_p": 0.2}, {"min_p": 1.0}):
+        assert sample(logits, *params(5, device, position=torch.arange(5), **options)).tolist() == everything
+
+
 @pytest.mark.parametrize(("V", "top_k", "top_p"), [(60, 5, 0.5), (60, 0, 0.5), (600, 590, 0.5)])
 def test_an_infinite_logit_is_drawn_and_holds_up_no_other_row(device, V, top_k, top_p):
     logits = torch.randn(3, V, device=device)
