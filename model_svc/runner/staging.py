@@ -44,31 +44,48 @@ class Timers:
         return event
 
 
-class Staging:
-    """A ring of pinned int32 buffers that all go to one place on the device (graphs read from fixed addresses)."""
+class PinnedRing:
+    """Pinned int32 buffers, taken in turn: copies out of one may be under way while the next is filled."""
 
     def __init__(self, size: int, num_buffers: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self._host = [torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(num_buffers)]
         self._arrays = [buffer.numpy() for buffer in self._host]
-        self._sent = [new_event() if pinned else None for _ in range(num_buffers)]
+        self._read = [new_event() if pinned else None for _ in range(num_buffers)]
         self._at = 0
+
+    def next(self) -> tuple[Tensor, np.ndarray]:
+        """Return the next buffer and what fills it; waits only if the copies out of it, a ring ago, are not done."""
+        self._at = (self._at + 1) % len(self._host)
+        event = self._read[self._at]
+        if event is not None:
+            event.synchronize()
+        return self._host[self._at], self._arrays[self._at]
+
+    def done(self) -> None:
+        """Note that all copies out of the buffer are queued."""
+        event = self._read[self._at]
+        if event is not None:
+            event.record()
+
+
+class Staging:
+    """A ring of buffers that all go to one place on the device (graphs read from fixed addresses)."""
+
+    def __init__(self, size: int, num_buffers: int, device: torch.device) -> None:
+        self._ring = PinnedRing(size, num_buffers, device)
+        self._buffer, _ = self._ring.next()
         self.device = torch.empty(size, dtype=torch.int32, device=device)
 
     def array(self, size: int) -> np.ndarray:
-        """Return the next buffer to fill; waits only if the copy out of it, a ring ago, is not done."""
-        self._at = (self._at + 1) % len(self._host)
-        event = self._sent[self._at]
-        if event is not None:
-            event.synchronize()
-        return self._arrays[self._at][:size]
+        """Return the next buffer to fill."""
+        self._buffer, array = self._ring.next()
+        return array[:size]
 
     def send(self, size: int) -> None:
         """Queue the copy of what was filled."""
-        self.device[:size].copy_(self._host[self._at][:size], non_blocking=True)
-        event = self._sent[self._at]
-        if event is not None:
-            event.record()
+        self.device[:size].copy_(self._buffer[:size], non_blocking=True)
+        self._ring.done()
 
 
 class Returns:
