@@ -82,7 +82,8 @@ class DeviceSlots(Slots):
         self._changes.clear()
 
     def _write(self, slot: int, params: tuple[float, ...], top_k: int, seed: int) -> None:
-        numbers = np.array(params, dtype=np.float32).tobytes()  # what a float32 cannot hold becomes infinite
+        with np.errstate(over="ignore"):  # what a float32 cannot hold becomes infinite
+            numbers = np.array(params, dtype=np.float32).tobytes()
         self._rows[slot] = (_TOP_K_AND_SEED.pack(top_k, seed) + numbers).ljust(_ROW_BYTES, b"\0")
 
     def _change(self, slot: int, column: int, packed: bytes) -> None:
