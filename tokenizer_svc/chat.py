@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenizer_svc.call_ids import with_numbered_ids, with_short_ids
-from tokenizer_svc.conversation import Change, as_dicts
+from tokenizer_svc.conversation import Change, as_dicts, system_folded
 from tokenizer_svc.marking import Marks, map_strings
-from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.template import ChatTemplate, RefusedError
 from tokenizer_svc.tool_scaffold import spell_out
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Request
@@ -39,7 +39,7 @@ class ChatRenderer:
         if self._template is None:
             raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
         messages = self._with_ids(messages) if self._knows_tools else spell_out(messages, request.tools)
-        plain = self._rendered(messages, request, told, _same, _same)
+        messages, plain = self._accepted(messages, request, told)
         marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
         resolved = self._marks.resolve_around(marked, plain)
         if resolved is not None:
@@ -48,6 +48,18 @@ class ChatRenderer:
         marked = self._rendered(messages, request, told, self._mask_and_mark, self._marks.inside)
         resolved = self._marks.resolve_around(marked, masked)
         return self._marks.unmask(resolved) if resolved is not None else self._marks.resolve_inside(masked)
+
+    def _accepted(
+        self, messages: Sequence[ChatMessage], request: Request, told: dict[str, Any]
+    ) -> tuple[Sequence[ChatMessage], str]:
+        """Return the messages in a form that the template takes, and what it makes of them."""
+        try:
+            return messages, self._rendered(messages, request, told, _same, _same)
+        except RefusedError:
+            folded = system_folded(messages)
+            if folded is None:
+                raise
+            return folded, self._rendered(folded, request, told, _same, _same)
 
     def _mask_and_mark(self, text: str) -> str:
         return self._marks.around(self._marks.inside(text))

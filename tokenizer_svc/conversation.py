@@ -35,6 +35,34 @@ def with_system(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]
     return [ChatMessage(role="system", content=text), *messages]
 
 
+def system_folded(messages: Sequence[ChatMessage]) -> list[ChatMessage] | None:
+    """Put system messages behind the first message into others; None if there are none.
+
+    Each joins the system or user message before it, else the user's behind it, else it is one of the user's. Agents
+    tell their models something in mid-conversation that way; many templates take one system message, at the start.
+    """
+    told: list[ChatMessage] = list(messages[:1])
+    waiting: list[str] = []
+    for message in messages[1:]:
+        if message.role in SYSTEM_ROLES and not waiting and told[-1].role in {*SYSTEM_ROLES, "user"}:
+            told[-1] = _with_content(told[-1], f"{told[-1].content}\n\n{message.content}")
+        elif message.role in SYSTEM_ROLES:
+            waiting.append(message.content)
+        elif waiting and message.role == "user":
+            told.append(_with_content(message, "\n\n".join((*waiting, message.content))))
+            waiting = []
+        else:
+            told += [ChatMessage(role="user", content="\n\n".join(waiting)), message] if waiting else [message]
+            waiting = []
+    if waiting:
+        told.append(ChatMessage(role="user", content="\n\n".join(waiting)))
+    return told if any(message.role in SYSTEM_ROLES for message in messages[1:]) else None
+
+
+def _with_content(message: ChatMessage, content: str) -> ChatMessage:
+    return msgspec.structs.replace(message, content=content)
+
+
 def without_tags(message: ChatMessage) -> ChatMessage:
     """Move thinking that a client sent back inside an assistant's content to where templates look for it."""
     found = _THOUGHT.match(message.content) if message.role == "assistant" and not message.reasoning else None

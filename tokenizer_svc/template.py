@@ -20,6 +20,10 @@ RESERVED = frozenset(
 _MAX_REASON = 200
 
 
+class RefusedError(TemplateError):
+    """The template says itself that it does not take these messages."""
+
+
 class ChatTemplate:
     """A compiled template. Raises TemplateError when the source is no template."""
 
@@ -45,7 +49,7 @@ class ChatTemplate:
                 pieces.append(piece)
         except Refused as error:
             reason = str(error.message)[:_MAX_REASON]
-            raise TemplateError(f"the chat template refuses these messages: {reason}", param="messages") from None
+            raise RefusedError(f"the chat template refuses these messages: {reason}", param="messages") from None
         except OverBudget as error:
             message = f"rendering the chat template passed its {error.message} limit"
             raise TemplateError(message, param="messages") from None

@@ -331,6 +331,25 @@ def test_an_unknown_role_and_a_wrong_order_are_the_callers_fault(inst: PromptBui
         assert "{%" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("roles", "folded"),
+    [
+        (("user a", "system b", "assistant c", "user d"), ("user a\n\nb", "assistant c", "user d")),
+        (("user a", "system b", "developer c", "assistant d", "user e"), ("user a\n\nb\n\nc", "assistant d", "user e")),
+        (("user a", "assistant b", "system c", "user d"), ("user a", "assistant b", "user c\n\nd")),
+        (("user a", "assistant b", "system c", "system d"), ("user a", "assistant b", "user c\n\nd")),
+        (("user a", "assistant b", "system c", "assistant d", "user e"),
+         ("user a", "assistant b", "user c", "assistant d", "user e")),
+    ],
+)  # fmt: skip
+def test_a_later_system_message_joins_the_users_where_the_template_refuses_it(
+    inst: PromptBuilder, chatml: PromptBuilder, roles: tuple[str, ...], folded: tuple[str, ...]
+) -> None:
+    given, wanted = (chat(*[tuple(turn.split(" ", 1)) for turn in turns]) for turns in (roles, folded))
+    assert ids_of(inst.build(given)) == ids_of(inst.build(wanted))
+    assert ids_of(chatml.build(given)) != ids_of(chatml.build(wanted)), "this template takes it as it is"
+
+
 def test_a_models_own_words_for_roles_are_kept(chatml: PromptBuilder) -> None:
     assert ids_of(chatml.build(chat(("developer", "x"), ("user", "y")))) == ids_of(
         chatml.build(chat(("system", "x"), ("user", "y")))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tokenizer_svc.conversation import system_folded
 from tokenizer_svc.sandbox import Budget, OverBudget
 from tokenizer_svc.template import RESERVED, ChatTemplate, check_kwargs
 from wire.errors import InvalidRequestError, TemplateError
+from wire.messages import ChatMessage
 
 
 def render(source: str, timeout_s: float = 0.2, **variables: Any) -> str:
@@ -125,3 +127,11 @@ def test_a_caller_cannot_set_what_is_the_desks(name: str) -> None:
 
 def test_a_caller_can_set_what_a_template_offers() -> None:
     check_kwargs({"enable_thinking": False, "custom": {"a": 1}})
+
+
+def test_several_system_messages_at_the_start_become_one_where_a_template_takes_one_only() -> None:
+    told = [ChatMessage(role=role, content=text) for role, text in (("system", "a"), ("developer", "b"), ("user", "c"))]
+    folded = system_folded(told)
+    assert folded is not None
+    assert [(message.role, message.content) for message in folded] == [("system", "a\n\nb"), ("user", "c")]
+    assert system_folded(told[:1]) is system_folded(told[2:]) is None
