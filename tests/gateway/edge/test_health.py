@@ -62,7 +62,9 @@ async def test_metrics_hold_genai_histograms_with_the_given_buckets_and_our_own(
     assert 'headrace_phase_seconds_count{model="tiny",phase="prefill"} 2.0' in text
     assert 'headrace_replicas_ready{model="tiny"} 1.0' in text
     assert await ring.metric("headrace_replica_free_blocks") == 10_000
-    assert await ring.metric("headrace_replica_running") == 0
+    with anyio.fail_after(60):  # what the edge knows is the replica's last beat, which may have been before the end
+        while await ring.metric("headrace_replica_running") != 0:
+            await anyio.sleep(0.005)
 
 
 async def test_a_request_beyond_the_slots_is_refused_with_a_time_to_come_back(make_ring: MakeRing) -> None:
