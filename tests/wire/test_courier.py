@@ -11,7 +11,7 @@ import pytest
 
 from tests.wire.test_inbox import first, length, note
 from wire import topics
-from wire.bus import Bus
+from wire.bus import Bus, BusOptions
 from wire.bus.courier import MAX_SILENT, MAX_UNANSWERED, Courier
 
 pytestmark = pytest.mark.anyio
@@ -217,3 +217,36 @@ async def test_where_silence_cannot_be_ordered_every_message_has_its_reply(bus: 
     finally:
         await bus.route.call("", "ACL", "DELUSER", "mute")
     assert told.arrived == [(number, True) for number in range(4)]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "silent"])
+async def test_a_preparation_that_comes_to_nothing_leaves_no_line_open(
+    how: str, bus: Bus, bus_options: BusOptions, make_relay: Any
+) -> None:
+    relay, reached, hold = make_relay(), anyio.Event(), anyio.Event()
+
+    async def before(command: list[bytes]) -> None:
+        if command[0] == b"SCRIPT":
+            reached.set()
+            await hold.wait()
+
+    relay.before = before
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        async with Bus.open(relay.url, bus_options) as beyond:
+            courier = beyond.courier()
+            async with anyio.create_task_group() as preparing:
+                if how == "silent":
+                    courier._timeout_s = 0.0
+                preparing.start_soon(courier.prepare, EDGE)
+                with anyio.fail_after(60):
+                    await reached.wait()
+                if how == "cancelled":
+                    preparing.cancel_scope.cancel()
+            assert not courier.may_post(EDGE)
+            hold.set()
+            with anyio.fail_after(60):
+                while len(relay._lines) > 1:  # the one that calls share stays
+                    await anyio.sleep(0.01)
+        await relay.until_left()
+        tasks.cancel_scope.cancel()

@@ -87,11 +87,17 @@ class Courier:
         if way is None or not way.is_open:
             try:
                 line = await server.dial()
-                # A server that does not let us load it has it from the calls of others, or refuses the first message.
-                first: Command = ("SCRIPT", "LOAD", SEND.text)
-                replies = await line.exchange((first, ("CLIENT", "REPLY", "ON")), timeout_s=self._timeout_s)
             except PASSING:
                 return
+            # A server that does not let us load it has it from the calls of others, or refuses the first message.
+            first: Command = ("SCRIPT", "LOAD", SEND.text)
+            try:
+                replies = await line.exchange((first, ("CLIENT", "REPLY", "ON")), timeout_s=self._timeout_s)
+            except BaseException as error:  # cancelled, too
+                line.close()
+                if isinstance(error, PASSING):
+                    return
+                raise
             if way is not None:
                 way.close()
                 self._talkative.discard(way)
