@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints/$(TARGET).txt
 ARGS ?=
+# Two lanes of tests where there are two processors (tests/lanes.py); `make test LANES=` runs them in one.
+LANES ?= $(shell [ "$$(nproc 2> /dev/null || echo 1)" -gt 1 ] && echo "-n 2")
 # What an installation is made of: when one of these changes, the next command installs again.
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 
@@ -42,7 +44,7 @@ up: $(VENV)/.serve-$(TARGET)  ## Serve on this machine: make up ARGS="--port 812
 	@exec $(BIN)/headrace up $(ARGS)
 
 test: $(VENV)/.develop-$(TARGET) $(VENV)/.oracle  ## Run the whole suite: make test ARGS="-k bus"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(LANES) $(ARGS)
 
 check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

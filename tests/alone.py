@@ -1,6 +1,7 @@
 """Each test for itself: it draws the same whichever tests ran before, and none of its threads runs beside later ones.
 
 A thread that outlives its test logs, draws or fails in the middle of another one, which then fails in its place.
+A connection that is left open may do the like.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import gc
 import random
 import sys
 import threading
+import warnings
 import zlib
 from collections.abc import Iterator
 
@@ -40,3 +42,25 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in left:
         thread.join(_PATIENCE_S)
         assert not thread.is_alive(), f"the test leaves the thread {thread.name!r} running"
+
+
+_left_open: list[str] = []
+
+
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    """Note who left a connection open: uvloop says so when its loop is closed, and closes it."""
+    if str(warning_message.message).startswith("unclosed resource <"):
+        _left_open.append(f"{nodeid or 'somebody'}: {warning_message.message}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run for connections that were left open."""
+    if _left_open and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name those tests."""
+    for line in _left_open:
+        terminalreporter.write_line(f"LEFT OPEN {line}", red=True)

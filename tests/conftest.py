@@ -12,8 +12,15 @@ import hypothesis
 import pytest
 import redis
 
-from tests.alone import no_thread_is_left, same_draws
+from tests.alone import (
+    no_thread_is_left,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_warning_recorded,
+    same_draws,
+)
 from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
+from tests.lanes import pytest_xdist_make_scheduler
 from wire.bus import Bus, BusOptions
 
 __all__ = [
@@ -21,6 +28,10 @@ __all__ = [
     "pytest_runtest_call",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_warning_recorded",
+    "pytest_xdist_make_scheduler",
     "same_draws",
 ]
 

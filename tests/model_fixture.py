@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -16,4 +17,10 @@ from wire.settings import default_model_dir
 def smollm2_path() -> Path:
     """The model directory of SmolLM2-135M-Instruct."""
     given = os.environ.get("HEADRACE_TEST_MODEL")
-    return Path(given) if given else pull(DEFAULT_MODEL, Path(default_model_dir()))
+    if given:
+        return Path(given)
+    folder = Path(default_model_dir())
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".tests").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other lane may pull it, too
+        return pull(DEFAULT_MODEL, folder)
