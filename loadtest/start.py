@@ -173,6 +173,7 @@ def write_shard(path: Path, tensors: dict[str, tuple[int, ...]], piece: bytes) -
         header[name] = {"dtype": "BF16", "shape": dims, "data_offsets": [at, at + size]}
         at += size
     raw = json.dumps(header).encode()
+    raw = raw.ljust(-(-len(raw) // 8) * 8)  # as all writers do: numbers at odd places would have to be copied first
     with path.open("wb") as file:
         file.write(len(raw).to_bytes(8, "little") + raw)
         for name, dims in tensors.items():

@@ -50,6 +50,19 @@ def _forget(descriptor: int) -> None:
     os.close(descriptor)
 
 
+def is_mapped(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a view of a mapped file, so that it takes no memory of its own."""
+    return _mapping_of(tensor) is not None
+
+
+def _mapping_of(tensor: Tensor) -> _Mapping | None:
+    address, size = tensor.data_ptr(), tensor.nbytes
+    for mapping in tuple(_mappings.values()):
+        if mapping.address <= address and address + size <= mapping.address + mapping.size:
+            return mapping
+    return None
+
+
 class FileReader:
     """Threads that read views of mapped files."""
 
@@ -58,12 +71,12 @@ class FileReader:
 
     def read_into(self, target: Tensor, source: Tensor) -> bool:
         """Fill `target` with the bytes of the contiguous `source`; False, and nothing done, if that maps no file."""
-        address, size = source.data_ptr(), source.nbytes
-        for mapping in tuple(_mappings.values()):
-            if mapping.address <= address and address + size <= mapping.address + mapping.size:
-                self._read(target.view(torch.uint8).numpy().data, mapping.descriptor, address - mapping.address)
-                return True
-        return False
+        mapping = _mapping_of(source)
+        if mapping is None:
+            return False
+        at = source.data_ptr() - mapping.address
+        self._read(target.view(torch.uint8).numpy().data, mapping.descriptor, at)
+        return True
 
     def _read(self, target: memoryview, descriptor: int, offset: int) -> None:
         if self._threads is None:

@@ -1,8 +1,9 @@
 """Weights read to a GPU while the start goes on: what it does meanwhile needs their addresses, not their values.
 
 Until a weight has arrived its place holds zeros: steps that run over it for their memory, or to be recorded, compute
-finite numbers. Only matrices whose copy takes no memory of the device are read so; whatever else a model is built from
-(norms, biases, what is dequantized or converted) has arrived when it is handed out, as something may be computed of it.
+finite numbers. Only matrices whose copy takes no memory of the device, and which take none of the host while they wait,
+are read so; whatever else a model is built from (norms, biases, what is dequantized or converted) has arrived when it
+is handed out, as something may be computed of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from model_svc.weights.mapped import is_mapped
 from model_svc.weights.upload import Upload
 
 # Python lets a thread that computes keep the lock for 5 ms; threads that read 4 MB in 0.5 ms want it sooner. Beside a
@@ -48,8 +50,9 @@ class Reading:
         sys.setswitchinterval(self._switch_s)
 
     def takes(self, out: Tensor, source: Tensor) -> bool:
-        """Whether `fill` does it: a matrix that goes to the device as it is stored."""
-        return out.dim() > 1 and out.dtype == source.dtype and out.is_contiguous() and source.device.type == "cpu"
+        """Whether `fill` does it: a matrix that goes from a file to the device as it is stored."""
+        plain = out.dtype == source.dtype and out.is_contiguous() and source.is_contiguous()
+        return out.dim() > 1 and plain and source.device.type == "cpu" and is_mapped(source)
 
     def fill(self, out: Tensor, source: Tensor) -> None:
         """Fill `out` with zeros now and with `source` soon."""

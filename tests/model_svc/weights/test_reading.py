@@ -24,8 +24,14 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+def mapped(path: Path, values: Tensor) -> Tensor:
+    """Write numbers to a file and return them as a view of it."""
+    path.write_bytes(values.view(torch.uint8).numpy().tobytes())
+    return torch.frombuffer(map_file(path), dtype=values.dtype).view(values.shape)
+
+
 def test_places_hold_zeros_until_their_values_have_arrived(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     may_read, fill = threading.Event(), Upload.fill
 
@@ -35,7 +41,7 @@ def test_places_hold_zeros_until_their_values_have_arrived(
 
     monkeypatch.setattr(Upload, "fill", held)
     switch_s = sys.getswitchinterval()
-    sources = [torch.randn(3, 5), torch.randn(7, 2), torch.randn(4, 4)]
+    sources = [mapped(tmp_path / str(n), torch.randn(shape)) for n, shape in enumerate([(3, 5), (7, 2), (4, 4)])]
     places = [torch.full(source.shape, float("nan"), device=device) for source in sources]
     with Reading(device) as reading:
         for place, source in zip(places, sources, strict=True):
@@ -50,13 +56,16 @@ def test_places_hold_zeros_until_their_values_have_arrived(
         assert sys.getswitchinterval() == switch_s
 
 
-def test_what_may_be_computed_of_or_needs_memory_of_the_device_is_not_put_off(device: torch.device) -> None:
+def test_what_may_be_computed_of_or_takes_memory_is_not_put_off(device: torch.device, tmp_path: Path) -> None:
+    stored = mapped(tmp_path / "weights", torch.randn(4, 6))
     with Reading(device) as reading:
         matrix = torch.empty(4, 6, device=device)
-        assert not reading.takes(torch.empty(6, device=device), torch.empty(6))
-        assert not reading.takes(matrix, torch.empty(4, 6, dtype=torch.bfloat16))
-        assert not reading.takes(matrix[:, :3], torch.empty(4, 3))
-        assert reading.takes(matrix[1:3], torch.empty(2, 6))
+        assert reading.takes(matrix, stored)
+        assert reading.takes(matrix[1:3], stored[:2])
+        assert not reading.takes(torch.empty(6, device=device), stored[0])
+        assert not reading.takes(matrix, stored.clone())  # would wait in the host's memory
+        assert not reading.takes(matrix.bfloat16(), stored)
+        assert not reading.takes(matrix[:, :3], stored[:, :3])
 
 
 def test_a_file_that_becomes_shorter_meanwhile_is_the_error_that_waiting_raises(
