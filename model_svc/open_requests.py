@@ -50,8 +50,7 @@ class OpenRequest:
         if log is None:
             log = self.logs[chunk.choice] = TokenLog()
         log.add(chunk)
-        places = self.closed_at.get(chunk.choice, ())
-        if chunk.closed_at >= 0 and chunk.closed_at not in places:
+        if chunk.closed_at >= 0 and chunk.closed_at not in (places := self.closed_at.get(chunk.choice, ())):
             self.closed_at[chunk.choice] = (*places, chunk.closed_at)
             self.closed_anew = True
         if chunk.finish_reason is not None and self.finished:

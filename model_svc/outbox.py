@@ -58,24 +58,31 @@ class Outbox:
 
     def flush(self) -> None:
         """Send what can go at once; the task sees to the rest."""
-        ready: dict[str, Taken] = {}
+        ready: dict[str, Taken | None] = {}  # None: an edge that nothing may go to
         for key, request in list(self._dirty.items()):
             edge = request.edge
-            if edge in self._resting or edge in self._sending or request.closed_anew:
-                continue
-            if not self._courier.may_post(edge):
+            if edge not in ready:
+                ready[edge] = [] if self._is_free(edge) else None
+            taken = ready[edge]
+            if taken is None or request.closed_anew:
                 continue
             del self._dirty[key]
-            if (chunks := _unsent(request)) is not None:
-                ready.setdefault(edge, []).append((request, chunks))
+            if chunks := _unsent(request):
+                taken.append((request, chunks))
         for edge, taken in ready.items():
+            if not taken:
+                continue
             self._under_way[edge] += 1
             tell = partial(self._told, edge, taken)
             # Nobody waits to hear of tokens in the middle of answers; of ends, and where the task waits for its turn.
-            patient = not self._dirty and not any(request.finished for request, _ in taken)
+            patient = not self._dirty and not _has_ends(taken)
             self._courier.post(edge, self._batch(taken), maxlen=EDGE_MAXLEN, tell=tell, patient=patient)
         if self._dirty or self._events:
             self._wake.set()
+
+    def _is_free(self, edge: str) -> bool:
+        """Tell whether a batch may go to an edge at once."""
+        return edge not in self._resting and edge not in self._sending and self._courier.may_post(edge)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -100,7 +107,7 @@ class Outbox:
                 self._courier.ask(edge)
                 continue
             del self._dirty[key]
-            if (chunks := _unsent(request)) is not None:
+            if chunks := _unsent(request):
                 taken.setdefault(edge, []).append((request, chunks))
         if not taken:
             return
@@ -179,15 +186,20 @@ class Outbox:
                 log.warning("KV events could not be published: %r", error)
 
 
-def _unsent(request: OpenRequest) -> list[TokenChunk] | None:
+def _unsent(request: OpenRequest) -> list[TokenChunk]:
     """Take what was not sent; nothing of what failed: its edge has heard, nobody waits for tokens any more."""
-    if request.error is not None:
-        return None
-    return [log.take() for log in request.logs.values() if log.has_unsent] or None
+    return [] if request.error is not None else [log.take() for log in request.logs.values() if log.has_unsent]
+
+
+def _has_ends(taken: Taken) -> bool:
+    """Tell whether a choice ends with what is sent."""
+    return any(chunk.finish_reason is not None for _, chunks in taken for chunk in chunks)
 
 
 def _settle(taken: Taken) -> None:
-    """Note which requests are wholly with their edges."""
+    """Note which requests are wholly with their edges; what is sent again tells their ends again."""
+    if not _has_ends(taken):
+        return
     for request, _ in taken:
         if request.finished and not any(log.has_unsent for log in request.logs.values()):
             request.settled.set()

@@ -40,7 +40,9 @@ class TokenLog:
     @property
     def has_unsent(self) -> bool:
         """Whether `take` would return anything."""
-        return self.first is not None and (self.next_index < self._end or (self.finished and not self.sent_all))
+        if self.next_index < self._first_index + len(self._token_ids):
+            return self.first is not None
+        return self.finished and not self.sent_all
 
     @property
     def num_tokens(self) -> int:
@@ -95,7 +97,9 @@ class TokenLog:
         first, last = self.first, self.last
         assert first is not None and last is not None, "nothing was added"
         if last is not first and last.index == self.next_index and last.token_ids and not self._marks:
-            self.next_index, self.sent_all = self._end, self.finished  # the common case: all before it was sent
+            # The common case: all before it was sent.
+            self.next_index = self._first_index + len(self._token_ids)
+            self.sent_all = last.finish_reason is not None
             return last
         begin = self.next_index - self._first_index
         at_start = begin in (0, self._num_before)
