@@ -11,6 +11,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
+from gateway.edge.routes.responses import tell_of_tools
 from gateway.edge.schema.body import read_as, translated
 from gateway.edge.schema.responses import InputTokensRequest, translate_responses
 from wire.messages import ConversationRef, Recalled
@@ -21,6 +22,7 @@ async def count_input_tokens(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     body = await read_as(request, InputTokensRequest, edge.settings.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
+    tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, counting=True))
     with edge.admission.slot():

@@ -15,12 +15,13 @@ from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_include, read_page
-from gateway.edge.schema.body import read_as, translated
+from gateway.edge.schema.body import read_as, translated, warn
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
 from gateway.edge.schema.responses import ResponsesRequest, translate_responses
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.schema.sampling import fail
+from gateway.edge.schema.tools import is_unasked
 from gateway.edge.screening import screen
 from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
@@ -32,6 +33,7 @@ async def create_response(request: Request) -> ASGIApp:
     edge: Edge = request.app.state.edge
     body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
+    tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant))
     wanted = await screen(wanted, edge.safety, "input")
@@ -48,6 +50,13 @@ async def create_response(request: Request) -> ASGIApp:
         stream=stream,
         settings=edge.settings,
     )
+
+
+def tell_of_tools(request: Request, body: ResponsesRequest) -> None:
+    """Name the tools in a header that are left out: nobody runs them here."""
+    kinds = sorted({str(tool["type"]) for tool in body.tools or () if is_unasked(tool)})
+    if kinds:
+        warn(request, f"tools that are not run here: {', '.join(kinds)}")
 
 
 async def get_response(request: Request) -> ASGIApp:

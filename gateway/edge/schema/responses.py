@@ -25,7 +25,7 @@ from gateway.edge.schema.sampling import (
     translate_sampling,
 )
 from gateway.edge.schema.tier import priority_of
-from gateway.edge.schema.tools import plan_tools
+from gateway.edge.schema.tools import is_unasked, plan_tools
 from gateway.edge.schema.unknown import Misleading
 from wire.messages import ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
@@ -148,7 +148,7 @@ def translate_responses(
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
-    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card)
+    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, skips_unasked=True)
     created_at = time.time()
     return Request(
         model=card.name,
@@ -266,7 +266,7 @@ def _echo(
         "temperature": sampling.temperature,
         "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
         "tool_choice": body.tool_choice or "auto",
-        "tools": body.tools or [],
+        "tools": [tool for tool in body.tools or () if not is_unasked(tool)],
         "top_logprobs": sampling.logprobs or 0,
         "top_p": sampling.top_p,
         "truncation": reference.truncation,

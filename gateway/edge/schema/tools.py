@@ -15,6 +15,7 @@ from wire.model_card import ModelCard
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_UNASKED = re.compile(r"web_search(_preview)?(_\d{4}_\d\d_\d\d)?|image_generation|tool_search")
 
 
 class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +36,27 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(sampling, grammar=self.grammar)
 
 
+def is_unasked(tool: dict[str, Any]) -> bool:
+    """Tell whether OpenAI would run this tool and agents declare it in every request, whether they need it or not."""
+    kind = tool.get("type")
+    return isinstance(kind, str) and _UNASKED.fullmatch(kind) is not None
+
+
 def plan_tools(
-    tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None, card: ModelCard, *, param: str = "tools"
+    tools: list[dict[str, Any]] | None,
+    choice: Any,
+    parallel: bool | None,
+    card: ModelCard,
+    *,
+    param: str = "tools",
+    skips_unasked: bool = False,
 ) -> ToolPlan:
     """Check tools and choice and say what follows from them. Raises InvalidRequestError naming the field."""
-    shown = tuple(_function(tool, f"{param}[{at}]") for at, tool in enumerate(tools or ()))
+    shown = tuple(
+        _function(tool, f"{param}[{at}]")
+        for at, tool in enumerate(tools or ())
+        if not (skips_unasked and is_unasked(tool))
+    )
     if len(shown) > MAX_TOOLS:
         raise fail(param, f"at most {MAX_TOOLS}, not {len(shown)}.")
     mode, names = _choice(choice, [tool["function"]["name"] for tool in shown])
