@@ -7,10 +7,19 @@ import torch
 from model_svc.engine.plan import RunnerInfo
 from model_svc.runner import start_times
 from model_svc.runner.gpu_step import GpuStep
-from model_svc.runner.graphs import Shapes, checking_shapes, first_shapes, later_shapes, recorded_shapes, widths
+from model_svc.runner.graphs import (
+    LONGEST_RECORDED,
+    Shapes,
+    checking_shapes,
+    first_shapes,
+    later_shapes,
+    recorded_shapes,
+    widths,
+)
 from model_svc.runner.packed_step import StepShape
 from model_svc.runner.recordings import Recorder, Recording, Recordings
 
+_LONG = 2 * LONGEST_RECORDED  # longer ones take the same kernels, and this one no longer than a recording
 _PATIENCE = 16  # a recording takes some 40 ms, a step without it some 3 more than with it
 
 
@@ -32,7 +41,7 @@ class RecordedSteps:
             self._fixed.plan(recorded_shapes(S, T) if graphs else ())
         if on_gpu and graphs:
             self._usual.plan([*self._checks, *later_shapes(S, T)])
-            self._to_load = self._unrecorded()
+            self._to_load = self._unrecorded(min(T, _LONG))
 
     def record_first(self) -> None:
         """Record what is wanted before the first request."""
@@ -50,7 +59,7 @@ class RecordedSteps:
 
     def go_through(self) -> None:
         """Run every kind of step once, of padding alone, for what they launch."""
-        for shape in (*recorded_shapes(*self._size), *self._unrecorded()):
+        for shape in (*recorded_shapes(*self._size), *self._unrecorded(self._size[1])):
             self._run(shape)
         for shape in self._checks:
             self._step.stage_padding(shape)
@@ -81,10 +90,9 @@ class RecordedSteps:
         self._usual.clear()
         self._fixed.clear()
 
-    def _unrecorded(self) -> list[StepShape]:
-        """Return the shapes of long steps, one for each variant of the kernels."""
-        S, T = self._size
-        return [StepShape(T, width, decode=False, short=short) for width in widths(S) for short in (True, False)]
+    def _unrecorded(self, T: int) -> list[StepShape]:
+        """Return the shapes of steps of T tokens, too long to record, one for each variant of the kernels."""
+        return [StepShape(T, n, decode=False, short=short) for n in widths(self._size[0]) for short in (True, False)]
 
     def _run(self, shape: StepShape) -> None:
         self._step.stage_padding(shape)
