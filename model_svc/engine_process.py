@@ -53,8 +53,12 @@ QUIET_S = 0.1  # a client that asks anew after each answer does so sooner
 def load_runner(config: EngineConfig) -> Runner:
     """Call the runner factory that the settings name."""
     module, function = config.runner.split(":")
-    with start_times.part("import of the runner"):
-        factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
+    gc.disable()  # hardly anything of modules is garbage, and looking for it takes a tenth of their import
+    try:
+        with start_times.part("import of the runner"):
+            factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
+    finally:
+        gc.enable()
     return factory(Path(config.model_path), **config.runner_options)
 
 
@@ -168,7 +172,6 @@ def serve(pipe: EngineEnd) -> None:
             matchers=matchers,
             drafter=_drafter(config, runner),
         )
-        gc.enable()
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
         log.info("ready: %s", start_times.told())
@@ -189,7 +192,6 @@ def serve(pipe: EngineEnd) -> None:
 
 def main(argv: list[str]) -> None:
     """Arguments: the pipe's file descriptor, the service's process id, the log level."""
-    gc.disable()  # until all is loaded: hardly anything of it is garbage, and looking takes a tenth of the imports
     descriptor, service_pid, level = argv
     logging.basicConfig(level=level.upper(), format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
     # Signals for the whole group are the service's affair.
