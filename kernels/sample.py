@@ -18,7 +18,7 @@ from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 from kernels.noise import gumbel, noise_key
 from kernels.sample_select import is_bounded, sample_select_kernel
-from kernels.sample_wide import GROUP, LIST, LOT, NUM_FOUND, PICKS, sample_settle_kernel, sample_weigh_kernel, weights
+from kernels.sample_wide import GROUP, LIST, LOT, NUM_FOUND, PARTS, PICKS, sample_weigh_kernel, weights
 
 
 def sample(
@@ -156,7 +156,7 @@ def _launch(
     row_floats, row_ints = groups + lots + 2 * chunks + PICKS.value + 2, LIST.value + groups
     floats = torch.empty((S, row_floats), dtype=torch.float32, device=logits.device)
     ints = torch.empty((S, row_ints), dtype=torch.int32, device=logits.device)
-    above = torch.empty((S, chunks, PICKS.value), dtype=torch.float32, device=logits.device)
+    above = torch.empty((S, PARTS.value, PICKS.value), dtype=torch.float32, device=logits.device)
     # Candidates of a row with top-k that are sorted in registers, two a thread; more take the slow road.
     candidates = min(512, next_power_of_2(V))
     found = torch.empty((S, candidates), dtype=torch.int64, device=logits.device)
@@ -166,14 +166,14 @@ def _launch(
         *rows, *filters, *noises, floats, ints, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
     )
     # One program a row; 32 groups (4,096 tokens, 16 a thread) at a time, so that 256 rows run at once.
-    blocks = {"LOTS": next_power_of_2(lots), "CHUNKS": next_power_of_2(chunks)}
-    tile = min(32, next_power_of_2(groups))
+    tile, lots_block = min(32, next_power_of_2(groups)), next_power_of_2(lots)
     sample_select_kernel[(S,)](
-        *rows, *filters, *noises, floats, ints, found, out, *sizes, **blocks, GROUPS=next_power_of_2(groups),
-        TILE=tile, CANDIDATES=candidates, num_warps=8,
+        *rows, *filters, *noises, floats, ints, found, out, *sizes, GROUPS=next_power_of_2(groups), LOTS=lots_block,
+        CHUNKS=next_power_of_2(chunks), TILE=tile, CANDIDATES=candidates, num_warps=8,
     )  # fmt: skip
-    sample_weigh_kernel[(S, chunks)](*rows, floats, ints, above, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4)
-    sample_settle_kernel[(S,)](*rows, *noises, floats, ints, above, out, *sizes, **blocks, TILE=tile, num_warps=8)
+    sample_weigh_kernel[(S, PARTS.value)](
+        *rows, *noises, floats, ints, above, out, *sizes, LOTS=lots_block, TILE=tile, num_warps=4
+    )
 
 
 @jit

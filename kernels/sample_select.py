@@ -9,12 +9,14 @@ from kernels.sample_wide import (
     LARGEST,
     LIST,
     NUM_FOUND,
+    NUM_GROUPS,
     NUM_PICKS,
+    NUM_WEIGHED,
     PICKS,
     list_picks,
     pick_above,
     weights,
-)
+)  # fmt: skip
 
 MOST_SORTED = tl.constexpr(256)  # a top-k up to here is likely to leave no more candidates than can be sorted
 _NONE = tl.constexpr(-2139095041)  # order key of -inf
@@ -58,14 +60,18 @@ def sample_select_kernel(
     else:
         noisiest = tl.load(floats + groups + lot, mask=lot < lots, other=float("-inf"))
         if (temperature > 0) & ((p < 1) | (k > 0)):
-            _best, top, total = _summary(floats, group, chunk, groups, lots, chunks, inverse)
+            best, top, total = _summary(floats, group, chunk, groups, lots, chunks, inverse)
             picks = floats + groups + lots + 2 * chunks
             # One read in p is a token that top-p keeps: so many that none is one in a thousand times.
             most = tl.where(k > 0, 16.0, tl.minimum(2 + 7 / -tl.log(1 - p), 32.0)).to(tl.int32)
-            num_picks = list_picks(logits, noisiest, lot, picks, ints, most, top, temperature, key, V)
+            num_picks, first, winner = list_picks(logits, noisiest, lot, picks, ints, most, top, temperature, key, V)
+            n = _list_groups(ints + LIST, group, best > first)
+            num_picks = tl.where(n > 0, num_picks, 0)  # else nothing is above the first one
             tl.store(picks + PICKS, top)
             tl.store(picks + PICKS + 1, tl.where(k > 0, k.to(tl.float32), p * total))
             tl.store(ints + BY_COUNT, k)
+            tl.store(ints + NUM_GROUPS, n)
+            tl.store(ints + NUM_WEIGHED, 0)
         else:
             _noisiest, _left, _is_pick, winner, _at = pick_above(
                 logits, noisiest, lot, float("-inf"), temperature, key, V
