@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import recorded_shapes
 from model_svc.runner.load import load_runner
 from model_svc.runner.packed_step import StepShape
+from model_svc.weights.reading import Reading
 from model_svc.weights.upload import Upload
 from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 
@@ -38,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(directory: Path, **options: Any) -> GpuRunner:
-    runner = load_runner(directory, device="cuda", dtype="bfloat16", **(SIZES | options))
+    runner = load_runner(directory, device="cuda", **({"dtype": "bfloat16"} | SIZES | options))
     assert isinstance(runner, GpuRunner)
     return runner
 
@@ -50,14 +52,11 @@ def answers(runner: GpuRunner, num_sequences: int, length: int) -> dict[int, lis
 
 @pytest.mark.parametrize(("num_sequences", "length"), [(1, 20), (1, 300), (5, 60), (70, 3), (90, 2)])
 def test_answers_are_the_same_before_and_after_idle_time(directory: Path, num_sequences: int, length: int) -> None:
-    runner = started(directory)
+    runner = started(directory, dtype="float32")  # more than 64 run in recordings of another size then, which may round
     before = answers(runner, num_sequences, length)
     while runner.use_idle_time():
         pass
-    after = answers(runner, num_sequences, length)
-    same = sum(after[slot] == before[slot] for slot in before)
-    # Steps of more than 64 run in a recording of another size then: a product of other tiles may round otherwise.
-    assert same == num_sequences if num_sequences <= 64 else same >= 0.9 * num_sequences
+    assert answers(runner, num_sequences, length) == before
     for shape in recorded_shapes(128, 1024):
         assert runner._recorded._usual.made(shape) is not None
     runner.close()
@@ -68,20 +67,28 @@ def test_shapes_missed_under_load_are_recorded_between_steps(directory: Path) ->
     wanted = answers(runner, 1, 20)
     for _ in range(20):
         assert answers(runner, 1, 20) == wanted
-    assert runner._recorded._usual.made(runner._recorded.fit(StepShape(20, 1, False))) is not None
+    assert runner._recorded._usual.made(runner._recorded.fit(StepShape(20, 1, False, short=True))) is not None
     runner.close()
 
 
-def test_weights_are_all_there_however_late_they_are_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, fill = answers(started(directory), 3, 40), Upload.fill
-    spun = torch.randn(2048, 2048, device="cuda")
+def test_all_weights_may_arrive_after_everything_else_of_the_start(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = started(directory)
+    wanted = answers(first, 3, 40)
+    first.close()
+    all_else_is_done, fill, wait, starter = threading.Event(), Upload.fill, Reading.wait, threading.current_thread()
 
-    def slowly(self: Upload, out: torch.Tensor, source: torch.Tensor) -> None:
-        for _ in range(20):
-            spun @ spun
+    def held(self: Upload, out: torch.Tensor, source: torch.Tensor) -> None:
+        assert threading.current_thread() is starter or all_else_is_done.wait(60)
         fill(self, out, source)
 
-    monkeypatch.setattr(Upload, "fill", slowly)
+    def waited_for(self: Reading) -> None:
+        all_else_is_done.set()
+        wait(self)
+
+    monkeypatch.setattr(Upload, "fill", held)
+    monkeypatch.setattr(Reading, "wait", waited_for)
     runner = started(directory)
     assert answers(runner, 3, 40) == wanted
     runner.close()
