@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from model_svc.card import waking
 from model_svc.departures import Departures
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
@@ -55,7 +56,7 @@ def load_runner(config: EngineConfig) -> Runner:
     module, function = config.runner.split(":")
     gc.disable()  # hardly anything of modules is garbage, and looking for it takes a tenth of their import
     try:
-        with start_times.part("import of the runner"):
+        with start_times.part("import of the runner"), waking(str(config.runner_options.get("device", ""))):
             factory: Callable[..., Runner] = getattr(importlib.import_module(module), function)
     finally:
         gc.enable()
