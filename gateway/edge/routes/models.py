@@ -54,6 +54,7 @@ def _model(card: ModelCard) -> dict[str, Any]:
         "object": "model",
         "created": card.created,
         "owned_by": "headrace",
-        "max_model_len": card.max_model_len,
+        "max_model_len": card.max_model_len,  # vLLM's name; most clients look for the other one
+        "context_length": card.max_model_len,
         "kind": "embedding" if card.embeds else "chat",
     }

@@ -217,6 +217,7 @@ class ModelObject(msgspec.Struct, kw_only=True):
     created: int
     owned_by: str
     max_model_len: int
+    context_length: int
 
 
 class ModelList(Answer):

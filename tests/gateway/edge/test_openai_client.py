@@ -128,7 +128,8 @@ async def test_an_answer_is_parsed_into_a_class(ring: Ring, client: AsyncOpenAI)
 
 async def test_models(client: AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["tiny"]
-    assert (await client.models.retrieve("tiny")).owned_by == "headrace"
+    model = await client.models.retrieve("tiny")
+    assert (model.owned_by, model.context_length, model.max_model_len) == ("headrace", 2048, 2048)
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         await client.models.retrieve("gpt-9")
 
