@@ -21,8 +21,9 @@ class Upload:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._buffers: list[Tensor] = []
-        self._free: list[torch.cuda.Event | None] = []
+        self._pinned = device.type == "cuda"
+        self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(_BUFFERS)]
+        self._free: list[torch.cuda.Event | None] = [None] * _BUFFERS
         self._at = 0
         self._reader = FileReader()
 
@@ -33,7 +34,7 @@ class Upload:
             return
         flat, target = source.contiguous().view(-1), out.view(-1)
         for chunk, place in zip(self._chunks(flat), self._chunks(target, flat.element_size()), strict=True):
-            buffer = self._next()[: chunk.nbytes].view(chunk.dtype)
+            buffer = self._next(chunk.nbytes)[: chunk.nbytes].view(chunk.dtype)
             if not self._reader.read_into(buffer, chunk):
                 buffer.copy_(chunk)
             arrived = buffer if place.dtype == chunk.dtype else buffer.to(self._device, non_blocking=True)
@@ -45,16 +46,19 @@ class Upload:
     def _chunks(self, flat: Tensor, itemsize: int = 0) -> tuple[Tensor, ...]:
         return torch.split(flat, _CHUNK_BYTES // (itemsize or flat.element_size()))
 
-    def _next(self) -> Tensor:
-        """Return the buffer whose copy is longest under way, as bytes, once that is done."""
-        if not self._buffers:
-            pinned = self._device.type == "cuda"
-            self._buffers = [torch.empty(_CHUNK_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(_BUFFERS)]
-            self._free = [_event() if pinned else None for _ in range(_BUFFERS)]
+    def _next(self, size: int) -> Tensor:
+        """Return the buffer whose copy is longest under way, as bytes, once that is done; at least `size` of them.
+
+        They grow as needed: whoever sends norms alone does not pin 128 MB, which takes 0.07 s.
+        """
         self._at = (self._at + 1) % _BUFFERS
         event = self._free[self._at]
         if event is not None:
             event.synchronize()
+        if self._buffers[self._at].nbytes < size:
+            self._buffers[self._at] = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+        if self._pinned and event is None:
+            self._free[self._at] = _event()
         return self._buffers[self._at]
 
 
