@@ -130,8 +130,6 @@ class Sequence:
     @property
     def max_pending(self) -> int:
         """With how many draws in flight the next one can be planned: what it may be can hang on those before it."""
-        if self.num_drafts:
-            return 0  # nobody knows yet how many draws there will be
         if self.bad_words is not None and self.bad_words.hang_on_output:
             return 0
         if self.grammar is not None and self.grammar.governs:

@@ -38,7 +38,7 @@ def _answer(state_dir: Path, models: Path, form: str) -> str:
     body = {
         "model": NAME,
         "messages": [{"role": "user", "content": "hello world"}],
-        "max_tokens": 12,
+        "max_tokens": 6,
         "temperature": 0,
         "ignore_eos": True,
     }
@@ -46,7 +46,7 @@ def _answer(state_dir: Path, models: Path, form: str) -> str:
     with headrace_up(state_dir, *arguments, environ=environ) as house, house.client() as client:
         reply = client.post("/v1/chat/completions", json=body)
         assert reply.status_code == 200, reply.text
-        assert reply.json()["usage"]["completion_tokens"] == 12
+        assert reply.json()["usage"]["completion_tokens"] == 6
         return str(reply.json()["choices"][0]["message"]["content"])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from model_svc.engine.drafter import Drafter
+from model_svc.engine.plan import SequenceStep, StepPlan
 from tests.model_svc.engine.timed_runner import Cost, Partly, cpu, h200, rates
 
 MACHINES: dict[str, tuple[Cost, int, float]] = {"gpu": (h200, 1, 0.5), "cpu": (cpu, 0, 0.0)}
@@ -61,6 +62,21 @@ def test_only_those_are_guessed_for_whose_guesses_come_true(machine: str, num_se
 
 def test_one_of_many_does_not_hold_up_all() -> None:
     assert mean(gains("gpu", 32, lambda first: 0 if first else ALWAYS)) > 0.98
+
+
+def test_a_step_beside_guesses_is_no_measure_of_plain_ones() -> None:
+    drafter = Drafter(Partly(lambda _: ALWAYS), max_length=7, max_drafts=64)
+    drafter.overlaps = True  # else there is nothing to hide the host's part behind
+    plain = StepPlan(step=0, sequences=(SequenceStep(slot=0, start=0, num_tokens=1),))
+    check = StepPlan(step=1, sequences=(SequenceStep(slot=0, start=0, num_tokens=4, num_drafts=3),))
+    for _ in range(3):
+        drafter.observe(plain, 4.0)
+    for _ in range(50):
+        drafter.observe(check, 5.0)
+        drafter.observe(plain, 4.6)
+    assert drafter.times.plain_ms(1) == 4.0
+    drafter.observe(plain, 5.0)
+    assert drafter.times.plain_ms(1) > 4.0
 
 
 def test_a_machine_that_was_slow_for_a_while_is_tried_again() -> None:

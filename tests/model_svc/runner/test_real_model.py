@@ -53,11 +53,15 @@ def runner(smollm2_path: Path) -> TorchRunner:
 @pytest.fixture(scope="module")
 def greedy(smollm2_path: Path, prompts: dict[str, list[int]]) -> dict[str, list[int]]:
     """What transformers generates."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(smollm2_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    # Left to find it in the GGUF file it reads that twice, five seconds; whether it finds it is `test_pull`'s matter.
+    config = AutoConfig.from_pretrained(smollm2_path)
+    model = AutoModelForCausalLM.from_pretrained(
+        smollm2_path, config=config, gguf_file="model.gguf", dtype=torch.float32
+    ).eval()
     model.generation_config.eos_token_id = None
     return {name: continued(model, ids) for name, ids in prompts.items()}
 
