@@ -74,6 +74,7 @@ class EchoReplica:
             finish_reason="length",
             num_prompt_tokens=prompt.num_tokens,
             timings_ms=job.timings_ms,
+            prompt_note=prompt.note,
         )
         batch = TokenBatch(replica_id=self._replica_id, step=0, chunks=(chunk,))
         await self._bus.send(job.edge, batch, maxlen=MAXLEN)

@@ -79,6 +79,7 @@ class SteppingReplica(EchoReplica):
             finish_reason="length" if running.num_said == running.prompt.max_tokens else None,
             num_prompt_tokens=running.prompt.num_tokens,
             timings_ms=running.job.timings_ms if index == 0 else {},
+            prompt_note=running.prompt.note if index == 0 else None,
         )
 
     async def _answer(self, delivery: Delivery) -> None:

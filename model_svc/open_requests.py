@@ -10,7 +10,7 @@ import msgspec
 
 from model_svc.token_log import TokenLog
 from wire.errors import HeadraceError, RequestCancelledError
-from wire.messages import Checkpoint, Job, TokenChunk, unpack_ids
+from wire.messages import Checkpoint, Job, PromptNote, TokenChunk, unpack_ids
 
 KEPT_S = 60.0
 KEPT_MAX = 1024  # ended requests; beyond, the oldest is forgotten and its client gets what the edge has kept
@@ -24,6 +24,7 @@ class OpenRequest:
         self.edge = job.edge
         self.num_choices = 1
         self.tenant = self.key_id = ""
+        self.prompt_note: PromptNote | None = None
         self.logs: dict[int, TokenLog] = {}
         self.error: HeadraceError | None = None
         self.cancelled = False
@@ -42,10 +43,10 @@ class OpenRequest:
         return len(self.logs) == self.num_choices and all(log.finished for log in self.logs.values())
 
     def add(self, chunk: TokenChunk) -> None:
-        """Take what the engine produced; the first and last chunk also carry the times of the desks before."""
+        """Take what the engine produced; first and last chunk also carry the desks' times and the prompt's note."""
         if chunk.timings_ms:
             timings = {**self.job.timings_ms, "model.wait": self.wait_ms, **chunk.timings_ms}
-            chunk = msgspec.structs.replace(chunk, timings_ms=timings)
+            chunk = msgspec.structs.replace(chunk, timings_ms=timings, prompt_note=self.prompt_note)
         log = self.logs.get(chunk.choice)
         if log is None:
             log = self.logs[chunk.choice] = TokenLog()

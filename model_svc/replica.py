@@ -208,7 +208,7 @@ class Replica:
         wanted, prompt, checkpoint, closed, holder = (record.get(name) for name in _FIELDS)
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
-        request.num_choices = wanted.sampling.n
+        request.num_choices, request.prompt_note = wanted.sampling.n, prompt.note
         request.edge = holder.edge if holder is not None else job.edge  # it may have been taken over meanwhile
         request.tenant, request.key_id = wanted.tenant, wanted.key_id
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge

@@ -307,6 +307,7 @@ class ScriptedReplica:
             num_cached_tokens=self._num_cached_tokens(running) if at == 0 else 0,
             prompt_logprobs=self._prompt_logprobs(running) if (choice, at) == (0, 0) else (),
             timings_ms={**running.job.timings_ms, "queue": 1.0, "prefill": 2.0} if at == 0 else {},
+            prompt_note=running.prompt.note if at == 0 and running.prompt is not None else None,
         )
 
     def token_id(self, raw: bytes) -> int:

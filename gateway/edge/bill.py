@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.postprocess.safety.hit import Delay, Hit
+from wire.messages import PromptNote, TokenChunk
 
 _GUESSES = ("accepted_prediction_tokens", "rejected_prediction_tokens")
 _PHASES = ("queue_ms", "tokenize_ms", "match_ms", "prefill_ms", "decode_ms")
@@ -36,6 +37,7 @@ class Bill(msgspec.Struct, kw_only=True):
     num_redacted: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    knows_prompt: bool = False
 
     @classmethod
     def joined(cls, bills: Sequence[Bill]) -> Bill:
@@ -56,6 +58,20 @@ class Bill(msgspec.Struct, kw_only=True):
         values["held_chars"] = max((bill.held_chars for bill in bills if bill.held_chars is not None), default=None)
         values["num_redacted"] = sum(bill.num_redacted for bill in bills)
         return cls(**values)
+
+    def note(self, chunk: TokenChunk) -> None:
+        """Take over what first and last chunks say of the prompt, the cache and the times."""
+        if chunk.num_prompt_tokens:
+            self.prompt_tokens = max(self.prompt_tokens, chunk.num_prompt_tokens)
+            self.cached_tokens = max(self.cached_tokens, chunk.num_cached_tokens)
+        self.note_timings(chunk.timings_ms)
+        if chunk.prompt_note is not None:
+            self.note_prompt(chunk.prompt_note)
+
+    def note_prompt(self, note: PromptNote) -> None:
+        """Take over what the bill says of the prompt besides its length."""
+        self.messages_dropped, self.reasoning_budget = note.messages_dropped, note.reasoning_budget
+        self.knows_prompt = True
 
     def note_timings(self, timings_ms: dict[str, float]) -> None:
         """Take over the times that travelled with the tokens: those of the desks and those of the replica."""

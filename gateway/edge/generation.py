@@ -207,11 +207,8 @@ class Generation:
             if self.first_token_at is None:
                 self.first_token_at = self._last_token_at
                 self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
-        if chunk.num_prompt_tokens:
-            self.bill.prompt_tokens = max(self.bill.prompt_tokens, chunk.num_prompt_tokens)
-            self.bill.cached_tokens = max(self.bill.cached_tokens, chunk.num_cached_tokens)
-        if chunk.timings_ms:
-            self.bill.note_timings(chunk.timings_ms)
+        if chunk.num_prompt_tokens or chunk.timings_ms:
+            self.bill.note(chunk)
 
     async def settle(self, status: str = "") -> Bill:
         """Make up the bill and store the turn if the client wants it stored; only the first call does anything.
@@ -223,7 +220,8 @@ class Generation:
         self._settled = True
         self._fill_bill()
         if self.request.conversation is None or not self.request.conversation.store:
-            self._note_prompt(await self._prompt())
+            if not (self.bill.knows_prompt and self.bill.prompt_tokens):
+                self._note_prompt(await self._prompt())
             return self.bill
         with anyio.move_on_after(_SETTLE_S, shield=True) as scope:  # a client that leaves now must not lose its turn
             prompt = await self._prompt()
@@ -253,8 +251,7 @@ class Generation:
     def _note_prompt(self, prompt: Prompt | None) -> None:
         if prompt is not None:
             self.bill.prompt_tokens = self.bill.prompt_tokens or prompt.num_tokens
-            self.bill.messages_dropped = prompt.messages_dropped
-            self.bill.reasoning_budget = prompt.reasoning.budget if prompt.reasoning else None
+            self.bill.note_prompt(prompt.note)
 
     def _fill_bill(self) -> None:
         bill = self.bill

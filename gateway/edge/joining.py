@@ -51,6 +51,7 @@ def _one(parts: Sequence[TokenChunk]) -> TokenChunk:
         timings_ms={name: value for part in parts for name, value in part.timings_ms.items()},
         prompt_logprobs=next((part.prompt_logprobs for part in parts if part.prompt_logprobs), ()),
         closed_at=max(part.closed_at for part in parts),
+        prompt_note=next((part.prompt_note for part in parts if part.prompt_note is not None), None),
     )
 
 

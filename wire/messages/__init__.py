@@ -23,7 +23,17 @@ from wire.messages.record import (
 )
 from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall
 from wire.messages.ring import Cancel, EndReasoning, Failure, Job, ReportTokens, Resubscribe, TokenReport, Turn
-from wire.messages.tokens import ANSWER, MARKUP, REASONING, Embeddings, PhaseMark, TokenBatch, TokenChunk, TokenLogprob
+from wire.messages.tokens import (
+    ANSWER,
+    MARKUP,
+    REASONING,
+    Embeddings,
+    PhaseMark,
+    PromptNote,
+    TokenBatch,
+    TokenChunk,
+    TokenLogprob,
+)
 
 AnyMessage = (
     Job
@@ -74,6 +84,7 @@ __all__ = [
     "PhaseMark",
     "Placement",
     "Prompt",
+    "PromptNote",
     "ReasoningPlan",
     "Recalled",
     "ReplicaStatus",

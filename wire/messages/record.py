@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from wire.messages.request import ChatMessage, Request
-from wire.messages.tokens import PhaseMark
+from wire.messages.tokens import PhaseMark, PromptNote
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,6 +64,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     lengths: tuple[int, ...] = ()
     prediction_ids: bytes = b""
+
+    @property
+    def note(self) -> PromptNote:
+        """Return what the bill says of the prompt besides its length."""
+        return PromptNote(self.messages_dropped, self.reasoning.budget if self.reasoning else None)
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

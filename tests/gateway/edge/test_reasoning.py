@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.edge.settings import EdgeSettings
@@ -11,6 +12,7 @@ from tests.gateway.edge.asks import CHAT, RESPONSES, both, refused, streamed, wh
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script, say, tag, think
+from wire.messages import PromptNote, TokenChunk
 from wire.settings import SettingsError
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +46,21 @@ async def test_the_bill_says_how_much_was_thought_and_what_ended_it(ring: Ring, 
     usage = (await whole(ring, thinking_token_budget=50))["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 2
     assert usage["headrace"]["reasoning"] == {"budget": 50, "used": 2, "ended_by": ended_by}
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_the_budget_on_the_bill_comes_with_the_tokens_or_from_the_record(ring: Ring, told: bool) -> None:
+    notes: list[PromptNote | None] = []
+
+    def tell(chunk: TokenChunk) -> list[TokenChunk]:
+        sent = chunk if told else msgspec.structs.replace(chunk, prompt_note=None)
+        notes.append(sent.prompt_note)
+        return [sent]
+
+    ring.replica.script, ring.replica.transform = thought(), tell
+    usage = (await whole(ring, thinking_token_budget=50))["usage"]
+    assert usage["headrace"]["reasoning"]["budget"] == 50
+    assert any(notes) == told
 
 
 async def test_metrics_tell_thinking_by_effort_and_the_share_that_its_budget_ended(ring: Ring) -> None:
