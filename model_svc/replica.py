@@ -42,7 +42,7 @@ class Replica:
     def __init__(self, bus: Bus, link: EngineLink, heartbeat: Heartbeat, *, replica_id: str, model: str) -> None:
         self.requests = OpenRequests()
         self.ready = anyio.Event()
-        self.heard_at = anyio.current_time()
+        self.heard_at = time.monotonic()  # of the engine, last
         self._bus = bus
         self._link = link
         self._heartbeat = heartbeat
@@ -53,8 +53,9 @@ class Replica:
     async def follow_engine(self) -> None:
         """Take what the engine says until it dies. Raises EngineDiedError."""
         while True:
-            for message in await self._link.receive():
-                self.heard_at = anyio.current_time()
+            messages = await self._link.receive()
+            self.heard_at = time.monotonic()
+            for message in messages:
                 match message:
                     case Progress():
                         self._progress(message)

@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import secrets
+import time
 
 import anyio
 from anyio.abc import TaskStatus
@@ -95,6 +96,6 @@ async def _watch_for_stall(replica: Replica, stall_s: float) -> None:
     while True:
         await anyio.sleep(stall_s / 10)
         if not replica.requests.engine_has_work:
-            replica.heard_at = anyio.current_time()
-        elif anyio.current_time() - replica.heard_at > stall_s:
+            replica.heard_at = time.monotonic()
+        elif time.monotonic() - replica.heard_at > stall_s:
             raise EngineDiedError(f"the engine has said nothing for {stall_s:.0f} s although it has work")

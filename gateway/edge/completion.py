@@ -23,7 +23,7 @@ from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.edge.resumable import Resumable
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream, cancel_when_gone
+from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream, cancel_when_gone, until_gone
 from wire.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -107,9 +107,10 @@ class GenerationResponse:
     async def _send_stream(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         early: HeadraceError | None = None
         stream: EventStream | None = None
+        is_over = False
 
         async def answer() -> None:
-            nonlocal early, stream
+            nonlocal early, stream, is_over
             await generation.wait(self._settings.keep_alive_s)
             try:
                 generation.raise_early_failure()
@@ -118,11 +119,15 @@ class GenerationResponse:
             else:
                 stream = self._stream_of(generation)
                 await stream.write(scope, send, tasks)
+                is_over = True  # and the server tells the listener so
+                return
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
             tasks.start_soon(answer)  # see `EventStream.__call__`: this task is the listener
-            await cancel_when_gone(receive, tasks.cancel_scope)
+            await until_gone(receive)
+            if not is_over:
+                tasks.cancel_scope.cancel()
         if early is not None:
             raise early
         if stream is not None and stream.gave_up:

@@ -129,6 +129,11 @@ class EventStream(EventSourceResponse):
 
 async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     """Cancel a scope when the client has left."""
+    await until_gone(receive)
+    scope.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Wait until the client has left, or has all of its answer."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    scope.cancel()

@@ -23,9 +23,10 @@ Command = tuple[Arg, ...]
 
 Told = Callable[[list[Any] | RedisConnectionError], None]
 
+_packed: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub names bytes only
 _MORE = object()  # what the parser returns when a reply is not complete
 # Of the next command; it has no reply itself.
-_SKIP = hiredis.pack_command(("CLIENT", "REPLY", "SKIP"))  # type: ignore[arg-type]
+_SKIP = _packed(("CLIENT", "REPLY", "SKIP"))
 
 
 class Line(asyncio.Protocol):
@@ -57,14 +58,15 @@ class Line(asyncio.Protocol):
 
         It is called from the loop, once, and must not raise. The line must be open.
         """
-        self.send_all([(commands, tell)])
+        assert self._lost is None, "the line is lost"
+        self._waiting.append((len(commands), tell))
+        self._transport.write(b"".join(map(_packed, commands)))
 
     def send_all(self, letters: Sequence[tuple[Sequence[Command], Told]]) -> None:
         """Send the commands of several callers in one write, for each as `send` does."""
         assert self._lost is None, "the line is lost"
         self._waiting.extend([(len(commands), tell) for commands, tell in letters])
-        packed = [hiredis.pack_command(one) for commands, _ in letters for one in commands]  # type: ignore[arg-type]
-        self._transport.write(b"".join(packed))
+        self._transport.write(b"".join([_packed(one) for commands, _ in letters for one in commands]))
 
     def send_silently(self, command: Command, tell: Told) -> None:
         """Send a command without a reply; `tell` gets an empty list when a later command's reply shows it was done.
@@ -73,7 +75,7 @@ class Line(asyncio.Protocol):
         """
         assert self._lost is None, "the line is lost"
         self._waiting.append((0, tell))
-        self._transport.write(_SKIP + hiredis.pack_command(command))  # type: ignore[arg-type]
+        self._transport.write(_SKIP + _packed(command))
 
     async def exchange(self, commands: Sequence[Command], *, timeout_s: float) -> list[Any]:
         """Send commands in one write and return their replies; an error reply stands in its place.

@@ -54,15 +54,13 @@ class Post(Core):
         if words:
             await self.route.run(PUBLISH, (stream,), maxlen, time.time(), *words)
 
-    async def inbox(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
+    def inbox(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
         """Yield the messages of a stream with one reader; what was read is removed. `start` "$": new ones only."""
-        async for message in follow(self, stream, start=start, trim=True):
-            yield message
+        return follow(self, stream, start=start, trim=True)
 
-    async def watch(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
+    def watch(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
         """Yield the messages of a stream that others watch too, from the oldest kept one on (`start` "$": new ones)."""
-        async for message in follow(self, stream, start=start, trim=False):
-            yield message
+        return follow(self, stream, start=start, trim=False)
 
     async def secret(self, name: str) -> bytes:
         """Return the deployment's secret of this name (32 bytes), made at the first call."""
