@@ -14,6 +14,7 @@ from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.memory_note import MemoryUse, memory_note, read_note, write_note
 
 _SHARE_OF_FREE = 0.95  # the allocator's rounding, libraries' workspaces
+_MOST_KEPT = 2 << 30  # more than libraries and kernels keep: another process took or gave memory meanwhile
 _RECORDING_BYTES = 8 << 20  # what the driver keeps of a recorded step
 
 
@@ -92,7 +93,8 @@ def kv_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, *, free: int,
     use = read_note(note)
     if use is None:
         use = _measured(model, dtype, info, free)
-        write_note(note, use)
+        if 0 < use.kept_bytes <= _MOST_KEPT:
+            write_note(note, use)
     step, free = use.step_bytes, free - use.kept_bytes
     left = int(free * _SHARE_OF_FREE) - step - recordings_bytes(step, num_tokens, num_recordings)
     if left <= 0:
