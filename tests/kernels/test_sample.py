@@ -122,20 +122,21 @@ def test_a_draw_is_the_noisiest_of_what_the_filters_keep(
     assert (keep | near)[token] if expected is None else token == expected
 
 
+@pytest.mark.parametrize("against", [False, True], ids=["flat", "the noisier the less likely"])
 @pytest.mark.parametrize(
-    ("V", "options"),
-    [(4200, {"top_p": 0.03}), (700, {"top_p": 0.5}), (700, {"top_k": 300}), (700, {"top_k": 690, "top_p": 0.9})],
-    ids=["heavier than all picks", "half of all", "many of top-k", "both"],
+    ("V", "options"), [(40, {"top_p": 0.5}), (40, {"top_p": 0.1}), (1100, {"top_k": 1070})], ids=["p", "small p", "k"]
 )
-def test_filters_that_keep_many_of_flat_logits(device, V, options):
-    """Rows whose first noisiest tokens are mostly out: their picks, and the road that goes on behind the last pick."""
-    S = 3
-    logits = torch.randn(S, V)
-    args = params(S, temperature=1.2, position=torch.arange(S), **options)
+def test_filters_that_keep_many(device, V, options, against):
+    """Rows whose noisiest tokens are mostly out; and the worst for them, where each pick is but a little likelier."""
+    S = 2
+    args = params(S, temperature=1.25, position=torch.arange(S), **options)
+    worst = noise.reference(args[4], args[5], torch.arange(V, dtype=torch.int32)) * -1.125
+    logits = worst if against else torch.randn(S, V)
     drawn = sample(logits.to(device), *(arg.to(device) for arg in args)).tolist()
     for row, token in enumerate(drawn):
-        keep, _, near = allowed(logits[row], 1.2, options.get("top_k", 0), options.get("top_p", 1.0), 0.0)
-        assert token == noisiest(logits[row], keep, near, float(args[0][0]), 7, row)
+        keep, _, near = allowed(logits[row], 1.25, options.get("top_k", 0), options.get("top_p", 1.0), 0.0)
+        expected = noisiest(logits[row], keep, near, 1.25, 7, row)
+        assert (keep | near)[token] if expected is None else token == expected
 
 
 @pytest.mark.parametrize(
