@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.sync_api import ConsoleMessage, Locator, Page, Request, Response, expect
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request, Response, expect
 
 LIMIT_MS = 60_000  # for what must happen, however busy the machine is
 expect.set_options(timeout=LIMIT_MS)
@@ -17,28 +17,38 @@ class ChatPage:
         self.page = page
         self.url = url
         self.faults: list[str] = []
+        self._asked: dict[Request, str] = {}  # what became of each request until the page had begun
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._note)
         page.on("requestfailed", self._note_lost)
         page.on("response", self._note_refused)
+        page.on("request", self._note_asked)
         page.set_default_timeout(LIMIT_MS)
-        page.goto(url)
         try:
+            page.goto(url)
             expect(page.locator("#model-name")).not_to_have_text("…")
-        except AssertionError as error:
-            raise AssertionError(f"the page does not begin: {self.faults}") from error
+        except (AssertionError, Error) as error:
+            odd = {request.url: what for request, what in self._asked.items() if what != "200"}
+            raise AssertionError(f"the page does not begin: {self.faults}; {len(self._asked)} asked, {odd}") from error
+        page.remove_listener("request", self._note_asked)
 
     def _note(self, message: ConsoleMessage) -> None:
         # Requests that fail are what some tests are about; the browser logs them itself.
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.faults.append(message.text)
 
+    def _note_asked(self, request: Request) -> None:
+        self._asked[request] = "not answered"
+
     def _note_lost(self, request: Request) -> None:
+        self._asked[request] = f"lost: {request.failure}"
         # Without one of its scripts the page stands still and says nothing.
         if request.resource_type == "script":
             self.faults.append(f"{request.url} did not come: {request.failure}")
 
     def _note_refused(self, response: Response) -> None:
+        if response.request in self._asked:
+            self._asked[response.request] = str(response.status)
         if response.request.resource_type == "script" and response.status >= 400:
             self.faults.append(f"{response.url} was answered with {response.status}")
 

@@ -14,8 +14,9 @@ from tests.model_svc.tiny import tiny_llama
 __all__ = ["smollm2_path"]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
+    """Compute with one thread, in fixtures too: on a busy machine two wait for one another, for minutes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
