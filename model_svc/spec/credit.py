@@ -9,7 +9,7 @@ from __future__ import annotations
 _AT_FIRST = 1.5
 _PER_STEP = 0.005
 _MOST = 4.0
-_DEAREST = 2.0  # a step that the machine held up is charged as so much at most
+_DEAREST = 4.0  # a step that the machine held up is charged as so much at most
 
 
 class Credit:

@@ -31,7 +31,7 @@ def test_right_guesses_pay_for_themselves() -> None:
 def test_a_step_that_the_machine_held_up_does_not_end_guessing_for_long() -> None:
     credit = Credit()
     credit.charge(1000.0)
-    credit.came_true(2, 1)
+    credit.came_true(4, 1)
     assert not credit.spent
     credit.charge(-5.0)  # a step that happened to be short is no gain
     assert credit.left <= 2
