@@ -3,8 +3,8 @@
 At one sequence attention moves little and waits much. So old keys and values are fetched before the kernel waits for
 this step's projection (their newest row comes from the projection itself), the context is cut into many short splits,
 and the last program of a head to arrive merges them: no second kernel. It merges in the order of the splits, whoever
-comes last. From 17 sequences on bandwidth counts: programs that all fit the card at once, each with copies under way in
-shared memory, and splits only of what is long.
+comes last. From 9 sequences on bandwidth counts: copies are under way in shared memory, and a split is as long as its
+share of all contexts allows, as each program begins and ends for some 5 us.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -26,21 +26,26 @@ _LOG2_E = math.log2(math.e)
 
 
 class _Plan(NamedTuple):
-    """How contexts are cut: tiles of `keys`, at most `splits` parts of `least` tiles or more; `ahead` as above."""
+    """How contexts are cut: tiles of `keys`, at most `splits` parts of `least` tiles or more; `ahead` as above.
+
+    All rows together are cut in about `parts` for each processor (0: only what is above counts).
+    """
 
     ahead: bool
     keys: int
     warps: int
     splits: int
     least: int
+    parts: int
 
 
 def _plan(T: int) -> _Plan:
     # With 8 KV heads one sequence in 16 parts fills the card; a merge of more does not fit the registers. Short tiles,
     # so that at a context of 400 one row has a program for every processor.
-    if T <= 16:
-        return _Plan(ahead=True, keys=32, warps=2, splits=16, least=1)
-    return _Plan(ahead=False, keys=64, warps=4, splits=8 if T <= 32 else 4, least=4)
+    if T <= 8:
+        return _Plan(ahead=True, keys=32, warps=2, splits=16, least=1, parts=0)
+    # Two programs fit a processor, and twice as many splits as that even out.
+    return _Plan(ahead=False, keys=64, warps=4, splits=16 if T <= 16 else 8 if T <= 32 else 4, least=4, parts=4)
 
 
 def few_rows_attention(
@@ -97,11 +102,13 @@ def _launch(
     partial = qkv.new_empty((T, K, plan.splits, group, D), dtype=torch.float32)
     state = qkv.new_empty((T, K, plan.splits, 2, group), dtype=torch.float32)
     pdl = {"launch_pdl": True} if qkv.is_cuda else {}
+    processors = torch.cuda.get_device_properties(qkv.device).multi_processor_count if qkv.is_cuda else 8
     _few_rows_attention_kernel[(T * K, plan.splits)](
         qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
         H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least,
-        AHEAD=plan.ahead, PDL=qkv.is_cuda, num_warps=plan.warps, **pdl,
+        PARTS=plan.parts * processors, ROWS=next_power_of_2(T), AHEAD=plan.ahead, PDL=qkv.is_cuda,
+        num_warps=plan.warps, **pdl,
     )  # fmt: skip
 
 
@@ -110,7 +117,8 @@ def _few_rows_attention_kernel(
     qkv_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, context_ptr, partial_ptr, state_ptr, arrived_ptr, out_ptr, unit,
     stride_n, stride_b, stride_h, table_stride,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, GROUP: tl.constexpr, KEYS: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, KV head) and split; of GROUP heads the first H / K are real."""
     if PDL:
@@ -121,6 +129,10 @@ def _few_rows_attention_kernel(
     context = tl.load(context_ptr + row)
     tiles = tl.cdiv(context, KEYS)
     per_split = tl.maximum(tl.cdiv(tiles, SPLITS), LEAST)
+    if PARTS:
+        other = tl.arange(0, ROWS)
+        contexts = tl.load(context_ptr + other, mask=other < tl.num_programs(0) // K, other=0)
+        per_split = tl.maximum(per_split, tl.cdiv(tl.sum(tl.cdiv(contexts, KEYS), 0) * K, PARTS))
     splits = tl.cdiv(tiles, per_split)
     begin = split * per_split
     end = tl.minimum(begin + per_split, tiles)

@@ -69,6 +69,10 @@ def sample_select_kernel(
             num_picks = tl.where(n > 0, num_picks, 0)  # else nothing is above the first one
             tl.store(picks + PICKS, top)
             tl.store(picks + PICKS + 1, tl.where(k > 0, k.to(tl.float32), p * total))
+            # Flat logits: a first pick with 1 - p of the mass at or below it in a part of the row needs no weighing.
+            if (k <= 0) & (p >= 0.75) & (2 * n > groups):
+                below = _mass_below(logits, first, (1 - p) * total * 1.001, top, inverse, groups, V, 2 * TILE)
+                num_picks = tl.where(below > (1 - p) * total * 1.001, 0, num_picks)
             tl.store(ints + BY_COUNT, k)
             tl.store(ints + NUM_GROUPS, n)
             tl.store(ints + NUM_WEIGHED, 0)
@@ -78,6 +82,20 @@ def sample_select_kernel(
             )
     tl.store(ints + NUM_PICKS, num_picks)
     tl.store(out_ptr + row, tl.where(winner < V, winner, 0).to(tl.int64))
+
+
+@jit
+def _mass_below(logits, at, need, top, inverse, groups, V, TILE: tl.constexpr):
+    """What the last tokens of a row up to logit `at` weigh, read until that is more than `need` or will hardly be."""
+    below, base, going = inverse * 0, groups, groups > 0
+    while going:
+        base -= TILE  # from the end, which the scan read last
+        ids = (base + tl.arange(0, TILE))[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        x = tl.load(logits + ids, mask=(ids >= 0) & (ids < V), other=float("-inf")).to(tl.float32)
+        below += tl.sum(tl.where(x <= at, weights(x, top, inverse), 0.0))
+        likely = below * groups > 3 * need * (groups - base)
+        going = (below <= need) & likely & (4 * base > 3 * groups)
+    return below
 
 
 @jit

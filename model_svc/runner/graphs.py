@@ -13,7 +13,7 @@ from model_svc.runner.packed_step import StepShape
 # With more tokens the device is busy for longer than eager launches take.
 _MIXED_TOKENS = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512)
 _WIDTHS = (8, 64)
-_CHECKED_TOKENS = (8, 16, 32, 64)
+_CHECKED_TOKENS = ((8, 16, 32, 64), (64, 128))  # by width
 _FINE = 64  # decode steps of up to so many sequences get all their sizes at the start, larger ones each so-manieth
 _CHECKED_QUERIES = 8  # tokens of a sequence: one tile of the decode kernel at four query heads a KV head
 
@@ -68,10 +68,12 @@ def later_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepSha
 
 
 def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
-    """Return the shapes of steps that check guesses, for few sequences only: many have no use for them."""
-    width = widths(max_num_seqs)[0]
+    """Return the shapes of steps that check guesses; more than 64 sequences have no use for them."""
     return [
-        StepShape(T, width, False, _CHECKED_QUERIES) for T in reversed(_CHECKED_TOKENS) if max_num_batched_tokens >= T
+        StepShape(T, width, False, _CHECKED_QUERIES)
+        for width, tokens in zip(widths(max_num_seqs), _CHECKED_TOKENS, strict=False)
+        for T in reversed(tokens)
+        if max_num_batched_tokens >= T
     ]
 
 
@@ -89,11 +91,11 @@ class Shapes:
 
     def fit_checks(self, step: StepShape, max_query_len: int) -> StepShape:
         """Return the smallest shape that holds a step with guesses; only steps of answers are recorded."""
-        width = self._widths[0]
-        if max_query_len <= _CHECKED_QUERIES and step.num_sequences <= width:
-            T = next((T for T in _CHECKED_TOKENS if step.num_tokens <= T <= self._limit), None)
-            if T is not None:
-                return StepShape(T, width, False, _CHECKED_QUERIES)
+        for width, tokens in zip(self._widths, _CHECKED_TOKENS, strict=False):
+            if max_query_len <= _CHECKED_QUERIES and step.num_sequences <= width:
+                T = next((T for T in tokens if step.num_tokens <= T <= self._limit), None)
+                if T is not None:
+                    return StepShape(T, width, False, _CHECKED_QUERIES)
         shape = self.fit(step)
         return shape._replace(checks=shape.num_tokens)
 
