@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError:  # pragma: no cover - only where no Triton is built
     from types import SimpleNamespace
 
-    triton = SimpleNamespace(jit=lambda function, **_: function)
+    triton = SimpleNamespace(jit=lambda function=None, **_: function or (lambda wrapped: wrapped))
     tl = SimpleNamespace(constexpr=lambda value: value)
     TRITON_INSTALLED = False
     INTERPRETED = False
@@ -42,6 +42,19 @@ def jit(function: Callable[..., Any]) -> Kernel:
     return kernel
 
 
+def jit_alike(*names: str) -> Callable[[Callable[..., Any]], Kernel]:
+    """Return `jit` for kernels of which these arguments change from step to step: no variant for 1, 16 or alignment.
+
+    A new variant is compiled where it is met, and whoever has a token to come waits seconds for it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        kernel: Kernel = triton.jit(do_not_specialize=names)(function)
+        return kernel
+
+    return decorate
+
+
 def next_power_of_2(n: int) -> int:
     """Return the smallest power of two that is not below `n` (block shapes must be powers of two)."""
     return 1 << max(n - 1, 0).bit_length()
@@ -52,4 +65,4 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-__all__ = ["INTERPRETED", "TRITON_INSTALLED", "Kernel", "cdiv", "jit", "next_power_of_2", "tl"]
+__all__ = ["INTERPRETED", "TRITON_INSTALLED", "Kernel", "cdiv", "jit", "jit_alike", "next_power_of_2", "tl"]

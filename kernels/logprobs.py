@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 _MAX_N = 128
 
@@ -83,7 +83,7 @@ def _logprobs_scan_kernel(logits_ptr, row_stride, scratch_ptr, V, groups, chunks
     tl.store(scratch + groups + chunks + chunk, tl.sum(tl.sum(tl.exp(x - pivot), 1), 0))
 
 
-@jit
+@jit_alike("n")
 def _logprobs_select_kernel(
     logits_ptr, row_stride, chosen_ptr, scratch_ptr, of_chosen_ptr, ids_ptr, values_ptr, V, groups, chunks, n,
     GROUPS: tl.constexpr, CHUNKS: tl.constexpr, BEST: tl.constexpr,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.language import cdiv, jit, tl
+from kernels.language import cdiv, jit, jit_alike, tl
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _launch(logits: Tensor, p: Penalties) -> None:
     )  # fmt: skip
 
 
-@jit
+@jit_alike("num_bias", "num_stops", "repetition_ptr", "frequency_ptr", "presence_ptr")
 def _penalties_kernel(
     logits_ptr, row_stride, V, words, state_ptr, prompt_mask_ptr, output_counts_ptr, repetition_ptr, frequency_ptr,
     presence_ptr, bias_ids_ptr, bias_ptr, stop_ids_ptr, hold_stops_ptr, grammar_ptr, allowed_ptr, forced_ptr,
@@ -268,7 +268,7 @@ def _bar_stops(logits, stop_ids, hold, num_stops, begin, V, BLOCK: tl.constexpr)
             tl.store(logits + token, tl.full([32], float("-inf"), tl.float32), mask=here)
 
 
-@jit
+@jit_alike("W")
 def _count_kernel(output_counts_ptr, state_ptr, ids_ptr, W, V):
     """One program a row, token after token: no two of them write one counter at the same time."""
     row = tl.program_id(0).to(tl.int64)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch, noise
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 from kernels.noise import gumbel, noise_key
 from kernels.sample_select import is_bounded, sample_select_kernel
-from kernels.sample_wide import GROUP, LIST, LOT, NUM_FOUND, PARTS, PICKS, sample_weigh_kernel, weights
+from kernels.sample_wide import GROUP, LIST, LOT, NUM_FOUND, PARTS, PER_ROW, PICKS, sample_weigh_kernel, weights
 
 
 def sample(
@@ -176,7 +176,7 @@ def _launch(
     )
 
 
-@jit
+@jit_alike(*PER_ROW)
 def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, V, groups, lots, chunks, row_floats, row_ints, CHUNK_GROUPS: tl.constexpr,

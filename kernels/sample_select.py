@@ -1,7 +1,7 @@
 """The second pass of a draw: one program a row looks at what the scan left and at the few groups that matter."""
 
 # mypy: disable-error-code="no-untyped-def"
-from kernels.language import jit, tl
+from kernels.language import jit, jit_alike, tl
 from kernels.noise import gumbel, noise_key
 from kernels.sample_wide import (
     BY_COUNT,
@@ -12,6 +12,7 @@ from kernels.sample_wide import (
     NUM_GROUPS,
     NUM_PICKS,
     NUM_WEIGHED,
+    PER_ROW,
     PICKS,
     list_picks,
     pick_above,
@@ -35,7 +36,7 @@ def _order_key(x):
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-@jit
+@jit_alike(*PER_ROW)
 def sample_select_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, lots, chunks, row_floats, row_ints,

@@ -9,7 +9,7 @@ heavy (one row in a thousand) it goes on alone, pick after pick.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from kernels.language import INTERPRETED, jit, tl
+from kernels.language import INTERPRETED, jit, jit_alike, tl
 from kernels.noise import gumbel, noise_key
 
 LOT = tl.constexpr(1024)  # tokens of which it is known how noisy the noisiest is
@@ -17,6 +17,7 @@ GROUP = tl.constexpr(128)  # tokens that share a maximum: 0.8 % of the logits' b
 # An infinite logit counts as this one and is the best all the same: inf - inf is no number, and a loop that waits for a
 # mass to become small enough would wait for ever.
 LARGEST = tl.constexpr(3.4028234663852886e38)
+PER_ROW = ("temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr", "seeds_ptr", "positions_ptr")
 PICKS = tl.constexpr(8)  # of a row, at most; p = 0.1 needs more in 0.3 % of draws
 PARTS = tl.constexpr(8)  # programs that weigh a row; a launch that has nothing to weigh takes 0.7 us for each
 # What a row has of integers: the picks' ids, then these, then the list of groups that are to be read.
@@ -75,7 +76,7 @@ def list_picks(logits, noisiest, lot, picks, pick_ids, most, top, temperature, k
     return n, first, first_id
 
 
-@jit
+@jit_alike(*PER_ROW)
 def sample_weigh_kernel(
     logits_ptr, row_stride, temperature_ptr, seeds_ptr, positions_ptr, floats_ptr, ints_ptr, above_ptr, out_ptr,
     V, groups, lots, chunks, row_floats, row_ints, LOTS: tl.constexpr, TILE: tl.constexpr,
