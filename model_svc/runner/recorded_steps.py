@@ -20,7 +20,7 @@ from model_svc.runner.packed_step import StepShape
 from model_svc.runner.recordings import Recorder, Recording, Recordings
 
 _LONG = 2 * LONGEST_RECORDED  # longer ones take the same kernels, and this one no longer than a recording
-_PATIENCE = 16  # a recording takes some 40 ms, a step without it some 3 more than with it
+_PATIENCE = 4  # a recording takes some 40 ms, a prompt without it some 12 more than with it (H200, 8B)
 
 
 class RecordedSteps:
