@@ -11,19 +11,23 @@ import torch
 from hypothesis import given, settings
 
 from kernels.native.library import built
+from kernels.native.tape import Arena, Tape
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
-from model_svc.engine.plan import StepPlan
+from model_svc.engine.plan import SequenceStep, StepPlan
 from model_svc.engine.request import EngineRequest
+from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.cpu_runner import CpuRunner
+from model_svc.runner.decode_step import TapedStep, own_inputs
 from model_svc.runner.load import make_runner
+from model_svc.runner.slots import Slots
 from model_svc.spec.ngram import NgramProposer
 from model_svc.spec.proposer import Proposer
 from tests.model_svc.engine.guessers import Oracle, Parrot
 from tests.model_svc.runner.test_with_engine import BLOCK, Answers, request, run
 from tests.model_svc.tiny import tiny_llama
-from wire.messages import unpack_ids
+from wire.messages import pack_ids, unpack_ids
 
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -114,6 +118,36 @@ def test_steps_with_guesses_are_taped_by_size(tiny_model: Decoder, truth: dict[b
     assert isinstance(runner, CpuRunner)
     taped = {size for size, tape in runner._tapes.items() if tape is not None}
     assert sum(guesses for _, guesses in taped) > 2
+
+
+def test_a_taped_step_forgets_the_sequences_of_the_step_before() -> None:
+    slots = Slots(4, 67, 1, torch.device("cpu"))
+    slots.num_blocks |= dict.fromkeys(range(4), 1)
+
+    def plan(*lengths: int) -> StepPlan:
+        items = (
+            SequenceStep(slot=n, start=3, num_tokens=length, token_ids=pack_ids([9] * length), num_drafts=length - 1)
+            for n, length in enumerate(lengths)
+        )
+        return StepPlan(step=0, sequences=tuple(items))
+
+    def starts_after(*plans: StepPlan) -> list[int]:
+        batch = StepBatch(
+            positions=torch.zeros(6, dtype=torch.int64),
+            slot_mapping=torch.zeros(6, dtype=torch.int64),
+            block_tables=torch.zeros(2, 1, dtype=torch.int32),
+            query_start=torch.tensor([0, 3, 6], dtype=torch.int32),
+            context_lens=torch.zeros(2, dtype=torch.int32),
+            max_query_len=3,
+            max_context_len=16,
+        )
+        ids, own = own_inputs(torch.zeros(6, dtype=torch.int32), batch, 1, 16)
+        taped = TapedStep(ids, own, Tape(Arena()), lambda: torch.zeros(6, 67))
+        for each in plans:
+            taped.fill(each, slots, 16)
+        return own.query_start.tolist()
+
+    assert starts_after(plan(1, 1, 2, 2), plan(3, 3)) == starts_after(plan(3, 3))
 
 
 @settings(max_examples=12, deadline=None)
