@@ -129,6 +129,10 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """Return the methods of a path, which may be several routes; each of them knows only its own."""
+    """Return the methods of a path, which may be several routes; each of them knows only its own.
+
+    A path that has a route by name is nobody's id, though it looks like one (`/v1/responses/input_tokens`).
+    """
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    routes = [route for route in routes if route.path == request.url.path] or routes
     return ", ".join(sorted({method for route in routes for method in route.methods}))

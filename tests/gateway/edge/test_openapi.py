@@ -110,6 +110,7 @@ async def test_a_wrong_method_is_405_and_names_the_right_ones_whatever_routes_sh
         ("PUT", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
         ("PATCH", "/v1/conversations/conv_1", "DELETE, GET, HEAD, POST"),
         ("GET", "/v1/messages", "POST"),
+        ("OPTIONS", "/v1/responses/input_tokens", "POST"),
     ):
         answer = await ring.http.request(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
