@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-def"
 import torch
 
+from kernels import dispatch
 from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
@@ -51,7 +52,7 @@ def _splits(step: Step, max_context_len: int) -> int:
     parts (one wave), 59 in 8; 32 of 2,048 take 96 whole, 99 in 3; 64 of 4,096 take 408 whole (1.3 waves), 366 in 2.
     """
     S, K = step.context_lens.shape[0], step.k_cache.shape[2]
-    processors = torch.cuda.get_device_properties(step.q.device).multi_processor_count if step.q.is_cuda else 8
+    processors = dispatch.processors(step.q, elsewhere=8)
     wave = 3 * processors
     programs = S * K
     if programs >= 2 * wave:

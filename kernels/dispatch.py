@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Literal, cast, get_args
 
 import torch
+from torch import Tensor
 
 from kernels.native.library import built
 
@@ -78,3 +79,8 @@ def fixed_order() -> Iterator[None]:
         yield
     finally:
         _fixed = before
+
+
+def processors(tensor: Tensor, *, elsewhere: int) -> int:
+    """Return how many processors the tensor's GPU has; `elsewhere` where kernels are interpreted."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else elsewhere

@@ -102,7 +102,7 @@ def _launch(
     partial = qkv.new_empty((T, K, plan.splits, group, D), dtype=torch.float32)
     state = qkv.new_empty((T, K, plan.splits, 2, group), dtype=torch.float32)
     pdl = {"launch_pdl": True} if qkv.is_cuda else {}
-    processors = torch.cuda.get_device_properties(qkv.device).multi_processor_count if qkv.is_cuda else 8
+    processors = dispatch.processors(qkv, elsewhere=8)
     _few_rows_attention_kernel[(T * K, plan.splits)](
         qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),

@@ -22,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels import dispatch
+
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 _STAGES = 4  # of 48 KB; the output's tiles take 32 KB more
 _MULTIPLY_REGISTERS, _COPY_REGISTERS = 232, 40  # 128 threads x (2 x 232 + 40) fit the 65,536 of an SM
@@ -39,7 +41,7 @@ def launch(x: Tensor, weight: Tensor, act: int, out: Tensor) -> None:
         TensorDescriptor.from_tensor(tensor, list(block), gl.NVMMASharedLayout.get_default_for(list(block), kind))
         for tensor, block in ((x, (ROWS, DEPTH)), (weight, (COLUMNS, DEPTH)), (out, (ROWS // 2, COLUMNS)))
     ]
-    num_programs = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 132
+    num_programs = dispatch.processors(x, elsewhere=132)
     row_tiles, column_tiles = -(-T // ROWS), F // COLUMNS
     # As many row tiles in a band as keep x and the weights that a wave of programs reads in the L2 cache.
     _hopper_gated_linear_kernel[(min(num_programs, row_tiles * column_tiles),)](

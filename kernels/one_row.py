@@ -1,8 +1,8 @@
 """The product of one row: whole rows of weights, read by a loop that keeps one tile under way (see `few_rows`)."""
 
 # mypy: disable-error-code="no-untyped-def"
-import torch
 
+from kernels import dispatch
 from kernels.few_rows_product import (
     ADD,
     GATE,
@@ -28,7 +28,7 @@ def launch(product: Product) -> None:
     F, E = product.weight.shape
     rows, warps, per_processor = _row_tile(F, E, product.kind)
     tiles = F // rows
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 8
+    processors = dispatch.processors(x, elsewhere=8)
     grid = min(tiles, per_processor * processors) if per_processor else tiles
     _row_kernel[(grid,)](
         x, norm.weight if norm is not None else x, product.weight, product.out, *rotation(product),

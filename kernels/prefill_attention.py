@@ -62,7 +62,7 @@ def splits(step: Step, max_context_len: int) -> int:
     another variant of the kernels. Not in a fixed order, where the number of queries must not decide."""
     T, H, _ = step.q.shape
     K = step.k_cache.shape[2]
-    processors = torch.cuda.get_device_properties(step.q.device).multi_processor_count if step.q.is_cuda else 128
+    processors = dispatch.processors(step.q, elsewhere=128)
     programs = cdiv(T * (H // K), 128) * K
     uncut = dispatch.fixed() or max_context_len <= UNCUT_KEYS
     wanted = 1 if uncut else min(processors // programs, max_context_len // _MIN_SPLIT_KEYS, 16)
