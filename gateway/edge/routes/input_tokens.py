@@ -10,23 +10,17 @@ from starlette.responses import Response
 from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
-from gateway.edge.references import resolve
-from gateway.edge.routes.responses import tell_of_tools
-from gateway.edge.schema.body import read_as, translated
-from gateway.edge.schema.responses import InputTokensRequest, translate_responses
+from gateway.edge.routes.responses import read_wanted
+from gateway.edge.schema.responses import InputTokensRequest
 from wire.messages import ConversationRef, Recalled
 
 
 async def count_input_tokens(request: Request) -> Response:
     """Return the number; nothing is generated or stored, and nothing is left out for being too long."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, InputTokensRequest, edge.settings.max_body_bytes)
-    card, tenant = edge.model(body.model).card, tenant_of(request)
-    tell_of_tools(request, body)
-    body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
-    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, counting=True))
+    _, wanted = await read_wanted(request, InputTokensRequest, counting=True)
     with edge.admission.slot():
-        recalled = await _recalled(edge, wanted.conversation, wanted.model, tenant)
+        recalled = await _recalled(edge, wanted.conversation, wanted.model, tenant_of(request))
         ids = await edge.tokenizer.token_ids(wanted, recalled=recalled)
     return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
 

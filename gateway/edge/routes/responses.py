@@ -25,17 +25,14 @@ from gateway.edge.schema.tools import is_unasked
 from gateway.edge.screening import screen
 from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
+from wire import messages
 from wire.errors import ConflictError
 
 
 async def create_response(request: Request) -> ASGIApp:
     """Answer a request of the Responses API: as a stream, whole, or in the background."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
-    card, tenant = edge.model(body.model).card, tenant_of(request)
-    tell_of_tools(request, body)
-    body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
-    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant))
+    body, wanted = await read_wanted(request, ResponsesRequest)
     wanted = await screen(wanted, edge.safety, "input")
     await edge.grammars.admit(wanted)
     stream = bool(body.stream)
@@ -52,7 +49,20 @@ async def create_response(request: Request) -> ASGIApp:
     )
 
 
-def tell_of_tools(request: Request, body: ResponsesRequest) -> None:
+async def read_wanted(
+    request: Request, kind: type[ResponsesRequest], *, counting: bool = False
+) -> tuple[ResponsesRequest, messages.Request]:
+    """Read a body of the Responses API, and translate it with the items that it refers to in their places."""
+    edge: Edge = request.app.state.edge
+    body = await read_as(request, kind, edge.settings.max_body_bytes)
+    card, tenant = edge.model(body.model).card, tenant_of(request)
+    _tell_of_tools(request, body)
+    body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
+    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, counting=counting))
+    return body, wanted
+
+
+def _tell_of_tools(request: Request, body: ResponsesRequest) -> None:
     """Name the tools in a header that are left out: nobody runs them here."""
     kinds = sorted({str(tool["type"]) for tool in body.tools or () if is_unasked(tool)})
     if kinds:
