@@ -36,6 +36,7 @@ from wire.messages import Prompt, SamplingParams, pack_ids
 Job = tuple[list[int], int]  # prompt ids, answer tokens
 _END_OF_BODY = b"0\r\n\r\n"
 _START_S = 170.0
+_PAUSE_S = 8.0
 LIMITS = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 16384}
 
 
@@ -154,8 +155,9 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 async def measure(client: EngineClient | HttpClient, rounds: int, count: int) -> tuple[float, float]:
-    """Warm up, then measure; both in the same order through engine and ring."""
+    """Warm up, let the idle engine record its steps, then measure; in the same order through engine and ring."""
     await client.ask(mixed(min(8, count), 99))
+    await anyio.sleep(_PAUSE_S)
     firsts = [(await client.ask(short(seed)))[0] for seed in range(24)]
     rates = []
     for number in range(rounds):
