@@ -39,6 +39,7 @@ def main(names: Sequence[str]) -> int:
     table = Table("op", "case", "us", "rate", "of ceiling", "beside", "its us", "ours is", title=title)
     for name in names or known:
         for case in known[name]():
+            console.print(f"{name}: {case.shape}", style="dim")  # a crash is told with the case that it came in
             took = microseconds(case.runs)
             rate = case.bytes / took / 1e3 if case.bytes else case.flops / took / 1e6
             theirs = microseconds(case.rival_runs) if case.rival_runs else 0.0
