@@ -11,6 +11,7 @@ Run = Callable[[], object]
 
 def microseconds(runs: Sequence[Run], budget_ms: float = 40.0) -> float:
     """Median time of one run, by replays of a CUDA graph that holds all of `runs` several times."""
+    torch.cuda.synchronize()  # the inputs were made on another stream: kernels that read them too early follow garbage
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         for run in runs:

@@ -37,6 +37,8 @@ Job = tuple[list[int], int]  # prompt ids, answer tokens
 _END_OF_BODY = b"0\r\n\r\n"
 _START_S = 170.0
 _PAUSE_S = 8.0
+_NUM_SHORT = 24
+_PARTS = ("tokenize_ms", "match_ms", "queue_ms", "prefill_ms", "ttft_ms")
 LIMITS = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 16384}
 
 
@@ -98,6 +100,7 @@ class HttpClient:
 
     def __init__(self, port: int, model: str) -> None:
         self._port, self._model = port, model
+        self.bills: list[dict[str, float]] = []
 
     async def ask(self, jobs: Sequence[Job]) -> tuple[float, float]:
         """Send all at once; return seconds to the first token and to the end of all."""
@@ -111,7 +114,7 @@ class HttpClient:
     async def _stream(self, job: Job, began: float, firsts: list[float]) -> None:
         ids, max_tokens = job
         body = {"model": self._model, "prompt": ids, "max_tokens": max_tokens, "temperature": 0, "stream": True}
-        content = json.dumps({**body, "ignore_eos": True}).encode()
+        content = json.dumps({**body, "ignore_eos": True, "stream_options": {"include_usage": True}}).encode()
         head = (
             f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
@@ -127,6 +130,8 @@ class HttpClient:
                     firsts.append(time.perf_counter() - began)
         if b'"finish_reason":"length"' not in tail:
             raise RuntimeError(f"an answer ended otherwise: {tail[-500:]!r}")
+        last = tail[: tail.rindex(b"data: [DONE]")].rpartition(b"data: ")[2]
+        self.bills.append(json.loads(last)["usage"]["headrace"])
 
 
 @contextlib.contextmanager
@@ -158,7 +163,7 @@ async def measure(client: EngineClient | HttpClient, rounds: int, count: int) ->
     """Warm up, let the idle engine record its steps, then measure; in the same order through engine and ring."""
     await client.ask(mixed(min(8, count), 99))
     await anyio.sleep(_PAUSE_S)
-    firsts = [(await client.ask(short(seed)))[0] for seed in range(24)]
+    firsts = [(await client.ask(short(seed)))[0] for seed in range(_NUM_SHORT)]
     rates = []
     for number in range(rounds):
         jobs = mixed(count, number)
@@ -192,6 +197,9 @@ def main() -> None:
     with server(settings, args.port, args.edges):
         client = HttpClient(args.port, args.dir.name)
         rate, first = anyio.run(measure, client, args.rounds, args.requests)
+    bills = client.bills[min(8, args.requests) :][:_NUM_SHORT]
+    parts = {part: statistics.median(bill[part] for bill in bills) for part in _PARTS}
+    say("bills of first tokens: " + ", ".join(f"{part} {value:.2f}" for part, value in parts.items()))
     say(
         f"over HTTP: {rate:,.0f} tok/s ({rate / engine_rate:.1%} of the engine's), first token after "
         f"{first * 1e3:.2f} ms ({(first - engine_first) * 1e3:+.2f} ms)"
