@@ -70,10 +70,10 @@ def _wait(url: str) -> None:
 
 
 def pace(streams: list[Stream]) -> tuple[float, float, float]:
-    """Return the median seconds an event while all streams were at it, and when that began and ended."""
+    """Return the median seconds a token while all streams were at it, and when that began and ended."""
     begin = max(stream.texts[0] for stream in streams)
     end = min(stream.texts[-1] for stream in streams)
-    return statistics.median(stream.pace_s(begin, end) for stream in streams), begin, end
+    return statistics.median(stream.pace_s(begin, end, _TOKENS) for stream in streams), begin, end
 
 
 class Round:

@@ -22,7 +22,7 @@ _EVENT, _END = b"data: ", b"data: [DONE]"
 
 @dataclass
 class Stream:
-    """What one stream brought: events, when those with text came (and how many events by then), whether it ended well.
+    """What one stream brought: events, when those with text came (and how many such by then), whether it ended well.
 
     Times are those of `time.perf_counter`.
     """
@@ -43,12 +43,16 @@ class Stream:
         """Return the seconds between reads that brought text."""
         return [later - earlier for earlier, later in pairwise(self.texts)]
 
-    def pace_s(self, begin: float, end: float) -> float:
-        """Return the seconds an event between two points in time. Raises ValueError if too few came."""
+    def pace_s(self, begin: float, end: float, num_tokens: int) -> float:
+        """Return the seconds a token between two points in time. Raises ValueError if too few events came.
+
+        `num_tokens` is that of the answer: its first text was one, the others are taken to be spread evenly.
+        """
         first, last = bisect_left(self.texts, begin), bisect_right(self.texts, end) - 1
         if last <= first:
             raise ValueError("too few events came in that time")
-        return (self.texts[last] - self.texts[first]) / (self.counts[last] - self.counts[first])
+        an_event = (num_tokens - 1) / (self.counts[-1] - self.counts[0])
+        return (self.texts[last] - self.texts[first]) / (self.counts[last] - self.counts[first]) / an_event
 
 
 class _Reader(asyncio.Protocol):
@@ -71,9 +75,9 @@ class _Reader(asyncio.Protocol):
         whole = self._tail + data  # what is looked for may come in two pieces
         stream.num_events += whole.count(_EVENT) - self._tail.count(_EVENT)
         self._tail = whole[1 - len(_END) :]
-        if data.count(_TEXT) > data.count(_NO_TEXT):
+        if num_texts := data.count(_TEXT) - data.count(_NO_TEXT):
             stream.texts.append(now)
-            stream.counts.append(stream.num_events)
+            stream.counts.append(num_texts + (stream.counts[-1] if stream.counts else 0))
             if len(stream.texts) == 1:
                 self._tell()
         if _END in whole:

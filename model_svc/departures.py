@@ -1,40 +1,58 @@
-"""When what a step said leaves the engine process: at once, or in the spare time of the next step.
+"""When what steps said leaves the engine process: at once, in the spare time of the next step, or with that step's.
 
 Everybody on a token's way to its client needs a core. A step that has all of them is held up by each who wakes in its
-middle; so tokens leave when one thread draws and plans and a core is idle. That is a step later at the most, and never
-for an answer's first and last tokens.
+middle; so tokens leave when one thread draws and plans and a core is idle. That is a step later at the most. And each
+wake costs the same for one token as for two: many answers that grow by short steps leave every other step, in pairs.
+None of this holds for an answer's first and last tokens, nor for the end of its thinking.
 """
 
 from __future__ import annotations
 
 from model_svc.pipe import EngineEnd, Progress
 from model_svc.runner.spare_time import SpareTime
+from wire.messages import TokenChunk
+
+CROWD = 8  # answers in a step; on two cores, who carries the tokens of fewer fits into the steps' spare time
 
 
 class Departures:
     """The way out for progress; its order is kept."""
 
-    def __init__(self, pipe: EngineEnd, spare: SpareTime | None) -> None:
+    def __init__(self, pipe: EngineEnd, spare: SpareTime | None, stream_interval: int | None = None) -> None:
+        """`stream_interval`: so many steps leave together; None: 2 for a crowd on the step's own cores, else 1."""
         self._pipe = pipe
         self._spare = spare
-        self._held: Progress | None = None
+        self._stream_interval = stream_interval
+        self._held: list[Progress] = []
         if spare is not None:
-            spare.use = self.let_go
+            spare.use = self._go_if_due
 
     def leave(self, progress: Progress, *, more_follows: bool) -> None:
-        """Send what a step said, now or behind the next one's products. Raises OSError when the service is gone."""
-        self.let_go()
-        if more_follows and self._spare is not None and self._spare.is_soon and _may_wait(progress):
-            self._held = progress
-        else:
-            self._pipe.send(progress)
+        """Send what a step said, now or behind a later one's products. Raises OSError when the service is gone."""
+        self._go_if_due()
+        self._held.append(progress)
+        if not (more_follows and all(map(_may_wait, progress.chunks))):
+            self.let_go()
+        elif self._spare is None or not self._spare.is_soon:
+            self._go_if_due()
 
     def let_go(self) -> None:
         """Send what waits."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._pipe.send(held)
+        if self._held:
+            held, self._held = self._held, []
+            self._pipe.send(*held)
+
+    def _go_if_due(self) -> None:
+        if len(self._held) >= self._num_steps:
+            self.let_go()
+
+    @property
+    def _num_steps(self) -> int:
+        if self._stream_interval is not None:
+            return self._stream_interval
+        is_soon = self._spare is not None and self._spare.is_soon
+        return 2 if is_soon and self._held and len(self._held[-1].chunks) >= CROWD else 1
 
 
-def _may_wait(progress: Progress) -> bool:
-    return all(chunk.index and chunk.finish_reason is None for chunk in progress.chunks)
+def _may_wait(chunk: TokenChunk) -> bool:
+    return chunk.index > 0 and chunk.finish_reason is None and not chunk.marks

@@ -51,6 +51,7 @@ def engine_config(settings: ModelSettings) -> EngineConfig:
         patience_s=settings.patience_s,
         proposer=settings.proposer,
         num_draft_tokens=settings.num_draft_tokens,
+        stream_interval=settings.stream_interval,
     )
 
 

@@ -79,12 +79,13 @@ class EngineLoop:
         engine: Engine,
         spare: SpareTime | None = None,
         use_idle_time: Callable[[], bool] | None = None,
+        stream_interval: int | None = None,
     ) -> None:
         """`use_idle_time` does a short part of what can wait, and tells whether more is left."""
         self._pipe = pipe
         self._engine = engine
         self._use_idle_time = use_idle_time
-        self._departures = Departures(pipe, spare)
+        self._departures = Departures(pipe, spare, stream_interval)
         self._step = 0
         self._load_sent_at = 0.0
 
@@ -124,6 +125,8 @@ class EngineLoop:
         if chunks or events or load is not None:
             progress = Progress(step=self._step, chunks=tuple(chunks), events=tuple(events), load=load)
             self._departures.leave(progress, more_follows=self._engine.has_work)
+        else:
+            self._departures.let_go()  # who knows when there will be more to go with
 
     def _obey(self, command: ToEngine) -> None:
         match command:
@@ -179,7 +182,7 @@ def serve(pipe: EngineEnd) -> None:
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
             spare, idle = getattr(runner, "spare", None), getattr(runner, "use_idle_time", None)
-            EngineLoop(pipe, engine, spare, idle).run()
+            EngineLoop(pipe, engine, spare, idle, config.stream_interval).run()
         finally:
             runner.close()
             matchers.close()

@@ -38,6 +38,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     proposer: str = ""
     num_draft_tokens: int = 0
     patience_s: float = 30.0
+    stream_interval: int | None = None
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -193,9 +194,9 @@ class EngineEnd:
         self._encoder = msgspec.msgpack.Encoder()
         self._frames: _Frames[ToEngine] = _Frames(msgspec.msgpack.Decoder(ToEngine))
 
-    def send(self, message: ToService) -> None:
-        """Send a message, waiting while the service is behind. Raises OSError when it is gone."""
-        self._socket.sendall(_frame(self._encoder, message))
+    def send(self, *messages: ToService) -> None:
+        """Send messages in one write, waiting while the service is behind. Raises OSError when it is gone."""
+        self._socket.sendall(b"".join([_frame(self._encoder, message) for message in messages]))
 
     def has_news(self, within_s: float) -> bool:
         """Wait for a message, or the end, at most so long; tells whether `receive` finds one."""

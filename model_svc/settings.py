@@ -14,8 +14,9 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
     hold, or what fits. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s`
     behind higher priorities a request goes first, one at a time. `speculate` says who guesses at most
-    `num_draft_tokens` tokens ahead: ngram, off, or auto (ngram on a CPU). A replica whose engine says nothing for
-    `stall_s` while it has work ends itself, so that others take over.
+    `num_draft_tokens` tokens ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent
+    together; None: see `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends
+    itself, so that others take over.
     """
 
     model: str = ""
@@ -34,6 +35,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     patience_s: float = 30.0
     speculate: str = "auto"
     num_draft_tokens: int = 7
+    stream_interval: int | None = None
     heartbeat_s: float = 0.5
     stall_s: float = 120.0
 
@@ -51,7 +53,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(f"num_draft_tokens must not be negative, not {self.num_draft_tokens}")
         if self.runner.count(":") != 1:
             raise SettingsError(f"runner must read module:function, not {self.runner!r}")
-        for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads"):
+        for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1, not {value}")

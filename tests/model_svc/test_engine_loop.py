@@ -11,7 +11,8 @@ import pytest
 
 from model_svc import engine_process
 from model_svc.engine_process import EngineLoop
-from model_svc.pipe import CancelSequences, EngineEnd, _frame
+from model_svc.pipe import CancelSequences, EngineEnd, Progress, ToService, _frame, _Frames
+from wire.messages import TokenChunk
 
 
 class IdleEngine:
@@ -96,3 +97,41 @@ def test_an_engine_that_nobody_asked_for_anything_yet_waits_until_it_is_quiet(
         house.loop.run()
     assert waits == [0.25, 0.0, 0.0, 0.0]
     assert house.num_parts == 3
+
+
+class SteppingEngine:
+    """An engine whose steps say what it is told; it counts what has reached the service before each step."""
+
+    has_work = True
+
+    def __init__(self, steps: list[list[TokenChunk]], service: socket.socket) -> None:
+        self.num_arrived: list[int] = []
+        self._steps = iter(steps)
+        self._service = service
+        self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+
+    def step(self) -> list[TokenChunk]:
+        try:
+            messages = self._frames.feed(self._service.recv(1 << 16))
+        except BlockingIOError:
+            messages = []
+        self.num_arrived.append(sum(isinstance(message, Progress) for message in messages))
+        found = next(self._steps, None)
+        if found is None:
+            raise EOFError
+        return found
+
+    def events(self) -> list[Any]:
+        return []
+
+
+def test_tokens_do_not_wait_for_company_behind_a_step_that_says_nothing() -> None:
+    ours, service = socket.socketpair()
+    service.setblocking(False)
+    token = TokenChunk(request_id="r", attempt=0, index=1, token_ids=(7,))
+    engine: Any = SteppingEngine([[token], [], []], service)
+    loop = EngineLoop(EngineEnd(ours), engine, stream_interval=10)
+    loop._load_sent_at = float("inf")  # its load is nobody's company
+    with ours, service, pytest.raises(EOFError):
+        loop.run()
+    assert engine.num_arrived == [0, 0, 1, 0]

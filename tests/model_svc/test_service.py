@@ -94,6 +94,18 @@ async def test_jobs_are_answered_token_by_token_and_leave_nothing(bus: Bus, bus_
     assert any(len({chunk.request_id for chunk in batch.chunks}) > 1 for batch in home.batches)
 
 
+async def test_steps_that_are_sent_together_lose_nothing(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    make_model(tmp_path, Script())
+    sampling = SamplingParams(seed=1, logprobs=2)
+    async with house(bus, settings_for(tmp_path, bus_url, stream_interval=3)) as home:
+        await home.place("r", [1, 2, 3], sampling=sampling)
+        await home.until(lambda: home.finish_reason("r"))
+        assert home.answer("r") == expected("r", [1, 2, 3], sampling, 0)
+        assert len(home.chunks) <= 4  # of 1, 3, 3 and 1 tokens, or joined further where the bus was behind
+        assert home.chunks[0].num_prompt_tokens == 3 and "prefill" in home.chunks[0].timings_ms
+        assert all(len(chunk.logprobs) == len(chunk.token_ids) for chunk in home.chunks)
+
+
 async def test_the_replica_tells_its_state_from_loading_to_gone(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, Script(num_blocks=40))
     async with house(bus, settings_for(tmp_path, bus_url, replica_name="r7")) as home:

@@ -20,6 +20,7 @@ from wire.settings import SettingsError, load
         ("HEARTBEAT_S", "0"),
         ("STALL_S", "nan"),
         ("THREADS", "many"),
+        ("STREAM_INTERVAL", "0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(name: str, value: str) -> None:
