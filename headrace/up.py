@@ -14,7 +14,7 @@ import httpx
 from rich.console import Console
 
 from headrace.catalogue import CATALOGUE
-from headrace.pull import PullError, pull
+from headrace.pull import PullError, pull, refresh_advice
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
 from headrace.supervisor import Supervisor
@@ -45,6 +45,7 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
     for model in settings.models:
         path = settings.model_path(model)
         if (path / "config.json").exists():
+            refresh_advice(model, path)
             continue
         if model not in CATALOGUE:
             raise UpError(

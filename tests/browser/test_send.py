@@ -79,6 +79,7 @@ def test_settings_that_are_not_chosen_are_not_sent(ring: LiveRing, chat: ChatPag
     chat.ask("Hello")
     request = ring.requests[-1].request
     assert (request.effort, request.sampling.max_tokens, request.instructions) == (None, None, None)
+    assert request.sampling.temperature == 1.0, "the model's own, which advises nothing"
 
 
 def test_thinking_is_folded_away_and_counted(ring: LiveRing, chat: ChatPage) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from headrace import chat
+from headrace.__main__ import app
 
 EVENTS = (
     {"type": "response.output_text.delta", "delta": "Good day."},
@@ -52,6 +54,14 @@ def test_a_user_is_asked_for_the_key_until_it_fits(monkeypatch: pytest.MonkeyPat
 def test_what_is_no_such_server_is_said_in_words(body: bytes) -> None:
     with client(lambda _: httpx.Response(200, content=body)) as server, pytest.raises(chat.ChatError, match="OpenAI"):
         chat._first_model(server, Console())
+
+
+def test_only_what_was_chosen_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(chat, "_talk", lambda _client, _console, options: asked.append(options))
+    for chosen in ([], ["--temperature", "0"]):
+        assert CliRunner().invoke(app, ["chat", "--model", "talker", *chosen]).exit_code == 0
+    assert asked == [{"model": "talker"}, {"model": "talker", "temperature": 0.0}]
 
 
 def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

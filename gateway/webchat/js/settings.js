@@ -3,9 +3,9 @@
 import { recall, remember } from "./storage.js";
 
 // Numbers that are sent only when somebody chose them: name here -> field of the request.
-const NUMBERS = Object.freeze({ maxTokens: "max_output_tokens", topP: "top_p", topK: "top_k", minP: "min_p", repetitionPenalty: "repetition_penalty", seed: "seed" });
+const NUMBERS = Object.freeze({ temperature: "temperature", maxTokens: "max_output_tokens", topP: "top_p", topK: "top_k", minP: "min_p", repetitionPenalty: "repetition_penalty", seed: "seed" });
 const UNCHOSEN = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, null]));
-const DEFAULTS = Object.freeze({ model: "", effort: "", temperature: 0.7, instructions: "", ...UNCHOSEN });
+const DEFAULTS = Object.freeze({ model: "", effort: "", instructions: "", ...UNCHOSEN });
 
 export class Settings extends EventTarget {
   values = { ...DEFAULTS, ...recall("settings", {}) };
@@ -46,11 +46,10 @@ export class Settings extends EventTarget {
 
   /** The fields of a Responses request that come from here; what is not chosen is not sent. */
   requestFields() {
-    const { effort, temperature, instructions } = this.values;
+    const { effort, instructions } = this.values;
     const chosen = Object.entries(NUMBERS).filter(([name]) => this.values[name] !== null);
     return {
       model: this.model,
-      temperature,
       ...Object.fromEntries(chosen.map(([name, field]) => [field, this.values[name]])),
       ...(effort ? { reasoning: { effort } } : {}),
       ...(instructions.trim() ? { instructions } : {}),

@@ -2,7 +2,7 @@
 
 import { byId, make } from "./dom.js";
 
-const FIELDS = { effort: "set-effort", temperature: "set-temperature", instructions: "set-instructions" };
+const FIELDS = { effort: "set-effort", instructions: "set-instructions" };
 
 export class SettingsDialog {
   constructor(settings) {
@@ -28,7 +28,7 @@ export class SettingsDialog {
     if (field.type === "number") {
       if (field.checkValidity()) this.settings.set(field.name, Number.isNaN(field.valueAsNumber) ? null : field.valueAsNumber);
     } else if (field === this.models) this.settings.set("model", field.value);
-    else this.settings.set(field.name, field.type === "range" ? field.valueAsNumber : field.value);
+    else this.settings.set(field.name, field.value);
   }
 
   #show() {
@@ -38,7 +38,6 @@ export class SettingsDialog {
       if (field.value !== String(values[name])) field.value = values[name];
     }
     for (const field of this.numbers) if (document.activeElement !== field) field.value = values[field.name] ?? "";
-    byId("temperature-value").value = Number(values.temperature).toFixed(1);
     this.models.replaceChildren(...models.map((name) => make("option", { value: name, selected: name === model }, name)));
     byId("model-name").textContent = model ? chipText(model, values.effort) : "No model";
   }
