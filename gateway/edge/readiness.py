@@ -8,8 +8,24 @@ from wire.messages import ReplicaStatus
 
 _MISSED = 4  # heartbeats after which a replica counts as lost
 _SLACK_S = 1.0
-_SMOOTHING = 0.3  # weight of the newest rate in the running mean
-_LEAST_RATE = 1.0  # prompt tokens a second; a replica that stands still is judged by its heartbeat
+_HALF_S = 120.0  # what was seen so long ago counts half: prompts come in bursts, between them answers hold all seats
+_FEW_TOKENS = 2_000  # until so many were computed while others waited, their time says little of a rate
+
+
+class _Pace:
+    """How fast a replica works off its queue: prompt tokens and seconds, of the time in which there was one."""
+
+    __slots__ = ("seconds", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        kept = 0.5 ** (seconds / _HALF_S)
+        self.tokens, self.seconds = kept * self.tokens + tokens, kept * self.seconds + seconds
+
+    def wait_s(self, num_tokens: int) -> float:
+        return num_tokens * self.seconds / (self.tokens + _FEW_TOKENS)
 
 
 class Replicas:
@@ -17,14 +33,14 @@ class Replicas:
 
     def __init__(self, models: tuple[str, ...]) -> None:
         self._seen: dict[str, dict[str, tuple[ReplicaStatus, float]]] = {model: {} for model in models}
-        self._rates: dict[str, float] = {}
+        self._paces: dict[str, _Pace] = {}
 
     def note(self, status: ReplicaStatus) -> None:
         """Take a heartbeat in; a replica that says it is gone is forgotten."""
         replicas = self._seen.setdefault(status.model, {})
         if status.state == "gone":
             replicas.pop(status.replica_id, None)
-            self._rates.pop(status.replica_id, None)
+            self._paces.pop(status.replica_id, None)
         else:
             if status.replica_id in replicas:
                 self._measure(replicas[status.replica_id][0], status)
@@ -41,7 +57,7 @@ class Replicas:
         ]
         for replica_id in dead:
             del replicas[replica_id]
-            self._rates.pop(replica_id, None)
+            self._paces.pop(replica_id, None)
         return sum(status.state == "ready" for status, _ in replicas.values())
 
     def _measure(self, before: ReplicaStatus, now: ReplicaStatus) -> None:
@@ -49,18 +65,15 @@ class Replicas:
         seconds = now.sent_at - before.sent_at
         if seconds <= 0 or not before.num_waiting_tokens or not now.num_waiting_tokens:
             return
-        rate = max(0, now.num_prefilled_tokens - before.num_prefilled_tokens) / seconds
-        known = self._rates.get(now.replica_id)
-        self._rates[now.replica_id] = rate if known is None else known + _SMOOTHING * (rate - known)
+        pace = self._paces.setdefault(now.replica_id, _Pace())
+        pace.add(max(0, now.num_prefilled_tokens - before.num_prefilled_tokens), seconds)
 
     def wait_s(self, model: str) -> float:
         """Predict how long a request of no length would wait for its first token; 0 where nothing is known yet."""
         self.num_ready(model)
         ready = [status for status, _ in self._seen.get(model, {}).values() if status.state == "ready"]
-        waits = []
-        for status in ready:
-            rate = self._rates.get(status.replica_id)
-            waits.append(0.0 if rate is None else status.num_waiting_tokens / max(rate, _LEAST_RATE))
+        paces = self._paces
+        waits = [paces[s.replica_id].wait_s(s.num_waiting_tokens) if s.replica_id in paces else 0.0 for s in ready]
         return min(waits, default=0.0)
 
     def alive(self) -> list[ReplicaStatus]:
