@@ -1,9 +1,9 @@
-"""When what steps said leaves the engine process: at once, in the spare time of the next step, or with that step's.
+"""When what steps said leaves the engine process: at once, in the spare time of the next step, or in company.
 
 Everybody on a token's way to its client needs a core. A step that has all of them is held up by each who wakes in its
-middle; so tokens leave when one thread draws and plans and a core is idle. That is a step later at the most. And each
-wake costs the same for one token as for two: many answers that grow by short steps leave every other step, in pairs.
-None of this holds for an answer's first and last tokens, nor for the end of its thinking.
+middle; so tokens leave when one thread draws and plans and a core is idle. That is a step later at the most. And a wake
+costs the same for two tokens as for one: with many answers those of several steps leave together, so few that none
+waits 50 ms for company. None of this holds for an answer's first and last tokens, nor for the end of its thinking.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from model_svc.pipe import EngineEnd, Progress
 from model_svc.runner.spare_time import SpareTime
 from wire.messages import TokenChunk
 
-CROWD = 8  # answers in a step; on two cores, who carries the tokens of fewer fits into the steps' spare time
+CROWD = 8  # answers for each step more; on two cores, who carries the tokens of fewer fits into the steps' spare time
 
 
 class Departures:
     """The way out for progress; its order is kept."""
 
     def __init__(self, pipe: EngineEnd, spare: SpareTime | None, stream_interval: int | None = None) -> None:
-        """`stream_interval`: so many steps leave together; None: 2 for a crowd on the step's own cores, else 1."""
+        """`stream_interval`: so many steps leave together; None: those of crowds on the step's own cores, as above."""
         self._pipe = pipe
         self._spare = spare
         self._stream_interval = stream_interval
@@ -50,8 +50,9 @@ class Departures:
     def _num_steps(self) -> int:
         if self._stream_interval is not None:
             return self._stream_interval
-        is_soon = self._spare is not None and self._spare.is_soon
-        return 2 if is_soon and self._held and len(self._held[-1].chunks) >= CROWD else 1
+        if self._spare is None or not self._held:
+            return 1
+        return 1 + min(len(self._held[-1].chunks) // CROWD, self._spare.num_soon)
 
 
 def _may_wait(chunk: TokenChunk) -> bool:

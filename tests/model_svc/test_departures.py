@@ -1,4 +1,4 @@
-"""Tokens leave the engine's process where a core is idle, those of a crowd in pairs; first and last ones at once."""
+"""Tokens leave the engine's process where a core is idle, those of a crowd in company; first and last ones at once."""
 
 from __future__ import annotations
 
@@ -132,13 +132,24 @@ def test_with_a_core_to_spare_nothing_waits() -> None:
     way.close()
 
 
-def test_tokens_of_a_crowd_leave_in_pairs(way: Way) -> None:
+@pytest.mark.parametrize(
+    ("num_answers", "step_s", "expected"),
+    [
+        (CROWD, 0.004, [[], [1, 2], [], [3, 4], [], [5, 6]]),
+        (2 * CROWD, 0.004, [[], [], [1, 2, 3], [], [], [4, 5, 6]]),
+        (2 * CROWD, SOON_S / 2 + 0.001, [[], [1, 2], [], [3, 4], [], [5, 6]]),
+    ],
+    ids=["a crowd", "two crowds", "who would wait too long"],
+)
+def test_tokens_of_crowds_leave_in_company(
+    way: Way, num_answers: int, step_s: float, expected: list[list[int]]
+) -> None:
     arrived = []
-    for step in range(1, 6):
-        way.leave(step, others=CROWD - 1)
-        way.spare.behind(way.clock.step(0.004))
+    for step in range(1, 7):
+        way.leave(step, others=num_answers - 1)
+        way.spare.behind(way.clock.step(step_s))
         arrived.append(way.arrived)
-    assert arrived == [[], [1, 2], [], [3, 4], []]
+    assert arrived == expected
 
 
 def test_tokens_of_a_few_do_not_wait_for_one_another(way: Way) -> None:
@@ -148,7 +159,7 @@ def test_tokens_of_a_few_do_not_wait_for_one_another(way: Way) -> None:
 
 
 @pytest.mark.parametrize("before", ["a prompt", "a long step"])
-def test_a_pair_is_not_waited_for_where_the_next_step_takes_long(way: Way, before: str) -> None:
+def test_company_is_not_waited_for_where_the_next_step_takes_long(way: Way, before: str) -> None:
     way.leave(1, others=CROWD)
     if before == "a prompt":
         way.spare.now()
