@@ -37,7 +37,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deal tests out by lane."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Lanes(LoadScopeScheduling):
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return lane_of(nodeid)
 

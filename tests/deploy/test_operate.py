@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.roles import ROLES, settings_class
@@ -22,7 +23,7 @@ def section(title: str) -> str:
 
 
 def test_the_settings_table_is_complete_and_names_nothing_else() -> None:
-    classes = (UpSettings, *map(settings_class, ROLES))
+    classes: list[type[msgspec.Struct]] = [UpSettings, *map(settings_class, ROLES)]
     fields = {name for cls in classes for name in cls.__struct_fields__}
     named = set(re.findall(r"^\| `(\w+)` \|", section("Settings"), re.MULTILINE))
     assert named == fields

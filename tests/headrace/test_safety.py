@@ -69,7 +69,7 @@ def test_a_policy_of_deploy_leaves_plain_text_alone(policy: str) -> None:
     text = "Plain text about rivers: 3.14, 12:30, the year 2026, a-b, f(x) = x*x, std::move.\n" * 3
     loaded = SafetyPolicy.load(POLICIES / policy)
     for direction in ("prompt", "answer", "reasoning", "tool"):
-        assert check(loaded, text, direction) == (text, [], None)  # type: ignore[arg-type]
+        assert check(loaded, text, direction) == (text, [], None)
 
 
 def test_the_private_policy_leaves_nothing_of_a_person(tmp_path: Path) -> None:

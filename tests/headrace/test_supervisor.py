@@ -48,6 +48,7 @@ async def test_a_crashed_child_is_started_again(tmp_path: Path) -> None:
         with anyio.fail_after(60):
             while child.restarts < 1:
                 await anyio.sleep(0.05)
+        assert child.log is not None
         assert "starting again" in child.log.read_text()
 
 

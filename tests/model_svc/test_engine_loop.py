@@ -90,7 +90,12 @@ def test_an_engine_that_nobody_asked_for_anything_yet_waits_until_it_is_quiet(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(EngineEnd, "has_news", lambda _, within_s: waits.append(within_s) or len(waits) > 3)
+
+    def has_news(_: EngineEnd, within_s: float) -> bool:
+        waits.append(within_s)
+        return len(waits) > 3
+
+    monkeypatch.setattr(EngineEnd, "has_news", has_news)
     monkeypatch.setattr(engine_process, "QUIET_S", 0.25)
     house.service.close()
     with pytest.raises(EOFError):

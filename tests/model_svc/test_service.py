@@ -174,7 +174,8 @@ async def test_a_job_cancelled_before_it_was_read_is_not_started(bus: Bus, bus_u
 async def _raw(bus: Bus, replica_id: str, entry_id: str) -> bytes:
     stream = topics.replica(0, replica_id)
     ((_, fields),) = await bus.route.call(stream, "XRANGE", stream, entry_id, entry_id)
-    return fields[fields.index(b"m") + 1]
+    message: bytes = fields[fields.index(b"m") + 1]
+    return message
 
 
 async def test_thinking_ends_when_the_client_says_so(bus: Bus, bus_url: str, tmp_path: Path) -> None:

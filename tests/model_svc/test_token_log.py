@@ -122,7 +122,7 @@ def test_what_an_edge_has_is_taken_up_in_another_replica_with_its_phases(
     assert not log.has_unsent
     for chunk in after:
         log.add(chunk)
-    sent = [log.take()] if log.has_unsent else []
+    sent: list[TokenChunk] = [log.take()] if log.has_unsent else []
     assert bytes_of(sent) == bytes_of(after)
     if after:
         log.rewind(again)

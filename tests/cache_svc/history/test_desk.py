@@ -14,7 +14,8 @@ from wire.messages import Recalled, unpack_ids
 pytestmark = pytest.mark.anyio
 
 
-def texts(recalled: Recalled) -> list[str]:
+def texts(recalled: Recalled | None) -> list[str]:
+    assert recalled is not None
     return [message.content for message in recalled.messages]
 
 

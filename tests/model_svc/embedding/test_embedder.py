@@ -31,7 +31,8 @@ def embed(path: Path, inputs: list[list[int]], dimensions: int | None = None) ->
 def states_of(path: Path, ids: list[int]) -> torch.Tensor:
     model = BertModel.from_pretrained(path)
     with torch.inference_mode():
-        return model(torch.tensor([ids])).last_hidden_state[0]
+        states: torch.Tensor = model(torch.tensor([ids])).last_hidden_state[0]
+        return states
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,22 +28,30 @@ def logits(model: Decoder, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     pytest.param("cuda", torch.float32, marks=pytest.mark.gpu),
     pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu),
 ])  # fmt: skip
-def test_additions_in_the_products_change_nothing_but_rounding(monkeypatch, changes, device, dtype) -> None:
+def test_additions_in_the_products_change_nothing_but_rounding(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], device: str, dtype: torch.dtype
+) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     exact = logits(tiny_llama(**changes))
     monkeypatch.setattr("kernels.few_rows.MAX_ROWS", 0)  # the prompt is short
     calls = []
     add = torch.Tensor.addmm_
-    monkeypatch.setattr(torch.Tensor, "addmm_", lambda *args, **more: calls.append(1) or add(*args, **more))
+
+    def noted(*args: Any, **more: Any) -> torch.Tensor:
+        calls.append(args)
+        return add(*args, **more)
+
+    monkeypatch.setattr(torch.Tensor, "addmm_", noted)
     model = tiny_llama(device, dtype, **changes)
+    layers: list[Any] = list(model._layers)
     if device == "cpu":  # the layer's choice alone: its kernels stay those of the CPU
         monkeypatch.setattr("model_svc.layers.blocks.dispatch", SimpleNamespace(form=lambda _: "triton", fixed=bool))
-    for layer in model._layers:
+    for layer in layers:
         layer._fused = None  # its kernels would take so few rows
     together = logits(model, dtype)
     assert calls, "the products did not add"
-    for layer in model._layers:
+    for layer in layers:
         layer._adding = None
     num_calls = len(calls)
     apart = logits(model, dtype)
