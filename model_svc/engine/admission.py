@@ -12,6 +12,7 @@ import numpy as np
 
 from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.request import EngineRequest
+from model_svc.engine.stopping import StopRule
 from wire.errors import ContextLengthExceededError, InvalidRequestError
 from wire.messages import SamplingParams
 
@@ -23,7 +24,7 @@ def max_total_tokens(info: RunnerInfo) -> int:
     return min(info.max_model_len, info.num_blocks * info.block_size)
 
 
-def check(request: EngineRequest, info: RunnerInfo) -> int:
+def check(request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int] = ()) -> int:
     """Validate a request and return how many tokens each choice may generate.
 
     `max_tokens` past the room that is left is cut down to it: such an answer ends with `length`.
@@ -40,12 +41,27 @@ def check(request: EngineRequest, info: RunnerInfo) -> int:
     for word in request.prompt.bad_word_ids:
         _check_ids(word, info.vocab_size, "bad_words")
     _check_sampling(request.sampling, info.vocab_size)
+    _check_choice_is_left(request, eos_token_ids, info.vocab_size)
     if request.prompt.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
     room = max_total_tokens(info) - num_prompt_tokens
     if room < 1:
         raise ContextLengthExceededError(_too_long(num_prompt_tokens, info), param="messages")
     return min(request.prompt.max_tokens, room)
+
+
+def _check_choice_is_left(request: EngineRequest, eos_token_ids: Iterable[int], vocab_size: int) -> None:
+    """Refuse rules that leave no token to say from the first one on."""
+    sampling, prompt = request.sampling, request.prompt
+    barred = {word[0] for word in prompt.bad_word_ids if len(word) == 1}
+    allowed = set(sampling.allowed_token_ids) - barred if sampling.allowed_token_ids is not None else None
+    if allowed is not None and not allowed:
+        raise InvalidRequestError("bad_words forbid all that allowed_token_ids allows", param="bad_words")
+    if sampling.min_tokens > 0:
+        stops = StopRule(sampling, prompt, eos_token_ids, 0).stop_ids
+        if not allowed - stops if allowed is not None else len(stops | barred) >= vocab_size:
+            message = "min_tokens must be 0 where every token that is allowed ends the answer"
+            raise InvalidRequestError(message, param="min_tokens")
 
 
 def _too_long(num_prompt_tokens: int, info: RunnerInfo) -> str:

@@ -77,7 +77,7 @@ class Engine:
 
         Raises InvalidRequestError or ContextLengthExceededError when it can never work.
         """
-        max_tokens = admission.check(request, self._info)
+        max_tokens = admission.check(request, self._info, self._eos_token_ids)
         if request.sampling.grammar is not None and self._matchers is None:
             raise InvalidRequestError("this replica has no grammars", param=request.sampling.grammar.field or "tools")
         known = self._choices.get(request.request_id)

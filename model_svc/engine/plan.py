@@ -113,8 +113,8 @@ class TargetLogprobs(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a step produced, in the order of the plan's sampling sequences; several tokens where guesses came true.
 
-    `failed_slots`: their logits were not finite. They may be missing from `tokens`. `targets`: of the sequences that
-    asked, in the order of the plan.
+    `failed_slots`: their logits were not finite, or their rules left no token. They may be missing from `tokens`.
+    `targets`: of the sequences that asked, in the order of the plan.
     """
 
     step: int

@@ -39,6 +39,7 @@ class TopLogprobs:
 class Drawn:
     """The outcome of a step, still on the device: tokens [R], whether each row's logits were finite [R].
 
+    A row of which masks and held stop ids leave no token counts as one that was not.
     `state` [R] names the lines in which tokens are counted for penalties; None if nobody needs it.
     """
 
@@ -57,7 +58,12 @@ def draw(
     asking = [n for n, extra in enumerate(extras) if extra is not None and extra.num_top is not None]
     raw = logits[_longs(asking, logits)] if asking else None
     params = slots.params[:, sample_slots].contiguous()
-    penalties = _penalties(slots, items, extras, params)
+    masks = [_mask(item, extra, slots.vocab_size) for item, extra in zip(items, extras, strict=True)]
+    stops = [_held_stops(item, extra) for item, extra in zip(items, extras, strict=True)]
+    stuck = [n for n, mask in enumerate(masks) if _leaves_nothing(mask, stops[n], slots.vocab_size)]
+    if stuck:
+        finite[_longs(stuck, logits)] = False
+    penalties = _penalties(slots, items, extras, params, masks, stops)
     if penalties is not None:
         apply_penalties(logits, penalties)
     if any(item.landing_id >= 0 for item in items):
@@ -96,7 +102,12 @@ def _top_logprobs(raw: Tensor, tokens: Tensor, rows: list[int], extras: Sequence
 
 
 def _penalties(
-    slots: Slots, items: Sequence[SequenceStep], extras: Sequence[Extras | None], params: Tensor
+    slots: Slots,
+    items: Sequence[SequenceStep],
+    extras: Sequence[Extras | None],
+    params: Tensor,
+    masks: Sequence[np.ndarray | None],
+    stops: Sequence[Sequence[int]],
 ) -> Penalties | None:
     """Collect what the step's rows ask for; None (the usual case) if they ask for nothing."""
     fields: dict[str, Any] = {}
@@ -117,16 +128,9 @@ def _penalties(
         fields["bias_ids"] = _ints(_padded([list(bias) for bias in biases], -1), params)
         values = np.array(_padded([list(bias.values()) for bias in biases], 0.0), dtype=np.float32)
         fields["bias"] = send(values, params.device)
-    held = [
-        extra is not None and item.output_index < extra.min_tokens for item, extra in zip(items, extras, strict=True)
-    ]
-    if any(held):
-        fields["hold_stops"] = _ints(held, params)
-        stops = [
-            list(extra.stop_ids) if extra is not None and hold else [] for extra, hold in zip(extras, held, strict=True)
-        ]
-        fields["stop_ids"] = _ints(_padded(stops, -1), params)
-    masks = [_mask(item, extra, slots.vocab_size) for item, extra in zip(items, extras, strict=True)]
+    if any(stops):
+        fields["hold_stops"] = _ints([bool(held) for held in stops], params)
+        fields["stop_ids"] = _ints(_padded([list(held) for held in stops], -1), params)
     present = np.array([mask is not None for mask in masks])
     if present.any():
         fields["grammar"] = _ints(np.where(present, present.cumsum() - 1, -1), params)
@@ -164,6 +168,22 @@ def _mask(item: SequenceStep, extra: Extras | None, vocab_size: int) -> np.ndarr
         ids = np.array(item.barred_ids)
         np.bitwise_and.at(mask, ids // 32, ~(1 << (ids % 32)).astype(np.uint32).view(np.int32))
     return mask
+
+
+def _held_stops(item: SequenceStep, extra: Extras | None) -> Sequence[int]:
+    """Return the stop ids that may not be drawn yet."""
+    return extra.stop_ids if extra is not None and item.output_index < extra.min_tokens else ()
+
+
+def _leaves_nothing(mask: np.ndarray | None, stops: Sequence[int], vocab_size: int) -> bool:
+    """Whether a row has no token left: whatever were drawn, the first stop id perhaps, would break a rule."""
+    if mask is None:
+        return len(stops) >= vocab_size
+    if not stops and vocab_size % 32 == 0:
+        return not mask.any()
+    left = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocab_size]
+    left[list(stops)] = 0
+    return not left.any()
 
 
 def _ints(values: Any, like: Tensor) -> Tensor:

@@ -40,6 +40,9 @@ VOCAB = 300
         ("prompt", {"prompt_ids": [-1]}),
         ("reasoning", {"reasoning": ReasoningPlan(close_ids=(VOCAB,))}),
         ("checkpoint", {"checkpoint": {0: [VOCAB]}}),
+        ("bad_words", {"allowed_token_ids": (7, 8), "bad_words": ((7,), (8,), (9, 8))}),
+        ("min_tokens", {"allowed_token_ids": (7, 8), "stop_token_ids": (7, 8, 9), "min_tokens": 1}),
+        ("min_tokens", {"stop_token_ids": tuple(range(VOCAB)), "min_tokens": 1}),
     ],
 )
 def test_a_request_that_could_break_the_step_is_refused_by_name(param: str, sampling: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from model_svc.models.decoder import Decoder
 from model_svc.runner.load import make_runner
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked
-from tests.model_svc.tiny import tiny_llama
+from tests.model_svc.tiny import VOCAB, tiny_llama
 from wire.messages import SamplingParams, pack_ids
 
 PROMPT = [5, 9, 14, 3, 60, 22, 41, 7, 66, 1]
@@ -67,3 +69,26 @@ def test_only_what_is_allowed_and_not_barred_is_drawn(driver: RunnerDriver, tiny
     assert steps[3].new is not None
     steps[3] = msgspec.structs.replace(steps[3], new=msgspec.structs.replace(steps[3].new, barred_ids=(first, second)))
     assert [token.token_id for token in driver.run(*steps).tokens] == [first, third, second, third]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "barred"),
+    [
+        ({"allowed_token_ids": (4, 5)}, (4, 5)),
+        ({"allowed_token_ids": (4, 5), "min_tokens": 3}, (4,)),
+        ({}, tuple(range(VOCAB))),
+    ],
+)
+def test_a_sequence_whose_rules_leave_no_token_fails_and_no_other_one(
+    driver: RunnerDriver, sampling: dict[str, Any], barred: tuple[int, ...]
+) -> None:
+    """Token 0, which came of it, may be the one that ends an answer."""
+    stuck = Tracked(0, list(PROMPT), sampling=SamplingParams(temperature=0.0, **sampling))
+    other = Tracked(1, list(PROMPT))
+    steps = [driver.dealer.share(seq, len(PROMPT)) for seq in (stuck, other)]
+    assert steps[0].new is not None
+    new = msgspec.structs.replace(steps[0].new, stop_token_ids=(5,))
+    steps[0] = msgspec.structs.replace(steps[0], new=new, barred_ids=barred)
+    output = driver.run(*steps)
+    assert output.failed_slots == (0,)
+    assert [token.slot for token in output.tokens if token.slot not in output.failed_slots] == [1]
