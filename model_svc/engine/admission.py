@@ -20,8 +20,11 @@ MAX_CHOICES = 128
 
 
 def max_total_tokens(info: RunnerInfo) -> int:
-    """Return how many tokens, prompt and answer, one sequence can have: the context, or the whole pool if smaller."""
-    return min(info.max_model_len, info.num_blocks * info.block_size)
+    """Return how many tokens, prompt and answer, one sequence can have: the context, or what fits the whole pool.
+
+    The last token is never computed, so its KV needs no room: the balancer counts so, too.
+    """
+    return min(info.max_model_len, info.num_blocks * info.block_size + 1)
 
 
 def check(request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int] = ()) -> int:
@@ -66,9 +69,11 @@ def _check_choice_is_left(request: EngineRequest, eos_token_ids: Iterable[int], 
 
 def _too_long(num_prompt_tokens: int, info: RunnerInfo) -> str:
     pool = info.num_blocks * info.block_size
-    what = "this model's context" if info.max_model_len <= pool else "this replica's KV cache"
-    limit = max_total_tokens(info)
-    return f"the prompt has {num_prompt_tokens} tokens; {what} holds {limit}, and one must be left for the answer"
+    if info.max_model_len <= pool:
+        limit = f"this model's context holds {info.max_model_len}, and one must be left for the answer"
+    else:
+        limit = f"this replica's KV cache holds {pool}"
+    return f"the prompt has {num_prompt_tokens} tokens; {limit}"
 
 
 def _check_packed(token_ids: bytes, vocab_size: int, param: str) -> int:

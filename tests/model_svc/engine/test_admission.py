@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.balancer.policy import fits
 from tests.model_svc.engine.driver import Driver
 from tests.model_svc.scripted_runner import scripted_reply
 from wire.errors import ContextLengthExceededError, InvalidRequestError
@@ -76,4 +77,16 @@ def test_a_prompt_at_or_over_the_context_is_refused_with_both_counts(length: int
 def test_a_pool_smaller_than_the_context_says_that_it_is_the_cache() -> None:
     driver = Driver(scripted_reply(7), num_blocks=2, block_size=4, max_model_len=100)
     with pytest.raises(ContextLengthExceededError, match="KV cache holds 8"):
-        driver.ask("r", [1] * 8)
+        driver.ask("r", [1] * 9)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_prompt_that_fills_the_pool_gets_its_one_token_as_the_balancer_counts(depth: int) -> None:
+    sizes = {"num_blocks": 2, "block_size": 4}
+    assert fits(8, max_model_len=100, **sizes) and not fits(9, max_model_len=100, **sizes)
+    driver = Driver(scripted_reply(7), max_model_len=100, depth=depth, **sizes)
+    driver.ask("full", [1] * 8)
+    driver.ask("less", [2] * 5)
+    driver.run()
+    assert [len(driver.ids(name)) for name in ("full", "less")] == [1, 4]
+    assert driver.engine.load().num_free_blocks == 2

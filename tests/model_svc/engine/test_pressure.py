@@ -123,9 +123,9 @@ def test_a_prompt_that_could_never_fit_holds_nobody_up() -> None:
     driver.ask("runs", [1] * 8, max_tokens=10, priority=5)
     driver.step()
     with pytest.raises(ContextLengthExceededError):
-        driver.ask("never", [2] * 64, priority=-5)
+        driver.ask("never", [2] * 65, priority=-5)
     driver.received.pop(("never", 0))
-    driver.ask("just", [3] * 63, max_tokens=4, priority=-5)  # the whole pool
+    driver.ask("just", [3] * 64, max_tokens=4, priority=-5)  # the whole pool
     driver.run()
     assert (driver.reason("just"), len(driver.ids("just")), driver.reason("runs")) == ("length", 1, "length")
 
