@@ -58,6 +58,19 @@ def test_the_side_list_is_a_drawer_on_a_phone(ring: LiveRing, open_page: OpenPag
     expect(link).not_to_be_in_viewport()
 
 
+def test_a_finger_that_cannot_hover_sees_what_can_be_done_about_a_message(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, **PHONE)
+    chat.ask("A question")
+    expect(chat.newest.locator(".said-actions")).to_have_css("opacity", "1")
+
+
+def test_the_way_out_of_the_settings_is_in_sight_on_a_low_screen(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, viewport={"width": 900, "height": 420})
+    chat.button("Settings").click()
+    chat.page.get_by_text("More about sampling").click()
+    expect(chat.button("Done")).to_be_in_viewport(ratio=1)
+
+
 def test_dark_follows_the_system_until_switched_and_the_switch_is_kept(ring: LiveRing, open_page: OpenPage) -> None:
     dark = open_page(ring.url, color_scheme="dark")
     assert _brightness(dark) < 60

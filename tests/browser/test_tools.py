@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,32 @@ def test_text_files_become_part_of_the_message_and_others_are_refused(chat: Chat
     expect(chat.message).to_have_value("Look:\n\na.py\n````py\nprint('```')\n````\n\n")
     files.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\xff"})
     expect(chat.banner).to_contain_text("a.png is no text")
+
+
+def test_a_file_in_a_message_is_folded_away_under_its_name(ring: LiveRing, chat: ChatPage) -> None:
+    text = "# Mills\n\n```py\nturn()\n```\n"
+    files = chat.page.locator("#file")
+    for name in ("mills.md", "notes.txt"):
+        files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+        expect(chat.message).to_have_value(re.compile(name))
+    own = "look:\n```py\nmine()\n```"
+    chat.message.press("End")
+    chat.message.press_sequentially("Compare them.")
+    written = chat.message.input_value()
+    chat.message.fill(f"{own}\n\n{written}")
+    chat.message.press("Enter")
+    chat.until_done()
+    for _ in ("as it was sent", "as the server has it"):
+        said = chat.newest.locator(".said")
+        expect(said.locator("summary bdi")).to_have_text(["mills.md", "notes.txt"])
+        expect(said.locator("summary span").first).to_have_text("5 lines")
+        expect(said.locator("code").first).to_be_hidden()
+        said.locator("summary").first.click()
+        expect(said.locator("code").first).to_have_text(text.rstrip())
+        expect(said).to_contain_text("mine()")
+        expect(said).to_contain_text("Compare them.")
+        chat.page.reload()
+    assert written.strip() in ring.prompt_text(), "the model reads all of it"
 
 
 def test_sampling_settings_are_sent_only_when_chosen(ring: LiveRing, chat: ChatPage) -> None:

@@ -1,7 +1,7 @@
 // Text files become part of the message: chosen, dropped on the page or pasted. What is no text is refused in words.
 
+import { written } from "./attached.js";
 import { byId } from "./dom.js";
-import { fenced } from "./download.js";
 
 const MAX_BYTES = 256 * 1024;
 
@@ -11,7 +11,7 @@ export function wireAttach({ composer, tell }) {
   const take = async (files) => {
     for (const file of files) {
       const text = await textOf(file).catch((error) => tell(error.message));
-      if (text) composer.text = `${composer.text.trimEnd()}\n\n${file.name}\n${fenced(text, languageOf(file.name))}\n\n`.trimStart();
+      if (text) composer.text = `${composer.text.trimEnd()}\n\n${written(file.name, text)}\n\n`.trimStart();
     }
     composer.focus();
   };
@@ -43,5 +43,3 @@ async function textOf(file) {
   }
   throw new Error(`${file.name} is no text; models here read text only.`);
 }
-
-const languageOf = (name) => /\.([a-z0-9]{1,10})$/i.exec(name)?.[1].toLowerCase() ?? "";

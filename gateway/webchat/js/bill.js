@@ -27,7 +27,7 @@ export function billParts(usage) {
   const parts = [[`${count.format(usage.input_tokens)} in`, "Tokens of the prompt: everything the model read"]];
   if (cached !== undefined) parts.push([`${count.format(cached)} cached`, "Prompt tokens that were still in the cache"]);
   parts.push([`${count.format(usage.output_tokens)} out`, "Tokens that the model wrote, thinking included"]);
-  if (told.ttft_ms !== undefined) parts.push([`TTFT ${duration(told.ttft_ms)}`, "Time to the first token"]);
+  if (told.ttft_ms !== undefined) parts.push([`first token after ${duration(told.ttft_ms)}`, "Time to the first token"]);
   if (told.tokens_per_second) parts.push([`${speed(told.tokens_per_second)} tok/s`, "Speed of writing"]);
   return parts;
 }

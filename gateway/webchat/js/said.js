@@ -1,5 +1,6 @@
 // What the user said, with what can be done about it: copy it, or write it anew and have the answer to that.
 
+import { saidNodes } from "./attached.js";
 import { copyButton } from "./clipboard.js";
 import { iconButton, make } from "./dom.js";
 
@@ -10,7 +11,7 @@ export class Said {
   /** `onEdit(text)` asks the new words and resolves to whether that began; `numAfter()` counts the turns behind this one. */
   constructor(text, { onEdit, numAfter }) {
     Object.assign(this, { text, onEdit, numAfter });
-    this.#bubble = make("div", { class: "said", dir: "auto" }, text);
+    this.#bubble = make("div", { class: "said", dir: "auto" }, ...saidNodes(text));
     this.#actions = make(
       "div",
       { class: "said-actions" },
