@@ -18,23 +18,23 @@ from gateway.edge.background import Background
 from gateway.edge.batch import Batch
 from gateway.edge.bell import Bell
 from gateway.edge.control import Controls
-from gateway.edge.embedding_client import EmbeddingClient, Vectors
+from gateway.edge.desks.embeddings import EmbeddingClient, Vectors
+from gateway.edge.desks.history import HistoryClient
+from gateway.edge.desks.tokenizer import TokenizerClient
 from gateway.edge.errors import from_failure
 from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
-from gateway.edge.history_client import HistoryClient
 from gateway.edge.inflight import Gap, InFlight
 from gateway.edge.jobs import CONTROL_MAXLEN, admit, new_job
 from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
-from gateway.edge.safety import Safety
+from gateway.edge.safety.safety import Safety
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.takeover import follow, job_of, report, take_over
 from gateway.edge.tenancy.accounts import Accounts
-from gateway.edge.tokenizer_client import TokenizerClient
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.safety.store import Policies
 from wire import telemetry, topics

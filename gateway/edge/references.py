@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.edge.history_client import HistoryClient
+from gateway.edge.desks.history import HistoryClient
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.schema.items import Item
 from gateway.edge.schema.sampling import fail

@@ -9,10 +9,10 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import tenant_of
 from gateway.edge.places import Place, parse_place
 from gateway.edge.resumable import Resumable
+from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated, warn
 from gateway.edge.schema.chat import ChatRequest, translate_chat
 from gateway.edge.schema.chat_reply import ChatReply
-from gateway.edge.screening import screen
 from gateway.edge.tracing import trace_headers
 from wire.messages import Request as Begun
 

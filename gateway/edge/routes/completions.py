@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
+from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.completions import CompletionRequest, translate_completions
 from gateway.edge.schema.completions_reply import CompletionsReply
-from gateway.edge.screening import screen
 from gateway.edge.tracing import trace_headers
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gateway.edge.docs_page import HEADERS, docs_page
 from gateway.edge.jsontext import json_response
-from gateway.edge.openapi import document
+from gateway.edge.openapi.document import document
+from gateway.edge.openapi.page import HEADERS, docs_page
 
 
 async def openapi(request: Request) -> Response:

@@ -11,9 +11,9 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import error_response
 from gateway.edge.identity import tenant_of
 from gateway.edge.jsontext import to_json
+from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.embeddings import EmbeddingRequest, embeddings_reply, translate_embeddings
-from gateway.edge.screening import screen
 from gateway.edge.streaming import cancel_when_gone
 from gateway.edge.tracing import trace_headers
 from wire.errors import HeadraceError, RequestCancelledError

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
+from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated
 from gateway.edge.schema.messages import MessagesRequest, translate_messages
 from gateway.edge.schema.messages_reply import MessagesReply
-from gateway.edge.screening import screen
 from gateway.edge.tracing import trace_headers
 from wire.errors import NotFoundError
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
-from gateway.edge.safety import Safety
+from gateway.edge.safety.safety import Safety
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.moderations import Finding, ModerationRequest, moderation, texts_of
 from gateway.postprocess.safety.filter import check

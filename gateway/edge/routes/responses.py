@@ -15,6 +15,7 @@ from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.routes.paging import read_include, read_page
+from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated, warn
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
@@ -22,7 +23,6 @@ from gateway.edge.schema.responses import ResponsesRequest, translate_responses
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tools import is_unasked
-from gateway.edge.screening import screen
 from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
 from wire import messages

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.edge.embedding_client import Vectors
+from gateway.edge.desks.embeddings import Vectors
 from gateway.edge.schema.answers import Answer
 from gateway.edge.schema.sampling import fail
 from wire.messages import Request

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, refused, still_serves, whole
+from tests.gateway.edge.openapi.test_document import DOCUMENT
 from tests.gateway.edge.sse import read
-from tests.gateway.edge.test_openapi import DOCUMENT
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Piece, Script
 from wire.messages import Request

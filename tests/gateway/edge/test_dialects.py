@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge.asks import still_serves
+from tests.gateway.edge.openapi.test_document import DOCUMENT, answer_schema, validator
 from tests.gateway.edge.sse import Stream, read
-from tests.gateway.edge.test_openapi import DOCUMENT, answer_schema, validator
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import Script, say
 from tests.tiny_model import write_tiny_model

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.gateway.edge.asks import still_serves
+from tests.gateway.edge.openapi.test_document import DOCUMENT, answer_schema, validator
 from tests.gateway.edge.sse import read
-from tests.gateway.edge.test_openapi import DOCUMENT, answer_schema, validator
 from tests.ring import Ring
 from tests.scripted_replica import say
 

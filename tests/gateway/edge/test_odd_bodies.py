@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.edge.asks import still_serves
+from tests.gateway.edge.openapi.test_document import DOCUMENT, answer_schema, validator
 from tests.gateway.edge.test_fuzz import VALID
-from tests.gateway.edge.test_openapi import DOCUMENT, answer_schema, validator
 from tests.ring import Ring
 from tests.scripted_replica import say
 

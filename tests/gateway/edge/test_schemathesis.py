@@ -15,9 +15,9 @@ import pytest
 
 from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.document.ledger import Ledger, count_of
+from tests.gateway.edge.openapi.test_document import DOCUMENT
 from tests.gateway.edge.test_embeddings import tiny_bert
 from tests.gateway.edge.test_moderations import POLICY
-from tests.gateway.edge.test_openapi import DOCUMENT
 from tests.ring import MODEL, MakeRing, Ring
 from tests.scripted_replica import say
 from tests.tiny_bert import MODEL as EMBEDDER

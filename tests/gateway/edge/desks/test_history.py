@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from gateway.edge.history_client import HistoryClient
+from gateway.edge.desks.history import HistoryClient
 from wire import topics
 from wire.bus import Bus
 from wire.errors import DeadlineExceededError, NotFoundError

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import anyio.to_thread
 
-from gateway.edge.prompt_texts import Hand, metadata, num_ids, rewritten
-from gateway.edge.safety import Safety
+from gateway.edge.safety.prompt_texts import Hand, metadata, num_ids, rewritten
+from gateway.edge.safety.safety import Safety
 from gateway.postprocess.safety.filter import check
 from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import SafetyPolicy

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
-from gateway.edge.callout import Callout, CalloutError
+from gateway.edge.safety.callout import Callout, CalloutError
 from gateway.postprocess.safety.gate import Verdict, Window
 from gateway.postprocess.safety.policy import Direction, Rule, SafetyPolicy
 from wire.errors import HeadraceError

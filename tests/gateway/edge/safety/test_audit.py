@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.edge.audit import Audit
+from gateway.edge.safety.audit import Audit
 from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from tests.gateway.edge.asks import ASK, CHAT, whole
@@ -82,7 +82,7 @@ def test_every_entry_is_written_once_and_in_order_however_the_bus_stalls(counts:
             tasks.cancel_scope.cancel()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.edge.audit._AGAIN_S", 0)
+        patch.setattr("gateway.edge.safety.audit._AGAIN_S", 0)
         anyio.run(run)
     assert [event.start for event in bus.written] == list(range(sum(counts)))
 
@@ -92,7 +92,7 @@ async def test_many_entries_take_one_trip_and_the_oldest_go_when_more_wait_than_
     bus = Stalling(["fails"])
     audit = Audit(bus, Count())  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.edge.audit.MAXLEN", 300)
+        patch.setattr("gateway.edge.safety.audit.MAXLEN", 300)
         for _ in range(4):
             audit.note(hits("blat", 200))
         assert audit.num_waiting == 300

@@ -9,11 +9,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from gateway.edge.ask_model import AskModel
-from gateway.edge.audit import Audit
-from gateway.edge.callout import Callout
 from gateway.edge.inflight import Flight
-from gateway.edge.judges import Judges
+from gateway.edge.safety.ask_model import AskModel
+from gateway.edge.safety.audit import Audit
+from gateway.edge.safety.callout import Callout
+from gateway.edge.safety.judges import Judges
 from gateway.postprocess.safety.gate import Gate, Window
 from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import Direction, SafetyPolicy

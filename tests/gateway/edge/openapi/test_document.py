@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.edge.app import _routes
-from gateway.edge.openapi import document
-from gateway.edge.operations import OPERATIONS
+from gateway.edge.openapi.document import document
+from gateway.edge.openapi.operations import OPERATIONS
 from tests.ring import Ring
 from tests.scripted_replica import say, tag, think
 

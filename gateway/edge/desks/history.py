@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.edge.caller import Caller
+from gateway.edge.desks.caller import Caller
 from wire import topics
 from wire.bus import Bus
 from wire.messages import HistoryCall, HistoryReply

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
-from gateway.edge.operations import ERRORS, LIMITS, OPERATIONS, QUERIES, Operation
+from gateway.edge.openapi.operations import ERRORS, LIMITS, OPERATIONS, QUERIES, Operation
 from gateway.edge.schema import answers
 
 _REF = "#/components/schemas/{name}"

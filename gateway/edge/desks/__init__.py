@@ -1,0 +1,1 @@
+"""What the edge asks other desks: conversations, token ids, vectors."""
