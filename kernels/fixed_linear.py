@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import dispatch
-from kernels.language import cdiv, jit, tl
+from kernels.language import cdiv, jit_alike, tl
 
 
 def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -72,7 +72,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
     )  # fmt: skip
 
 
-@jit
+@jit_alike("T")
 def _fixed_linear_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, T, F, E, x_stride,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, BIAS: tl.constexpr,

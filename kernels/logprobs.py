@@ -12,6 +12,7 @@ from kernels import dispatch
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 _MAX_N = 128
+_FEW = 32  # room for the best so many, or for the most: two variants, and more room costs a short list nothing
 
 
 def top_logprobs(logits: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,7 +64,7 @@ def _launch(logits: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor, Ten
     )
     _logprobs_select_kernel[(S,)](
         logits, logits.stride(0), chosen, scratch, of_chosen, ids, values, V, groups, chunks, n,
-        GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), BEST=next_power_of_2(max(n, 1)), num_warps=4,
+        GROUPS=next_power_of_2(groups), CHUNKS=next_power_of_2(chunks), BEST=_FEW if n <= _FEW else _MAX_N, num_warps=4,
     )  # fmt: skip
     return of_chosen, ids, values
 

@@ -163,88 +163,81 @@ def _launch(logits: Tensor, p: Penalties) -> None:
     S, V = logits.shape
     if S == 0:
         return
-    none = logits  # stands in for a table that the constants below keep from being read
+    number = logits.view(torch.int32)  # stands in for what is left out; nothing is read there
+    floats = (p.repetition, p.frequency, p.presence)
+    asked = sum(
+        1 << n
+        for n, t in enumerate((p.state, p.prompt_mask, p.output_counts, *floats, p.grammar, p.forced))
+        if t is not None
+    )
     _penalties_kernel[(S, cdiv(V, _BLOCK))](
         logits, logits.stride(0), V, cdiv(V, 32),
-        *(none if t is None else t for t in (
-            p.state, p.prompt_mask, p.output_counts, p.repetition, p.frequency, p.presence, p.bias_ids, p.bias,
-            p.stop_ids, p.hold_stops, p.grammar, p.allowed, p.forced,
-        )),
-        0 if p.bias_ids is None else p.bias_ids.shape[1], 0 if p.stop_ids is None else p.stop_ids.shape[1],
-        STATE=p.state is not None, PROMPT=p.prompt_mask is not None, COUNTS=p.output_counts is not None,
-        REPETITION=p.repetition is not None, FREQUENCY=p.frequency is not None, PRESENCE=p.presence is not None,
-        BIAS=p.bias_ids is not None, STOPS=p.stop_ids is not None, GRAMMAR=p.grammar is not None,
-        FORCED=p.forced is not None, BLOCK=_BLOCK, num_warps=4,
+        *(number if t is None else t for t in (p.state, p.prompt_mask, p.output_counts)),
+        *(logits if t is None else t for t in (*floats, p.bias)),
+        *(number if t is None else t for t in (p.bias_ids, p.stop_ids, p.hold_stops, p.grammar, p.allowed, p.forced)),
+        0 if p.bias_ids is None else p.bias_ids.shape[1], 0 if p.stop_ids is None else p.stop_ids.shape[1], asked,
+        BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
 
 
-@jit_alike("num_bias", "num_stops", "repetition_ptr", "frequency_ptr", "presence_ptr")
+# What `asked` says: which of these are given.
+_STATE, _PROMPT, _COUNTS, _REPETITION = (tl.constexpr(1 << n) for n in range(4))
+_FREQUENCY, _PRESENCE, _GRAMMAR, _FORCED = (tl.constexpr(1 << n) for n in range(4, 8))
+
+
+@jit_alike(
+    "num_bias", "num_stops", "asked", "repetition_ptr", "frequency_ptr", "presence_ptr", "state_ptr", "bias_ptr",
+    "bias_ids_ptr", "stop_ids_ptr", "hold_stops_ptr", "grammar_ptr", "forced_ptr",
+)  # fmt: skip
 def _penalties_kernel(
     logits_ptr, row_stride, V, words, state_ptr, prompt_mask_ptr, output_counts_ptr, repetition_ptr, frequency_ptr,
-    presence_ptr, bias_ids_ptr, bias_ptr, stop_ids_ptr, hold_stops_ptr, grammar_ptr, allowed_ptr, forced_ptr,
-    num_bias, num_stops,
-    STATE: tl.constexpr, PROMPT: tl.constexpr, COUNTS: tl.constexpr, REPETITION: tl.constexpr,
-    FREQUENCY: tl.constexpr, PRESENCE: tl.constexpr, BIAS: tl.constexpr, STOPS: tl.constexpr, GRAMMAR: tl.constexpr,
-    FORCED: tl.constexpr, BLOCK: tl.constexpr,
+    presence_ptr, bias_ptr, bias_ids_ptr, stop_ids_ptr, hold_stops_ptr, grammar_ptr, allowed_ptr, forced_ptr,
+    num_bias, num_stops, asked, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """One variant for whatever is asked: each combination would be compiled when it first comes, for seconds."""
     row = tl.program_id(0).to(tl.int64)
     begin = tl.program_id(1) * BLOCK
     ids = begin + tl.arange(0, BLOCK)
     logits = logits_ptr + row * row_stride
-    forced = row * 0 - 1
-    if FORCED:
-        forced += tl.load(forced_ptr + row) + 1
+    forced = tl.load(forced_ptr + row, mask=(asked & _FORCED) != 0, other=-1)
     if forced >= 0:
         tl.store(logits + ids, tl.where(ids == forced, 0.0, float("-inf")), mask=ids < V)
     else:
         # Each step may touch what other threads wrote in the one before, so a barrier stands between.
-        if STATE:
-            line = tl.load(state_ptr + row).to(tl.int64)
-            if line >= 0:
-                x = tl.load(logits + ids, mask=ids < V, other=0.0)
-                x = _penalize(
-                    x, row, ids, V, prompt_mask_ptr + line * words, output_counts_ptr + line * V, repetition_ptr,
-                    frequency_ptr, presence_ptr, PROMPT, COUNTS, REPETITION, FREQUENCY, PRESENCE, BLOCK,
-                )  # fmt: skip
-                tl.store(logits + ids, x, mask=ids < V)
-                tl.debug_barrier()
-        if BIAS:
+        line = tl.load(state_ptr + row, mask=(asked & _STATE) != 0, other=-1).to(tl.int64)
+        if line >= 0:
+            x = tl.load(logits + ids, mask=ids < V, other=0.0)
+            x = _penalize(
+                x, row, ids, V, prompt_mask_ptr + line * words, output_counts_ptr + line * V, repetition_ptr,
+                frequency_ptr, presence_ptr, asked,
+            )  # fmt: skip
+            tl.store(logits + ids, x, mask=ids < V)
+            tl.debug_barrier()
+        if num_bias > 0:
             _add_bias(logits, bias_ids_ptr + row * num_bias, bias_ptr + row * num_bias, num_bias, begin, V, BLOCK)
             tl.debug_barrier()
         # Masks only ever write -inf: among themselves their order does not matter.
-        if STOPS:
-            _bar_stops(
-                logits, stop_ids_ptr + row * num_stops, tl.load(hold_stops_ptr + row), num_stops, begin, V, BLOCK
-            )  # fmt: skip
-        if GRAMMAR:
-            line = tl.load(grammar_ptr + row).to(tl.int64)
-            if line >= 0:
-                word = tl.load(allowed_ptr + line * words + ids // 32, mask=ids < V, other=0)
-                barred = ((word >> (ids % 32)) & 1) == 0
-                tl.store(logits + ids, tl.full([BLOCK], float("-inf"), tl.float32), mask=(ids < V) & barred)
+        hold = tl.load(hold_stops_ptr + row, mask=num_stops > 0, other=0)
+        _bar_stops(logits, stop_ids_ptr + row * num_stops, hold, num_stops, begin, V, BLOCK)
+        line = tl.load(grammar_ptr + row, mask=(asked & _GRAMMAR) != 0, other=-1).to(tl.int64)
+        if line >= 0:
+            word = tl.load(allowed_ptr + line * words + ids // 32, mask=ids < V, other=0)
+            barred = ((word >> (ids % 32)) & 1) == 0
+            tl.store(logits + ids, tl.full([BLOCK], float("-inf"), tl.float32), mask=(ids < V) & barred)
 
 
 @jit
 def _penalize(
-    x, row, ids, V, prompt_mask, output_counts, repetition_ptr, frequency_ptr, presence_ptr,
-    PROMPT: tl.constexpr, COUNTS: tl.constexpr, REPETITION: tl.constexpr, FREQUENCY: tl.constexpr,
-    PRESENCE: tl.constexpr, BLOCK: tl.constexpr,
+    x, row, ids, V, prompt_mask, output_counts, repetition_ptr, frequency_ptr, presence_ptr, asked
 ):  # fmt: skip
-    counts = tl.zeros([BLOCK], tl.int32)
-    if COUNTS:
-        counts = tl.load(output_counts + ids, mask=ids < V, other=0).to(tl.int32)
-    if REPETITION:
-        seen = counts > 0
-        if PROMPT:
-            word = tl.load(prompt_mask + ids // 32, mask=ids < V, other=0)
-            seen = seen | (((word >> (ids % 32)) & 1) != 0)
-        factor = tl.where(seen, tl.load(repetition_ptr + row), 1.0)
-        x = tl.where(x > 0, x / factor, x * factor)
-    if FREQUENCY:
-        x = x - tl.load(frequency_ptr + row) * counts.to(tl.float32)
-    if PRESENCE:
-        x = x - tl.load(presence_ptr + row) * (counts > 0).to(tl.float32)
-    return x
+    """What is not given counts as 0 or as neutral."""
+    counts = tl.load(output_counts + ids, mask=(ids < V) & ((asked & _COUNTS) != 0), other=0).to(tl.int32)
+    word = tl.load(prompt_mask + ids // 32, mask=(ids < V) & ((asked & _PROMPT) != 0), other=0)
+    seen = (counts > 0) | (((word >> (ids % 32)) & 1) != 0)
+    factor = tl.where(seen, tl.load(repetition_ptr + row, mask=(asked & _REPETITION) != 0, other=1.0), 1.0)
+    x = tl.where(x > 0, x / factor, x * factor)
+    x = x - tl.load(frequency_ptr + row, mask=(asked & _FREQUENCY) != 0, other=0.0) * counts.to(tl.float32)
+    return x - tl.load(presence_ptr + row, mask=(asked & _PRESENCE) != 0, other=0.0) * (counts > 0).to(tl.float32)
 
 
 @jit

@@ -9,7 +9,7 @@ import torch
 
 from kernels import dispatch
 from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 UNCUT_KEYS = 1024
 _MIN_SPLIT_KEYS = 512
@@ -149,7 +149,7 @@ def _prefill_tiles(
     return top, total, acc
 
 
-@jit
+@jit_alike("S", "tiles", "T")
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
     unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
@@ -214,7 +214,7 @@ def _prefill_kernel(
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@jit
+@jit_alike("S", "tiles", "T")
 def _merge_prefill_kernel(
     partial_ptr, state_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr, out_stride, window, S, tiles, T,
     D: tl.constexpr, BLOCK_D: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
 
@@ -107,7 +107,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
     )  # fmt: skip
 
 
-@jit
+@jit_alike("rows", "inner")
 def _rms_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, rows, inner, stride_outer, stride_inner, eps, offset,
     E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,

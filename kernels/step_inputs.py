@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.language import cdiv, jit, tl
+from kernels.language import cdiv, jit_alike, tl
 
 LAST_TOKEN, TOP_K, SEED, PARAMS, TABLE = 0, 1, 2, 4, 16
 
@@ -108,7 +108,7 @@ def _launch(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out:
 _TABLE = tl.constexpr(TABLE)
 
 
-@jit
+@jit_alike("T", "S")
 def _step_inputs_kernel(
     packed_ptr, state_ptr, T, S, width, ids_ptr, positions_ptr, slots_ptr, tables_ptr, table_stride, query_start_ptr,
     context_ptr, rows_ptr, temperature_ptr, top_p_ptr, min_p_ptr, top_k_ptr, seeds_ptr, counters_ptr,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.language import jit, next_power_of_2, tl
+from kernels.language import jit_alike, next_power_of_2, tl
 
 
 def token_feedback(
@@ -43,7 +43,7 @@ def reference(
     state[slots[rows].long(), 0] = tokens[rows].int()
 
 
-@jit
+@jit_alike("slots_ptr")
 def _token_feedback_kernel(
     tokens_ptr, logits_ptr, logits_stride, hidden_ptr, hidden_stride, E, slots_ptr, counters_ptr, state_ptr,
     state_stride, out_ptr, BLOCK: tl.constexpr,

@@ -15,12 +15,13 @@ from model_svc.runner import start_times
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.memory import largest_step
+from model_svc.runner.memory_note import sources
 
 
 def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
     """Compile what the steps of a runner on a GPU may launch, unless a note says that this has been done."""
     info = msgspec.structs.replace(info, num_blocks=1)
-    note = note_for(model.config.raw, info, dtype)
+    note = note_for(model.config.raw, info, dtype, sources())
     if note is None or note.exists():
         return
     try:

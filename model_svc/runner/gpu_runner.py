@@ -23,6 +23,7 @@ from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.gpu_step import GpuStep
+from model_svc.runner.head import float_logits
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
@@ -221,7 +222,7 @@ class GpuRunner:
         hidden = computed.hidden.index_select(0, where)
         items = [item for item in computed.sequences if item.sample]  # those of the handle know no late masks
         with dispatch.fixed_order() if self._wants_fixed(computed.sequences) else nullcontext():
-            logits = self._model.logits(hidden)
+            logits = float_logits(self._model, hidden)
         drawn = draw_all(logits, self._slots, items, slots, counters)
         sound = drawn.finite & torch.isfinite(hidden).all(-1)
         handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack
+from model_svc.runner.rare_draws import rare_draws
 from model_svc.runner.staging import Staging
 from model_svc.runner.step_buffers import step_buffers
 
@@ -32,6 +35,10 @@ class GpuStep:
         self._inputs = step_buffers(T, S, slots.block_tables.shape[1], model.device)
         self.logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=model.device)
         self.out = torch.zeros(S, dtype=torch.int32, device=model.device)
+
+    def rare_draws(self) -> list[Callable[[], None]]:
+        """Return what draws in the ways that `draw` does not."""
+        return rare_draws(self._model, self._cache.layers[0][0].dtype)
 
     def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
         """Queue a plan's way to the device."""

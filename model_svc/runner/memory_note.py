@@ -26,11 +26,15 @@ def memory_note(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> Path | 
 
     The name changes with all that `note_for` knows, with the model's code, its size on the card and the limits.
     """
-    root = Path(__file__).parent.parent
-    sources = [path.read_bytes() for name in _PACKAGES for path in sorted((root / name).glob("*.py"))]
     limits = msgspec.structs.replace(info, num_blocks=1)
-    note = note_for(model.config.raw, limits, dtype, model.weight_bytes, sources)
+    note = note_for(model.config.raw, limits, dtype, model.weight_bytes, sources())
     return note and note.with_name(note.name.replace("compiled", "memory"))
+
+
+def sources() -> list[bytes]:
+    """Return the code that decides what a step takes and launches."""
+    root = Path(__file__).parent.parent
+    return [path.read_bytes() for name in _PACKAGES for path in sorted((root / name).glob("*.py"))]
 
 
 def read_note(note: Path | None) -> MemoryUse | None:

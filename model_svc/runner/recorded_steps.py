@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
+from kernels import dispatch
 from model_svc.engine.plan import RunnerInfo
 from model_svc.runner import start_times
 from model_svc.runner.gpu_step import GpuStep
@@ -36,12 +40,14 @@ class RecordedSteps:
         self._recorder = Recorder()
         self._usual = Recordings(self._record, patience=_PATIENCE)
         self._fixed = Recordings(self._record, patience=1)  # most deployments never ask for these steps
-        self._to_load: list[StepShape] = []
+        self._to_load: list[Callable[[], None]] = []
+        self._rare: list[Callable[[], None]] = []
         if on_gpu:
             self._fixed.plan(recorded_shapes(S, T) if graphs else ())
         if on_gpu and graphs:
             self._usual.plan([*self._checks, *later_shapes(S, T)])
-            self._to_load = self._unrecorded(min(T, _LONG))
+            self._to_load = [partial(self._run, shape) for shape in self._unrecorded(min(T, _LONG))]
+            self._rare = self._seldom_asked()
 
     def record_first(self) -> None:
         """Record what is wanted before the first request."""
@@ -51,19 +57,24 @@ class RecordedSteps:
 
     def use_idle_time(self) -> bool:
         """Do one part of what was left for later; tells whether more is left."""
-        if not self._to_load:
-            return self._usual.make_next()
-        self._run(self._to_load.pop(0))  # its kernels are loaded now, not when a prompt waits
-        torch.cuda.synchronize()
-        return True
+        parts = self._to_load or (self._rare if self._usual.all_made else None)
+        if parts:
+            parts.pop(0)()  # its kernels are loaded now, not when a request waits
+            torch.cuda.synchronize()
+        else:
+            self._usual.make_next()
+        return not self._usual.all_made or bool(self._to_load or self._rare)
 
     def go_through(self) -> None:
         """Run every kind of step once, of padding alone, for what they launch."""
-        for shape in (*recorded_shapes(*self._size), *self._unrecorded(self._size[1])):
+        S, T = self._size
+        for shape in (*recorded_shapes(S, T), *self._unrecorded(T), *_between(S, T)):
             self._run(shape)
         for shape in self._checks:
             self._step.stage_padding(shape)
             self._step.hidden(shape)
+        for rare in self._seldom_asked():
+            rare()
 
     def find(self, step: StepShape, *, fixed: bool) -> tuple[StepShape, Recording | None]:
         """Return the shape that a step is to run in, and its recording if there is one."""
@@ -94,6 +105,14 @@ class RecordedSteps:
         """Return the shapes of steps of T tokens, too long to record, one for each variant of the kernels."""
         return [StepShape(T, n, decode=False, short=short) for n in widths(self._size[0]) for short in (True, False)]
 
+    def _seldom_asked(self) -> list[Callable[[], None]]:
+        """Return what launches the kernels that most deployments never need: steps in a fixed order, rare draws."""
+        return [*(partial(self._run_fixed, shape) for shape in _fixed_kinds(*self._size)), *self._step.rare_draws()]
+
+    def _run_fixed(self, shape: StepShape) -> None:
+        with dispatch.fixed_order():
+            self._run(shape)
+
     def _run(self, shape: StepShape) -> None:
         self._step.stage_padding(shape)
         self._step.draw(shape, self._step.forward(shape))
@@ -103,3 +122,17 @@ class RecordedSteps:
         if shape.checks:
             return self._recorder.record(shape, step.stage_padding, step.hidden, None)
         return self._recorder.record(shape, step.stage_padding, step.forward, step.draw)
+
+
+def _between(S: int, T: int) -> list[StepShape]:
+    """Return steps longer than those recorded and shorter than the longest: attention cuts keys by their length.
+
+    Twice as many tokens are half as many parts.
+    """
+    lengths = [LONGEST_RECORDED << n for n in range(1, 16)]
+    return [StepShape(n, width, decode=False) for n in lengths if n < T for width in {widths(S)[0], S}]
+
+
+def _fixed_kinds(S: int, T: int) -> list[StepShape]:
+    """Return a step for each kernel that steps in a fixed order may take: tiles differ by the number of tokens."""
+    return [StepShape(n, 1, decode=False) for n in (16, 128, 512, T) if n <= T] + [StepShape(S, S, decode=True)]

@@ -93,10 +93,15 @@ class Recordings:
         return self._made.get(shape)
 
     def make_next(self) -> bool:
-        """Record what was missed most; tells whether more is left."""
+        """Record what was missed most, if anything is left to be recorded; tells whether more is."""
         if self._missed:
             self._try(max(self._missed, key=self._missed.__getitem__))
         return bool(self._missed)
+
+    @property
+    def all_made(self) -> bool:
+        """Whether nothing is left to be recorded."""
+        return not self._missed
 
     def clear(self) -> None:
         """Free all."""

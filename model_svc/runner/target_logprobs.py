@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.logprobs import top_logprobs
 from model_svc.engine.plan import SequenceStep, TargetLogprobs
 from model_svc.models.decoder import Decoder
+from model_svc.runner.head import float_logits
 from model_svc.runner.sampler import MAX_TOP_LOGPROBS
 from model_svc.runner.staging import fetch, send
 from wire.messages import TokenLogprob
@@ -39,7 +40,7 @@ def score(model: Decoder, hidden: Tensor, sequences: Sequence[SequenceStep]) -> 
             parts = []
             for at in range(0, len(ids), _ROWS):
                 chosen = ids[at : at + _ROWS]
-                logits = model.logits(hidden[begin + at : begin + at + len(chosen)])
+                logits = float_logits(model, hidden[begin + at : begin + at + len(chosen)])
                 parts.append(top_logprobs(logits, chosen, top))
             of_chosen, top_ids, values = (fetch(torch.cat(tensors)) for tensors in zip(*parts, strict=True))
             found.append((item, of_chosen, top_ids, values))

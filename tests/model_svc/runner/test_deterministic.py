@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from model_svc.engine.engine import Engine
 from model_svc.engine.request import EngineRequest
 from model_svc.models.decoder import Decoder
 from model_svc.runner.load import make_runner
+from tests.model_svc.paged import RunnerDriver, Tracked
 from tests.model_svc.tiny import VOCAB, tiny_llama
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
@@ -82,6 +84,22 @@ def test_a_mixed_batch_has_the_bits_of_each_alone(tiny_model: Decoder) -> None:
     for request in asked:
         if request.sampling.deterministic:
             assert together[request.request_id] == alone[request.request_id]
+
+
+def test_guesses_of_others_change_no_bit_of_a_row() -> None:
+    model = tiny_llama(dtype=torch.float16)  # whose products round, but for the head's
+    asks = SamplingParams(temperature=0.0, deterministic=True, logprobs=0)
+    found = []
+    with dispatch.forced("triton"), np.errstate(all="ignore"):
+        for beside in (False, True):
+            sizes: dict[str, Any] = {"num_blocks": 8, "max_num_seqs": 2, "max_drafts": 2}
+            driver = RunnerDriver(make_runner(model, dtype=torch.float16, packed=True, **sizes))  # type: ignore[arg-type]
+            shares = [driver.dealer.share(Tracked(0, [5, 9, 14], sampling=asks), 3)]
+            if beside:
+                guessing = driver.dealer.share(Tracked(1, [7, 8, 9]), 3)
+                shares.append(msgspec.structs.replace(guessing, num_drafts=2))
+            found.append(driver.run(*shares).tokens[0])
+    assert found[0] == found[1]
 
 
 @pytest.mark.gpu
