@@ -5,7 +5,7 @@
 transformers answers each prompt greedily; then each engine is led along that answer and says at every place what it
 would have taken. Up to the first place where it differs that is its own greedy answer. Both counts are shown, and how
 far apart transformers' two best logits were where an engine first chose another one; then the perplexity of the first
-tokens of a text that stays as it is, the license. What transformers said is kept (loadtest/cpu_quality_truth.py).
+tokens of a text that stays as it is, the license. What transformers said is kept (truth.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import cpu_quality_engines
-from loadtest.cpu_quality_engines import Answers, Taken, headrace
-from loadtest.cpu_quality_truth import Truth, truth
+from loadtest.cpu_quality.engines import Answers, Taken, headrace
+from loadtest.cpu_quality.truth import Truth, truth
 
 PROMPTS = (
     "The capital of France is",
@@ -34,7 +33,7 @@ PROMPTS = (
     "Q: What is 12 times 7?\nA:",
     "In 1969 two people walked on the moon for the first time.",
 )
-TEXT = Path(__file__).parents[1] / "LICENSE"
+TEXT = Path(__file__).parents[2] / "LICENSE"
 
 
 def as_ids(model: Path) -> tuple[Answers, list[int]]:
@@ -85,7 +84,7 @@ def main() -> None:
     engines = {"headrace": headrace(options.model_dir, prompts, true.answers, text)}
     if options.llama_python:
         run = subprocess.run(
-            [options.llama_python, cpu_quality_engines.__file__, str(options.model_dir)],
+            [options.llama_python, str(Path(__file__).with_name("engines.py")), str(options.model_dir)],
             input=json.dumps([prompts, true.answers, text]), capture_output=True, text=True, check=True,
         )  # fmt: skip
         engines["llama.cpp"] = Taken(*json.loads(run.stdout.splitlines()[-1]))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from kernels import few_rows as few_rows_op
 from kernels import gemv as gemv_op
-from loadtest.kernel_case import CUDA, Case, randn
+from loadtest.kernels.case import CUDA, Case, randn
 
 
 def gemv() -> Iterator[Case]:

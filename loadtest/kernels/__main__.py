@@ -2,7 +2,7 @@
 
 Ceilings (copy bandwidth, bf16 product) are measured in the same run. A case is captured in a CUDA graph, over several
 sets of inputs where one would fit the L2 cache, and replayed: no launch gaps, no warm cache. Names of ops as arguments
-choose some; the function of an op's name in one of the `*_cases.py` describes its cases.
+choose some; the function of an op's name in one of the files beside this one describes its cases.
 """
 
 import sys
@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.attention_cases import few_rows_attention, paged_attention
 from loadtest.device_time import ceilings, microseconds
-from loadtest.product_cases import few_rows, gemv
-from loadtest.row_cases import activation, embedding, kv_copy, rms_norm, rope
-from loadtest.sampling_cases import logprobs, penalties, sample
+from loadtest.kernels.attention import few_rows_attention, paged_attention
+from loadtest.kernels.products import few_rows, gemv
+from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
+from loadtest.kernels.sampling import logprobs, penalties, sample
 
 OPS = (
     rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, few_rows,

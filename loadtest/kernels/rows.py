@@ -12,7 +12,7 @@ from kernels import embedding as embedding_op
 from kernels import kv_copy as kv_copy_op
 from kernels import rms_norm as norm_op
 from kernels import rope as rope_op
-from loadtest.kernel_case import CUDA, Case, randn
+from loadtest.kernels.case import CUDA, Case, randn
 
 
 def rms_norm() -> Iterator[Case]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels import logprobs as logprobs_op
 from kernels import penalties as penalties_op
 from kernels import sample as sample_op
-from loadtest.kernel_case import CUDA, Case
+from loadtest.kernels.case import CUDA, Case
 
 
 def sample() -> Iterator[Case]:

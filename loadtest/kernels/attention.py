@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernels import few_rows_attention as few_attention_op
 from kernels import paged_attention as attention_op
 from loadtest.device_time import Run
-from loadtest.kernel_case import CUDA, Case, randn
+from loadtest.kernels.case import CUDA, Case, randn
 
 
 def paged_attention() -> Iterator[Case]:
