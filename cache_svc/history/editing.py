@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cache_svc.history.items import items_of, output_items
+from cache_svc.history.items import calls_of, items_of, output_items
 from cache_svc.history.records import Said
 from wire.messages import ChatMessage, ToolCall
 
@@ -35,11 +35,12 @@ def _message_of(items: list[dict[str, Any]], before: ChatMessage) -> ChatMessage
     """Return a message that says what is left of it, or None if nothing is."""
     if not items:
         return None
+    made = {item["id"]: call for item, call in zip(calls_of(before, ""), before.tool_calls, strict=True)}
     texts: dict[str, str] = {"message": "", "reasoning": ""}
     calls: list[ToolCall] = []
     for item in items:
-        if item["type"] == "function_call":
-            calls.append(ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"]))
+        if "call_id" in item:
+            calls.append(made[item["id"]])
         else:
             parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
             texts[item["type"]] += "".join(part.get("text", "") for part in parts)

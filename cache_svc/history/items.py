@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cache_svc.history.records import Said
-from wire.messages import ChatMessage
+from wire.messages import ChatMessage, ToolCall, ToolForm
 
 TITLE_CHARACTERS = 60
 
@@ -48,7 +48,8 @@ def items_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
     """Return a message as items."""
     item_id, role = message.item_id or "", message.role
     if role == "tool":
-        output = {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
+        kind = "custom_tool_call_output" if item_id.startswith("ctco_") else "function_call_output"
+        output = {"type": kind, "call_id": message.tool_call_id, "output": message.content}
         return [{"id": item_id, **output, "status": "completed"}]
     if role != "assistant":
         content = [{"type": "input_text", "text": message.content}]
@@ -62,7 +63,7 @@ def items_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
     if message.content or not (message.reasoning or message.tool_calls):
         text = [{"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}]
         items.append({"id": item_id, "type": "message", "status": status, "role": role, "content": text})
-    return items + _calls(message, status)
+    return items + calls_of(message, status)
 
 
 def title_of(messages: Iterable[ChatMessage]) -> str:
@@ -71,19 +72,28 @@ def title_of(messages: Iterable[ChatMessage]) -> str:
     return " ".join(text[: 4 * TITLE_CHARACTERS].split())[:TITLE_CHARACTERS].rstrip()
 
 
-def _calls(message: ChatMessage, status: str) -> list[dict[str, Any]]:
-    only = len(message.tool_calls) == 1 and (message.item_id or "").startswith("fc_")
-    return [
-        {
-            "id": message.item_id if only else f"fc_{_stem(message.item_id or '')}{number:02x}",
-            "type": "function_call",
-            "call_id": call.id,
-            "name": call.name,
-            "arguments": call.arguments,
-            "status": status,
-        }
-        for number, call in enumerate(message.tool_calls)
-    ]
+def calls_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
+    """Return the calls of a message as items, in their order."""
+    only = len(message.tool_calls) == 1 and (message.item_id or "").startswith(("fc_", "ctc_"))
+    found = []
+    for number, call in enumerate(message.tool_calls):
+        form = call.form or ToolForm(name=call.name)
+        prefix, said = "fc", {"type": "function_call", "call_id": call.id, "arguments": call.arguments}
+        if form.custom:
+            prefix, said = "ctc", {"type": "custom_tool_call", "call_id": call.id, "input": _input(call)}
+        item_id = message.item_id if only else f"{prefix}_{_stem(message.item_id or '')}{number:02x}"
+        names = {"name": form.name} | ({"namespace": form.namespace} if form.namespace else {})
+        found.append({"id": item_id, **said, **names, "status": status})
+    return found
+
+
+def _input(call: ToolCall) -> str:
+    """Return the free text that a custom tool is called with: the one argument of its function."""
+    try:
+        text: str = msgspec.json.decode(call.arguments)["input"]
+    except (msgspec.DecodeError, LookupError, TypeError):  # a safety rule has rewritten it
+        return call.arguments
+    return text
 
 
 def _prefix(message: ChatMessage) -> str:

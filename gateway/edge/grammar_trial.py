@@ -98,11 +98,16 @@ class GrammarTrials:
     async def admit(self, request: Request) -> None:
         """Raise InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work."""
         name, grammar = request.model, request.sampling.grammar
-        if grammar is None:
+        of_tools = [form.grammar for form in request.tool_forms.values() if form.grammar is not None]
+        if grammar is None and not of_tools:
             return
         if name not in self._trials:
             model = self._served.model(name)
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
+        for one in of_tools:
+            await self._trials[name].admit(one)
+        if grammar is None:
+            return
         if not grammar.field:
             await anyio.to_thread.run_sync(check_tools, request.tools)
             for schema in argument_schemas(request.tools):

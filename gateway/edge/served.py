@@ -27,7 +27,8 @@ class ServedModel(msgspec.Struct, frozen=True):
         functions = [tool["function"] for tool in request.tools]
         known = {function["name"]: function.get("parameters") for function in functions}
         parser = STYLES[self.card.tool_style](known)
-        return CallSplitter(parser, safety, name=name, one_call=not request.parallel_tool_calls)
+        one_call, forms = not request.parallel_tool_calls, request.tool_forms
+        return CallSplitter(parser, safety, name=name, one_call=one_call, forms=forms)
 
 
 class Served:

@@ -7,21 +7,26 @@ from typing import Literal
 import msgspec
 
 from gateway.postprocess.logprobs import LogprobEntry
+from wire.messages import ToolForm
 
 
 class CallRef(msgspec.Struct, frozen=True):
-    """Which tool call a piece belongs to: its place in the answer, the id it goes by, the function's name."""
+    """Which tool call a piece belongs to: its place in the answer, the id it goes by, the function's name.
+
+    `form`: what the client calls the function, if otherwise.
+    """
 
     index: int
     id: str
     name: str
+    form: ToolForm | None = None
 
 
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Text to append, and the log probabilities of the answer tokens it completes.
 
-    Of kind "tool": argument text of `call`, as the model wrote it. A call's first delta announces it and may be empty;
-    calls come one after another.
+    Of kind "tool": argument text of `call`, as the model wrote it, or the free text that a custom tool is called with.
+    A call's first delta announces it and may be empty; calls come one after another.
     """
 
     kind: Literal["answer", "reasoning", "tool"]

@@ -21,7 +21,7 @@ from wire.messages.record import (
     ReasoningPlan,
     Recalled,
 )
-from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall
+from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall, ToolForm
 from wire.messages.ring import Cancel, EndReasoning, Failure, Job, ReportTokens, Resubscribe, TokenReport, Turn
 from wire.messages.tokens import (
     ANSWER,
@@ -101,6 +101,7 @@ __all__ = [
     "TokenizeCall",
     "TokenizeReply",
     "ToolCall",
+    "ToolForm",
     "Turn",
     "pack_ids",
     "unpack_ids",

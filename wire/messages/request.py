@@ -56,12 +56,26 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     include_stop: bool = False
 
 
+class ToolForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client calls a tool that its model knows as a function of another name or kind.
+
+    `custom`: it is called with free text, which is the function's one argument, `input`; `grammar` is what a client
+    says that this text looks like.
+    """
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+    grammar: Grammar | None = None
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A function call the assistant made; `arguments` is JSON text."""
+    """A function call the assistant made; `arguments` is JSON text. `form`: what its client calls it, if otherwise."""
 
     id: str
     name: str
     arguments: str
+    form: ToolForm | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +115,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
     ends with its first whole call. `key_id` names the API key it came with (not the key itself). `prediction` is what
     the client thinks the answer will be like. `continues`: the last message is an answer that was begun, to go on with.
+    `tool_forms`: by name, the functions that the client calls otherwise.
     """
 
     kind: Literal["chat", "text", "ids", "embedding"] = "chat"
@@ -130,3 +145,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prediction: str = ""
     continues: bool = False
     cut_at: int | None = None
+    tool_forms: dict[str, ToolForm] = {}

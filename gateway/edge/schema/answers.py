@@ -69,12 +69,25 @@ class CalledFunction(Answer):
     arguments: str
 
 
-class CalledTool(Answer):
-    """A tool call."""
+class CalledTool(Answer, tag="function", tag_field="type"):
+    """A call of a function."""
 
     id: str
-    type: Literal["function"]
     function: CalledFunction
+
+
+class CustomInput(Answer):
+    """Name and free text."""
+
+    name: str
+    input: str
+
+
+class CalledCustom(Answer, tag="custom", tag_field="type"):
+    """A call of a custom tool."""
+
+    id: str
+    custom: CustomInput
 
 
 class AssistantMessage(Answer):
@@ -83,7 +96,7 @@ class AssistantMessage(Answer):
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
-    tool_calls: list[CalledTool] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[CalledTool | CalledCustom] | msgspec.UnsetType = msgspec.UNSET
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
 
 

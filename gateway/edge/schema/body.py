@@ -26,6 +26,7 @@ _INT64 = 2**63  # messages between desks hold no longer whole numbers
 WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
 _IS_BIG = "headrace.body_is_big"
 _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
+_GRAMMAR = b'"syntax"'  # of a custom tool, which takes some to be written for its model
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"required field `(?P<name>[^`]+)`")
@@ -59,7 +60,7 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     Raises BodyTooLargeError, or InvalidRequestError that names the field.
     """
     raw = await read_body(request, max_bytes)
-    request.scope[_IS_BIG] = len(raw) > _BIG
+    request.scope[_IS_BIG] = len(raw) > _BIG or _GRAMMAR in raw
     body = await decode_body(raw, cls)
     check = anyio.to_thread.run_sync(check_unknown, raw, cls) if len(raw) > _BIG else None
     ignored = await check if check is not None else check_unknown(raw, cls)

@@ -108,6 +108,7 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         model=card.name,
         messages=messages,
         tools=tools.tools,
+        tool_forms=tools.forms,
         parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
         sampling=sampling,

@@ -17,19 +17,25 @@ from gateway.edge.identity import new_request_id
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, merged
 from gateway.edge.running_usage import RunningUsage
+from gateway.edge.schema.called import call_of
 from gateway.edge.schema.chat import ChatRequest, StreamOptions
 from gateway.edge.schema.logprobs import logprob_object
 from gateway.edge.schema.prompt_logprobs import PromptLogprobs
 from gateway.postprocess.delta import CallRef, TextDelta
 from wire.errors import HeadraceError
-from wire.messages import ChatMessage, Request, ToolCall
+from wire.messages import ChatMessage, Request, ToolForm
 from wire.vocabulary import Vocabulary
 
 DONE = b"data: [DONE]\n\n"
 
 
-def _call(ref: CallRef, arguments: str) -> dict[str, Any]:
-    return {"id": ref.id, "type": "function", "function": {"name": ref.name, "arguments": arguments}}
+def _call(ref: CallRef, text: str) -> dict[str, Any]:
+    form = ref.form or ToolForm(name=ref.name)
+    kind, name = _CALLS[form.custom]
+    return {"id": ref.id, "type": kind, kind: {"name": form.name, name: text}}
+
+
+_CALLS = {False: ("function", "arguments"), True: ("custom", "input")}
 
 
 class _Choice:
@@ -158,7 +164,7 @@ class ChatReply:
     def messages(self) -> tuple[ChatMessage, ...]:
         """Return the first choice as a message."""
         first = self._choices[0]
-        calls = tuple(ToolCall(id=ref.id, name=ref.name, arguments="".join(texts)) for ref, texts in first.calls)
+        calls = tuple(call_of(ref, "".join(texts)) for ref, texts in first.calls)
         answer, reasoning = "".join(first.answer), "".join(first.reasoning)
         return (ChatMessage(role="assistant", content=answer, reasoning=reasoning, tool_calls=calls),)
 
@@ -181,7 +187,8 @@ class ChatReply:
         if self._choices[index].note_call(delta):
             chunks.append(self._chunk(index, {"tool_calls": [{"index": call.index, **_call(call, "")}]}))
         if delta.text:
-            piece = {"index": call.index, "function": {"arguments": delta.text}}
+            kind, name = _CALLS[call.form is not None and call.form.custom]
+            piece = {"index": call.index, kind: {name: delta.text}}
             chunks.append(self._chunk(index, {"tool_calls": [piece]}))
         return chunks
 

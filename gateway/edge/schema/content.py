@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gateway.edge.schema.called import custom_call
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall
 
@@ -31,11 +32,19 @@ class FunctionIn(msgspec.Struct, kw_only=True):
     arguments: str = ""
 
 
+class CustomIn(msgspec.Struct, kw_only=True):
+    """Name and free text of a call of a custom tool."""
+
+    name: str
+    input: str = ""
+
+
 class ToolCallIn(msgspec.Struct, kw_only=True):
     """A call the assistant made earlier."""
 
     id: str
-    function: FunctionIn
+    function: FunctionIn | None = None
+    custom: CustomIn | None = None
     type: str = "function"
 
 
@@ -94,9 +103,15 @@ def translate_message(message: MessageIn, where: str) -> ChatMessage:
         role=role,
         content=text_of(message.content, f"{where}.content") or message.refusal or "",
         name=message.name,
-        tool_calls=tuple(
-            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in calls or ()
-        ),
+        tool_calls=tuple(_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls or ())),
         tool_call_id=message.tool_call_id,
         reasoning=message.reasoning_content or message.reasoning or "",
     )
+
+
+def _call(call: ToolCallIn, where: str) -> ToolCall:
+    if call.type == "custom" and call.custom is not None:
+        return custom_call(call.id, call.custom.name, call.custom.input)
+    if call.function is None:
+        raise fail(f"{where}.{'custom' if call.type == 'custom' else 'function'}", "is missing.")
+    return ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)

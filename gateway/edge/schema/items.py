@@ -8,9 +8,14 @@ from __future__ import annotations
 import msgspec
 
 from gateway.edge.identity import new_id
+from gateway.edge.schema.called import custom_call
 from gateway.edge.schema.content import Part, role_of, text_of
+from gateway.edge.schema.declared import joined
 from gateway.edge.schema.sampling import fail
-from wire.messages import ChatMessage, ToolCall
+from wire.messages import ChatMessage, ToolCall, ToolForm
+
+_CALLS = {"function_call": "fc", "custom_tool_call": "ctc"}  # and how the ids of such items begin
+_OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -23,7 +28,9 @@ class Item(msgspec.Struct, kw_only=True):
     summary: list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[Part] | None = None
 
 
@@ -64,23 +71,31 @@ def _translate(item: Item, where: str, root: str) -> ChatMessage:
             raise fail(f"{where}.content", "is missing.")
         role = role_of(item.role or "", f"{where}.role")
         return ChatMessage(role=role, content=text_of(item.content, f"{where}.content"), item_id=new_id("msg", root))
-    if item.type == "function_call":
-        call = ToolCall(
-            id=_needed(item.call_id, f"{where}.call_id"),
-            name=_needed(item.name, f"{where}.name"),
-            arguments=item.arguments or "",
-        )
-        return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id("fc", root))
-    if item.type == "function_call_output":
+    if item.type in _CALLS:
+        call = _call(item, where)
+        return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id(_CALLS[item.type], root))
+    if item.type in _OUTPUTS:
         if item.output is None:
             raise fail(f"{where}.output", "is missing.")
         return ChatMessage(
             role="tool",
             content=text_of(item.output, f"{where}.output"),
             tool_call_id=_needed(item.call_id, f"{where}.call_id"),
-            item_id=new_id("fco", root),
+            item_id=new_id(_OUTPUTS[item.type], root),
         )
     raise fail(f"{where}.type", f"an item of type {item.type[:40]!r} is not supported.")
+
+
+def _call(item: Item, where: str) -> ToolCall:
+    call_id, name = _needed(item.call_id, f"{where}.call_id"), _needed(item.name, f"{where}.name")
+    space = item.namespace or ""
+    shown = joined(space, name) if space else name
+    if item.type == "custom_tool_call":
+        if item.input is None:
+            raise fail(f"{where}.input", "is missing.")
+        return custom_call(call_id, name, item.input, shown=shown, namespace=space)
+    form = ToolForm(name=name, namespace=space) if space else None
+    return ToolCall(id=call_id, name=shown, arguments=item.arguments or "", form=form)
 
 
 def _reasoning_parts(item: Item) -> str | list[Part] | None:

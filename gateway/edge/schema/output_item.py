@@ -1,4 +1,4 @@
-"""The items of a response's output while they grow: reasoning, a message, a function call.
+"""The items of a response's output while they grow: reasoning, a message, a call.
 
 Each tells its own story as events: `open`, some `add`, `close`. Ids follow from the response's id and the place of the
 item, so that another edge that goes on with the response gives the same ones.
@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from gateway.edge.schema.logprobs import logprob_object
-from gateway.postprocess.delta import TextDelta
+from gateway.postprocess.delta import CallRef, TextDelta
+from wire.messages import ToolForm
 
 Event = tuple[str, dict[str, Any]]
 """The type of an event and its fields; the reply adds the number."""
@@ -166,31 +167,39 @@ class ReasoningItem(OutputItem):
         return self._at(**{f"{self._name}_index": 0}, **fields)
 
 
-class FunctionCallItem(OutputItem):
-    """A call of a function; its arguments are JSON text that grows."""
+class CallItem(OutputItem):
+    """A call: of a function, with arguments of JSON text, or of a custom tool, with free text."""
 
-    def __init__(self, item_id: str, index: int, *, call_id: str, name: str) -> None:
+    def __init__(self, item_id: str, index: int, call: CallRef) -> None:
         super().__init__(item_id, index)
-        self.call_id = call_id
-        self.name = name
-        self._arguments: list[str] = []
+        self.call = call
+        form = call.form or ToolForm(name=call.name)
+        self._names = {"name": form.name} | ({"namespace": form.namespace} if form.namespace else {})
+        self._type, self._text_name, self._event = _CALLS[form.custom]
+        self._texts: list[str] = []
 
     @property
     def text(self) -> str:
-        """Return the arguments."""
-        return "".join(self._arguments)
+        """Return what it is called with."""
+        return "".join(self._texts)
 
     def add(self, delta: TextDelta) -> list[Event]:
-        """Append arguments."""
+        """Append to what it is called with."""
         if not delta.text:  # the call is only announced
             return []
-        self._arguments.append(delta.text)
-        return [("response.function_call_arguments.delta", self._at(delta=delta.text))]
+        self._texts.append(delta.text)
+        return [(f"{self._event}.delta", self._at(delta=delta.text))]
 
     def whole(self) -> dict[str, Any]:
         """Return the call."""
-        call = {"call_id": self.call_id, "name": self.name, "arguments": self.text}
-        return {"id": self.id, "type": "function_call", **call, "status": self.status}
+        call = {"call_id": self.call.id, **self._names, self._text_name: self.text}
+        return {"id": self.id, "type": self._type, **call, "status": self.status}
 
     def _parts_done(self) -> list[Event]:
-        return [("response.function_call_arguments.done", self._at(name=self.name, arguments=self.text))]
+        return [(f"{self._event}.done", self._at(name=self._names["name"], **{self._text_name: self.text}))]
+
+
+_CALLS = {
+    False: ("function_call", "arguments", "response.function_call_arguments"),
+    True: ("custom_tool_call", "input", "response.custom_tool_call_input"),
+}

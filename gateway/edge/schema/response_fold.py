@@ -15,6 +15,11 @@ _GROWING = {
 }
 """Event -> the list of parts, the field with the part's place in it, the field of the part that grows."""
 
+_CALLS = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+}
+
 
 def fold(events: Iterable[bytes]) -> list[dict[str, Any]]:
     """Return the output that the events have told of so far."""
@@ -34,8 +39,8 @@ def _apply(items: list[dict[str, Any]], data: dict[str, Any]) -> None:
     elif kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
         parts = items[data["output_index"]]["content" if "content_index" in data else "summary"]
         parts.append(data["part"])
-    elif kind == "response.function_call_arguments.delta":
-        items[data["output_index"]]["arguments"] += data["delta"]
+    elif kind in _CALLS:
+        items[data["output_index"]][_CALLS[kind]] += data["delta"]
     elif kind in _GROWING:
         name, index, field = _GROWING[kind]
         part = items[data["output_index"]][name][data[index]]

@@ -30,6 +30,6 @@ def item_id(prefix: str, response_id: str, number: int = 0) -> str:
     return f"{prefix}_{response_id.partition('_')[2]}{f'{number:02x}' if number else ''}"
 
 
-def call_item_id(response_id: str, number: int) -> str:
-    """Return the id of a function call's item: the call's place among the calls stands behind the stem."""
-    return f"{item_id('fc', response_id)}{number:02x}"
+def call_item_id(response_id: str, number: int, *, is_custom: bool = False) -> str:
+    """Return the id of a call's item: the call's place among the calls stands behind the stem."""
+    return f"{item_id('ctc' if is_custom else 'fc', response_id)}{number:02x}"

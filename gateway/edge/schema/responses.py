@@ -148,13 +148,14 @@ def translate_responses(
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
-    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, skips_unasked=True)
+    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, is_response=True)
     created_at = time.time()
     return Request(
         model=card.name,
         messages=messages,
         instructions=body.instructions,
         tools=tools.tools,
+        tool_forms=tools.forms,
         parallel_tool_calls=tools.parallel,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
         sampling=tools.bind(bind_format(sampling, body, body.text.format if body.text else None, "text.format")),

@@ -13,11 +13,12 @@ from typing import Any
 from gateway.edge.bill import Bill
 from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, merged
-from gateway.edge.schema.output_item import Event, FunctionCallItem, MessageItem, OutputItem, ReasoningItem
+from gateway.edge.schema.called import call_of
+from gateway.edge.schema.output_item import CallItem, Event, MessageItem, OutputItem, ReasoningItem
 from gateway.edge.schema.response_object import INCOMPLETE, RUNNING, call_item_id, error_of, item_id
 from gateway.postprocess.delta import TextDelta
 from wire.errors import HeadraceError, RequestCancelledError
-from wire.messages import ChatMessage, Request, ToolCall
+from wire.messages import ChatMessage, Request
 
 REFUSAL = "The answer was stopped by the server's safety policy."
 
@@ -115,11 +116,7 @@ class ResponsesReply:
                 role="assistant",
                 content="".join(item.text for item in answers),
                 reasoning="".join(item.text for item in self._items if isinstance(item, ReasoningItem)),
-                tool_calls=tuple(
-                    ToolCall(id=item.call_id, name=item.name, arguments=item.text)
-                    for item in self._items
-                    if isinstance(item, FunctionCallItem)
-                ),
+                tool_calls=tuple(call_of(item.call, item.text) for item in self._items if isinstance(item, CallItem)),
                 item_id=answers[0].id if answers else item_id("msg", self._id),
             ),
         )
@@ -141,8 +138,8 @@ class ResponsesReply:
     def _new(self, delta: TextDelta) -> OutputItem:
         index = len(self._items)
         if delta.call is not None:
-            number = delta.call.index
-            return FunctionCallItem(call_item_id(self._id, number), index, call_id=delta.call.id, name=delta.call.name)
+            is_custom = delta.call.form is not None and delta.call.form.custom
+            return CallItem(call_item_id(self._id, delta.call.index, is_custom=is_custom), index, delta.call)
         if delta.kind == "reasoning":
             as_summary = bool(self._base["reasoning"]["summary"])
             return ReasoningItem(self._item_id("rs", ReasoningItem), index, as_summary=as_summary)
@@ -196,6 +193,6 @@ class ResponsesReply:
 
 
 def _continues(item: OutputItem, delta: TextDelta) -> bool:
-    if isinstance(item, FunctionCallItem):
-        return delta.call is not None and delta.call.id == item.call_id
+    if isinstance(item, CallItem):
+        return delta.call is not None and delta.call.id == item.call.id
     return isinstance(item, {"answer": MessageItem, "reasoning": ReasoningItem}.get(delta.kind, ()))

@@ -11,10 +11,14 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.edge.schema.custom_lark import nested
 from gateway.edge.schema.lark import MAX_CALLS, any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
+from gateway.edge.schema.quoted_regex import QuotingError
+from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tool_grammar_elements import glm45, qwen3_coder
 from gateway.edge.schema.tool_grammar_tags import deepseek_v3, deepseek_v31, kimi_k2
+from gateway.postprocess.tools.free_input import NAME
 from wire.messages import Grammar
 from wire.model_card import ModelCard
 
@@ -36,19 +40,34 @@ _Rules = Callable[[Sequence[dict[str, Any]], ModelCard, Forced, bool], list[str]
 
 
 def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, *, many: bool) -> Grammar | None:
-    """Return the grammar of calls of these functions, or None where none is needed."""
-    strict = [bool(function.get("strict")) for function in functions]
+    """Return the grammar of calls of these functions, or None where none is needed.
+
+    A function with a `format` takes free text: its argument `input` is what this grammar says.
+    """
+    strict = [bool(function.get("strict")) or "format" in function for function in functions]
     if forced is Forced.ONCE_BEGUN and not any(strict):
         return None
-    rules = _STYLES[card.tool_style](functions, card, forced, many)
-    if rules is None:
-        return None
-    has_elements = card.tool_style in _ELEMENTS
-    arguments = (
-        [] if has_elements else [f"args_{at}: %json {_schema(function)}" for at, function in enumerate(functions)]
-    )
-    source = "\n".join(["%llguidance {}", *rules, *arguments]) + "\n"
-    return Grammar(kind="lark", source=source, lenient=not any(strict))
+    try:
+        rules = _STYLES[card.tool_style](functions, card, forced, many)
+        if rules is None:
+            return None
+        if card.tool_style not in _ELEMENTS:
+            rules = [*rules, *(_arguments(at, function) for at, function in enumerate(functions))]
+    except QuotingError as error:
+        if forced is Forced.ONCE_BEGUN:
+            return None
+        raise fail("tools", f"{error}.") from None
+    return Grammar(kind="lark", source="\n".join(["%llguidance {}", *rules]) + "\n", lenient=not any(strict))
+
+
+def _arguments(at: int, function: dict[str, Any]) -> str:
+    """Return the rule of a function's arguments."""
+    if "format" not in function:
+        return f"args_{at}: %json {_schema(function)}"
+    form: Grammar = function["format"]
+    text = nested(form.kind, form.source, in_json=True)
+    head = quote(f'{{"{NAME}": "')
+    return f"args_{at}: {head} text_{at} {quote(chr(34) + '}')}\ntext_{at}: {text}"
 
 
 def argument_schemas(tools: Sequence[dict[str, Any]]) -> list[Grammar]:

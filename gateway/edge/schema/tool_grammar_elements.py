@@ -10,10 +10,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gateway.edge.schema.custom_lark import nested
 from gateway.edge.schema.lark import any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.sampling import fail
 from gateway.postprocess.tools.element_reader import kinds_of, resolved
+from wire.messages import Grammar
 from wire.model_card import ModelCard
 
 _OF_TEXTS = ("pattern", "format", "minLength", "maxLength")
@@ -74,6 +76,9 @@ def _value(
     name: str, schema: Any, root: dict[str, Any], function: dict[str, Any], key: str, written: _Written
 ) -> tuple[str, list[str]]:
     """Return what a value is, with its end, and the rules that this needs."""
+    if "format" in function:
+        form: Grammar = function["format"]
+        return f"{name}_text {written.behind}", [f"{name}_text: {nested(form.kind, form.source, in_json=False)}"]
     found = resolved(schema, root)
     kinds = kinds_of(found)
     values = found.get("enum", [found["const"]] if "const" in found else None)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.declared import Declared, declared
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tool_grammar import Forced, tool_grammar
-from wire.messages import Grammar, SamplingParams
+from wire.messages import Grammar, SamplingParams, ToolForm
 from wire.model_card import ModelCard
 
 MAX_TOOLS = 128
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _UNASKED = re.compile(r"web_search(_preview)?(_\d{4}_\d\d_\d\d)?|image_generation|tool_search")
 
 
 class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Tools to show, in the chat shape, and the grammar that makes the model call (`required`), or call rightly.
 
-    `parallel`: several calls may come in one answer.
+    `forms`: by name, those that the client calls otherwise. `parallel`: several calls may come in one answer.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
+    forms: dict[str, ToolForm] = {}
     grammar: Grammar | None = None
     required: bool = False
     parallel: bool = True
@@ -49,26 +50,48 @@ def plan_tools(
     card: ModelCard,
     *,
     param: str = "tools",
-    skips_unasked: bool = False,
+    is_response: bool = False,
 ) -> ToolPlan:
-    """Check tools and choice and say what follows from them. Raises InvalidRequestError naming the field."""
-    shown = tuple(
-        _function(tool, f"{param}[{at}]")
+    """Check tools and choice and say what follows from them. Raises InvalidRequestError naming the field.
+
+    `is_response`: there may be namespaces, and tools that OpenAI would run and nobody runs here are left out.
+    """
+    found = [
+        entry
         for at, tool in enumerate(tools or ())
-        if not (skips_unasked and is_unasked(tool))
-    )
-    if len(shown) > MAX_TOOLS:
-        raise fail(param, f"at most {MAX_TOOLS}, not {len(shown)}.")
-    mode, names = _choice(choice, [tool["function"]["name"] for tool in shown])
-    if mode == "none" or not shown:
+        if not (is_response and is_unasked(tool))
+        for entry in declared(tool, f"{param}[{at}]", namespaces=is_response)
+    ]
+    if len(found) > MAX_TOOLS:
+        raise fail(param, f"at most {MAX_TOOLS}, not {len(found)}.")
+    _check_names(found, param)
+    mode, names = _choice(choice, found)
+    if mode == "none" or not found:
         return ToolPlan()
     if names is not None and _is_filter(choice):
-        shown = tuple(tool for tool in shown if tool["function"]["name"] in names)
-    functions = [tool["function"] for tool in shown if names is None or tool["function"]["name"] in names]
+        found = [entry for entry in found if entry.name in names]
+    called = [_called(entry) for entry in found if names is None or entry.name in names]
     required = mode == "required"
     many = parallel is not False and (names is None or _is_filter(choice))  # a named function is called once
-    grammar = tool_grammar(functions, card, Forced.ALWAYS if required else Forced.ONCE_BEGUN, many=many)
-    return ToolPlan(tools=shown, grammar=grammar, required=required, parallel=many)
+    grammar = tool_grammar(called, card, Forced.ALWAYS if required else Forced.ONCE_BEGUN, many=many)
+    forms = {entry.name: entry.form for entry in found if entry.form is not None}
+    shown = tuple(entry.shown for entry in found)
+    return ToolPlan(tools=shown, forms=forms, grammar=grammar, required=required, parallel=many)
+
+
+def _check_names(found: list[Declared], param: str) -> None:
+    """Refuse two tools of one name where it would be unknown how one of them is called."""
+    names = Counter(entry.name for entry in found)
+    for entry in found:
+        if entry.form is not None and names[entry.name] > 1:
+            raise fail(param, f"{entry.name!r} stands twice; names of tools must be unique.")
+
+
+def _called(entry: Declared) -> dict[str, Any]:
+    """Return the function with what its free text must look like."""
+    function: dict[str, Any] = entry.shown["function"]
+    grammar = entry.form.grammar if entry.form is not None else None
+    return {**function, "format": grammar} if grammar is not None else function
 
 
 def _is_filter(choice: Any) -> bool:
@@ -76,32 +99,10 @@ def _is_filter(choice: Any) -> bool:
     return isinstance(choice, dict) and choice.get("type") == "allowed_tools"
 
 
-def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a tool in the chat shape; the Responses API writes the function's fields beside the type."""
-    if tool.get("type") != "function":
-        raise fail(f"{where}.type", "only 'function' is supported.")
-    check_depth(tool, where)
-    flat = "function" not in tool and "name" in tool
-    function = {key: value for key, value in tool.items() if key != "type"} if flat else tool.get("function")
-    inner = where if flat else f"{where}.function"
-    if not isinstance(function, dict):
-        raise fail(inner, "must be an object.")
-    name = function.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise fail(f"{inner}.name", "must have 1 to 64 letters, digits, underscores and dashes.")
-    if not isinstance(function.get("description", ""), str | None):
-        raise fail(f"{inner}.description", "must be a string.")
-    if not isinstance(function.get("strict"), bool | None):
-        raise fail(f"{inner}.strict", "must be true or false.")
-    if not isinstance(function.get("parameters", {}), dict | None):
-        raise fail(f"{inner}.parameters", "must be a JSON schema, an object.")
-    return {**tool, "function": function} if not flat else {"type": "function", "function": function}
-
-
-def _choice(choice: Any, known: list[str]) -> tuple[str, frozenset[str] | None]:
+def _choice(choice: Any, found: list[Declared]) -> tuple[str, frozenset[str] | None]:
     """Return none, auto or required, and the functions it is limited to."""
     if choice is None or choice in ("none", "auto", "required"):
-        if choice == "required" and not known:
+        if choice == "required" and not found:
             raise fail("tool_choice", "'required' needs tools.")
         return choice or "auto", None
     if not isinstance(choice, dict):
@@ -111,15 +112,27 @@ def _choice(choice: Any, known: list[str]) -> tuple[str, frozenset[str] | None]:
         wanted = allowed.get("tools") if isinstance(allowed, dict) else None
         if not isinstance(wanted, list) or not wanted or allowed.get("mode", "auto") not in ("auto", "required"):
             raise fail("tool_choice", "allowed_tools needs a mode, 'auto' or 'required', and a list of tools.")
-        return allowed.get("mode", "auto"), frozenset(_named(tool, known) for tool in wanted)
-    return "required", frozenset((_named(choice, known),))
+        return allowed.get("mode", "auto"), frozenset().union(*(_named(tool, found) for tool in wanted))
+    return "required", _named(choice, found)
 
 
-def _named(choice: Any, known: list[str]) -> str:
-    if not isinstance(choice, dict) or choice.get("type", "function") != "function":
-        raise fail("tool_choice.type", "only 'function' is supported.")
-    function = choice.get("function", choice)
-    name = function.get("name") if isinstance(function, dict) else None
-    if name not in known:
+def _named(choice: Any, found: list[Declared]) -> frozenset[str]:
+    """Return the functions that are meant: one, or all of a namespace."""
+    kind = choice.get("type", "function") if isinstance(choice, dict) else None
+    if kind not in ("function", "custom", "namespace"):
+        raise fail("tool_choice.type", "must be 'function' or 'custom'.")
+    said = choice.get(kind, choice)
+    name, space = (said.get("name"), said.get("namespace")) if isinstance(said, dict) else (None, None)
+    names = frozenset(entry.name for entry in found if name is not None and _is_meant(entry, kind, name, space))
+    if not names:
         raise fail("tool_choice", f"{str(name)[:80]!r} is not among the tools.")
-    return str(name)
+    return names
+
+
+def _is_meant(entry: Declared, kind: str, name: str, space: str | None) -> bool:
+    form = entry.form or ToolForm(name=entry.name)
+    if kind == "namespace":
+        return form.namespace == name
+    if form.custom is not (kind == "custom") or (space is not None and form.namespace != space):
+        return False
+    return name in (form.name, entry.name)

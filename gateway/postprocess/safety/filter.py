@@ -20,12 +20,12 @@ class SafetyFilter:
     """A policy at work on one text. After a block, `blocked_by` names the rule and nothing more comes out.
 
     `num_chars` counts the characters of the text before filtering that are let go or redacted; `hidden` lists the
-    redacted stretches. Arguments of tools are JSON: their needless escapes are undone first.
+    redacted stretches. Arguments of tools are JSON, unless `is_json` is False: their needless escapes are undone first.
     """
 
-    def __init__(self, policy: SafetyPolicy, direction: Direction) -> None:
+    def __init__(self, policy: SafetyPolicy, direction: Direction, *, is_json: bool = True) -> None:
         self._direction = direction
-        self._plain = PlainJson() if direction == "tool" else None
+        self._plain = PlainJson() if direction == "tool" and is_json else None
         self._enforced = Scanner(policy.automaton(direction, flagged=False))
         flagged = policy.automaton(direction, flagged=True)
         self._flagged = Scanner(flagged) if flagged.max_length else None

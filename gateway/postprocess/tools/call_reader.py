@@ -31,6 +31,14 @@ def unescaped(raw: str) -> str:
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def num_sure(raw: str) -> int:
+    """Return how much of a JSON string's inside can be unescaped whatever follows."""
+    found = _WHOLE_ESCAPES.match(raw)
+    assert found is not None
+    half = _HALF_PAIR.search(raw, max(0, found.end() - 6), found.end())
+    return half.start() if half else found.end()
+
+
 class CallReader:
     """Follows one object; start it behind the opening brace.
 
@@ -158,12 +166,7 @@ class CallReader:
     def _text(self, text: str, at: int, end: int) -> int:
         """Read arguments that are a string: pass on what is unescaped for sure."""
         at = self._string(text, at, end)
-        cut = len(self._word)
-        if self._quoted:
-            found = _WHOLE_ESCAPES.match(self._word)
-            assert found is not None
-            half = _HALF_PAIR.search(self._word, max(0, found.end() - 6), found.end())
-            cut = half.start() if half else found.end()
+        cut = num_sure(self._word) if self._quoted else len(self._word)
         self._to(unescaped(self._word[:cut]))
         self._word = self._word[cut:]
         if not self._quoted:

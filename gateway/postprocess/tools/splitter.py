@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.postprocess.delta import CallRef, TextDelta
 from gateway.postprocess.safety.filter import SafetyFilter
 from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Hidden, Text
+from gateway.postprocess.tools.free_input import FreeInput
 from gateway.postprocess.tools.parser import ToolParser
+from wire.messages import ToolForm
+
+NO_FORMS: Mapping[str, ToolForm] = {}
 
 
 class CallSplitter:
     """One answer's, `name` being its own: another edge that goes on with it gives its calls the same ids.
 
     `one_call`: nothing is taken after the first whole call; `over` tells that it came.
-    `hidden` lists the stretches of the text that are no part of what is said.
+    `hidden` lists the stretches of the text that are no part of what is said. `forms`: see `wire.messages.Request`; of
+    a call of a custom tool the free text comes out.
     """
 
     def __init__(
-        self, parser: ToolParser, safety: SafetyPolicy | None = None, *, name: str, one_call: bool = False
+        self,
+        parser: ToolParser,
+        safety: SafetyPolicy | None = None,
+        *,
+        name: str,
+        one_call: bool = False,
+        forms: Mapping[str, ToolForm] = NO_FORMS,
     ) -> None:
         self._parser = parser
         self._name = name
+        self._forms = forms
+        self._free: FreeInput | None = None
         self._policy = safety if safety and safety.has_rules("tool") else None
         self._safety: SafetyFilter | None = None
         self._one_call = one_call
@@ -82,21 +97,25 @@ class CallSplitter:
 
     def _begin(self, name: str) -> TextDelta:
         call_id = self._parser.call_id(f"{self._name}:{self._num_calls}")
-        self._call = CallRef(self._num_calls, call_id, name)
+        form = self._forms.get(name)
+        self._call = CallRef(self._num_calls, call_id, name, form)
+        self._free = FreeInput() if form is not None and form.custom else None
         self._num_calls += 1
         if self._policy:
-            self._safety = SafetyFilter(self._policy, "tool")
+            self._safety = SafetyFilter(self._policy, "tool", is_json=self._free is None)
             self.delays.append(self._safety.delay)
         return TextDelta(kind="tool", text="", call=self._call)
 
     def _argue(self, text: str, *, final: bool = False) -> list[TextDelta]:
+        if self._free:
+            text = self._free.feed(text, final=final)
         if self._safety:
             text = self._safety.feed(text, final=final)
             self.blocked = self._safety.blocked_by is not None
         return [TextDelta(kind="tool", text=text, call=self._call)] if text else []
 
     def _end(self, complete: bool) -> list[TextDelta]:
-        rest = self._argue("", final=True) if self._safety else []
+        rest = self._argue("", final=True) if self._safety or self._free else []
         self._hits += self._safety.hits if self._safety else []
         self._safety = None
         self._num_complete += complete and not self.blocked

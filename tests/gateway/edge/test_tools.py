@@ -253,7 +253,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tool_choice", {"tools": TOOLS, "tool_choice": "any"}),
     ("tool_choice", {"tool_choice": "required"}),
     ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}),
-    ("tool_choice.type", {"tools": TOOLS, "tool_choice": {"type": "custom", "name": "weather"}}),
+    ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "custom", "name": "weather"}}),
+    ("tool_choice.type", {"tools": TOOLS, "tool_choice": {"type": "web_search"}}),
     ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}),
 ]
 
