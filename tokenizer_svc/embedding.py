@@ -19,9 +19,9 @@ class EmbeddingPrompts:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
 
-    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
+    def build(self, request: Request, recalled: Recalled | None = None, room: int | None = None) -> Prompt:
         """Return the ids of all inputs. Raises InvalidRequestError, or ContextLengthExceededError naming the input."""
-        del recalled
+        del recalled, room
         if request.kind != "embedding":
             raise InvalidRequestError(f"{self._card.name} makes embeddings; it does not generate text", param="model")
         texts = [item for item in request.inputs if isinstance(item, str)]

@@ -16,14 +16,15 @@ from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.encoder import Encoder
 from tokenizer_svc.splice import splice
 from tokenizer_svc.template import check_kwargs
-from tokenizer_svc.truncation import num_to_drop, num_turns, without_oldest
+from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire import block_hash
 from wire.errors import ContextLengthExceededError, InvalidRequestError
 from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, TokenizeCall, pack_ids, unpack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
-_MOST_CHARACTERS = 16  # of a token of a prediction; what is behind so many is not worth looking at
+_MOST_CHARACTERS = 16  # of a token, on the average; what is behind so many is not worth looking at
+_ANY_LENGTH = 1 << 30  # contexts
 _COUNTED_CONTEXTS = 4  # a text that is too long is counted, so that a client sees by how much; not just any text
 
 
@@ -50,10 +51,14 @@ class PromptBuilder:
         if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:
             self._first_ids = [card.bos_token_id]
 
-    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
-        """Return the prompt of a request. Raises InvalidRequestError and its kinds."""
+    def build(self, request: Request, recalled: Recalled | None = None, room: int | None = None) -> Prompt:
+        """Return the prompt of a request; replicas have `room` for so many tokens, None: for the model's context.
+
+        A prompt that is longer than that only is the balancer's to refuse. Raises InvalidRequestError and its kinds.
+        """
+        room = min(self.card.max_model_len, room or self.card.max_model_len)
         if request.kind == "chat":
-            return self._chat(request, recalled or Recalled())
+            return self._chat(request, recalled or Recalled(), room)
         if request.kind == "text":
             self._refuse_early(request.prompt_text, param="prompt")
             ids = [*self._first_ids, *self._encoder.encode(request.prompt_text)]
@@ -61,7 +66,7 @@ class PromptBuilder:
             ids = self._checked_ids(request.prompt_ids)
         if not ids:
             raise InvalidRequestError("the prompt is empty, and this model has no token to begin with", param="prompt")
-        return self._prompt(ids, request, param="prompt")
+        return self._prompt(ids, request, room, param="prompt")
 
     def tokenize(self, call: TokenizeCall) -> list[int]:
         """Return the ids that `/tokenize` shows, also of what is longer than the context."""
@@ -84,18 +89,18 @@ class PromptBuilder:
             raise InvalidRequestError(f"token ids must lie in 0 .. {self.card.vocab_size - 1}", param="prompt")
         return ids or list(self._first_ids)
 
-    def _chat(self, request: Request, recalled: Recalled) -> Prompt:
-        messages = self._checked_messages((*recalled.messages, *request.messages), request)
-        candidates = _Candidates(self, request, messages, unpack_ids(recalled.prompt_ids))
+    def _chat(self, request: Request, recalled: Recalled, room: int) -> Prompt:
+        messages = kept = self._checked_messages((*recalled.messages, *request.messages), request)
+        if cuts := _is_cut(request):
+            kept = without_oldest(messages, num_out_of_reach(messages, characters=_MOST_CHARACTERS * room))
+        candidates = _Candidates(self, request, kept, unpack_ids(recalled.prompt_ids))
         dropped = 0
-        if request.conversation is not None and request.conversation.truncation == "auto":
-            context = self.card.max_model_len
-            wanted = request.sampling.max_tokens or context
-            turns = num_turns(messages)
-            dropped = num_to_drop(turns, candidates.count, context=context, room=min(wanted, context // 4))
+        if cuts:
+            wanted = request.sampling.max_tokens or room
+            dropped = num_to_drop(candidates.turns, candidates.count, context=room, room=min(wanted, room // 4))
         text, ids = candidates.encoded(dropped)
-        num_dropped = len(messages) - len(without_oldest(messages, dropped))
-        return self._prompt(ids, request, thinking=candidates.thinking, text=text, num_dropped=num_dropped)
+        num_dropped = len(messages) - len(without_oldest(kept, dropped))
+        return self._prompt(ids, request, room, thinking=candidates.thinking, text=text, num_dropped=num_dropped)
 
     def _checked_messages(self, messages: Sequence[ChatMessage], request: Request) -> list[ChatMessage]:
         check_kwargs(request.template_kwargs)
@@ -154,6 +159,7 @@ class PromptBuilder:
         self,
         ids: list[int],
         request: Request,
+        room: int,
         *,
         param: str = "messages",
         thinking: reasoning.Thinking | None = None,
@@ -164,6 +170,7 @@ class PromptBuilder:
         if left < 1:
             raise self._too_long(str(len(ids)), param)
         wanted = request.sampling.max_tokens
+        left = max(1, min(left, room - len(ids)))
         max_tokens = left if wanted is None else min(wanted, left)
         root = block_hash.root(
             self._secret,
@@ -226,13 +233,23 @@ class _Candidates:
     ) -> None:
         self._builder, self._request, self._messages, self._stored = builder, request, messages, stored
         self.thinking = builder.thinking(request)
+        self.turns = num_turns(messages)
+        # What can be cut may be too long at first.
+        self._contexts = 1 if self.turns <= 1 or not _is_cut(request) else _ANY_LENGTH
         self._known: dict[int, tuple[str, list[int]]] = {}
 
     def encoded(self, dropped: int) -> tuple[str, list[int]]:
         if dropped not in self._known:
             kept = without_oldest(self._messages, dropped)
-            self._known[dropped] = self._builder.encode_chat(self._request, kept, self.thinking, self._stored)
+            self._known[dropped] = self._builder.encode_chat(
+                self._request, kept, self.thinking, self._stored, contexts=self._contexts
+            )
         return self._known[dropped]
 
     def count(self, dropped: int) -> int:
         return len(self.encoded(dropped)[1])
+
+
+def _is_cut(request: Request) -> bool:
+    """Whether old turns may go where a conversation is too long."""
+    return request.conversation is not None and request.conversation.truncation == "auto"

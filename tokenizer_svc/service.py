@@ -14,6 +14,7 @@ from tokenizer_svc.calls import TokenizeDesk
 from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.embedding import EmbeddingPrompts
 from tokenizer_svc.prompt import PromptBuilder
+from tokenizer_svc.rooms import Rooms
 from tokenizer_svc.settings import TokenizerSettings
 from wire import topics
 from wire.bus import Bus
@@ -26,7 +27,7 @@ from wire.model_card import ModelCard
 class Builder(Protocol):
     """Makes the prompts of one model."""
 
-    def build(self, request: Request, recalled: Recalled | None = None) -> Prompt:
+    def build(self, request: Request, recalled: Recalled | None = None, room: int | None = None) -> Prompt:
         """Return the prompt of a request."""
         ...
 
@@ -38,8 +39,9 @@ class Builder(Protocol):
 class TokenizerDesk:
     """Builds prompts in worker threads of its own, so that a long text or a slow template delays nobody else."""
 
-    def __init__(self, builders: Mapping[str, Builder], *, threads: int) -> None:
+    def __init__(self, builders: Mapping[str, Builder], rooms: Rooms, *, threads: int) -> None:
         self._builders = builders
+        self._rooms = rooms
         self.limiter = anyio.CapacityLimiter(threads)
 
     async def handle(self, job: Job, record: dict[str, Any]) -> Step:
@@ -48,7 +50,8 @@ class TokenizerDesk:
         if builder is None:
             raise ModelNotFoundError(f"no model {job.model!r} is served here", param="model")
         request, recalled = record["request"], record.get("recalled")
-        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, limiter=self.limiter)
+        room = self._rooms.most(job.model)
+        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
         # Nothing of an embedding is cached by prefix: the next to see it is the balancer.
         next_desk = topics.balancer if request.kind == "embedding" else topics.prefix
         return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})
@@ -61,19 +64,23 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
         builders = {
             model: await anyio.to_thread.run_sync(_builder, settings, model, secret) for model in settings.models
         }
-        desk = TokenizerDesk(builders, threads=settings.tokenizer_threads)
-        await serve_desk(
-            bus,
-            name="tokenizer",
-            streams=[topics.tokenizer(p, model) for p in range(settings.partitions) for model in settings.models],
-            group="tokenizer",
-            consumer=f"tokenizer-{os.urandom(6).hex()}",
-            handle=desk.handle,
-            on_message=TokenizeDesk(bus, builders, desk.limiter).on_message,
-            concurrency=4 * settings.tokenizer_threads,
-            fields=("request", "recalled"),
-            task_status=task_status,
-        )
+        rooms = Rooms()
+        desk = TokenizerDesk(builders, rooms, threads=settings.tokenizer_threads)
+        async with anyio.create_task_group() as tasks:
+            for model in settings.models:
+                tasks.start_soon(rooms.follow, bus, model)
+            await serve_desk(
+                bus,
+                name="tokenizer",
+                streams=[topics.tokenizer(p, model) for p in range(settings.partitions) for model in settings.models],
+                group="tokenizer",
+                consumer=f"tokenizer-{os.urandom(6).hex()}",
+                handle=desk.handle,
+                on_message=TokenizeDesk(bus, builders, desk.limiter).on_message,
+                concurrency=4 * settings.tokenizer_threads,
+                fields=("request", "recalled"),
+                task_status=task_status,
+            )
 
 
 def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> Builder:

@@ -37,6 +37,25 @@ def _turns(messages: Sequence[ChatMessage]) -> list[int | None]:
     return turns
 
 
+def num_out_of_reach(messages: Sequence[ChatMessage], *, characters: int) -> int:
+    """Return how many of the oldest turns lie more than `characters` before the end: nobody need count their tokens.
+
+    They, too, go in steps, so that this cut stays where it is for a while. The last turn stays.
+    """
+    sizes = [0] * (num_turns(messages) + 1)  # system messages first
+    for message, turn in zip(messages, _turns(messages), strict=True):
+        calls = sum(len(call.arguments) for call in message.tool_calls)
+        sizes[turn or 0] += len(message.content) + len(message.reasoning) + calls
+    excess = sum(sizes) - characters
+    step = max(1, characters // 4)
+    wanted = -(-excess // step) * step
+    dropped = 0
+    while wanted > 0 and dropped < len(sizes) - 2:
+        dropped += 1
+        wanted -= sizes[dropped]
+    return dropped
+
+
 def num_to_drop(turns: int, count: Callable[[int], int], *, context: int, room: int) -> int:
     """Return how many of the oldest turns to cut so that `room` tokens are left for the answer.
 

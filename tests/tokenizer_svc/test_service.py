@@ -17,7 +17,7 @@ from tokenizer_svc.service import serve
 from tokenizer_svc.settings import TokenizerSettings
 from wire import block_hash, topics
 from wire.bus import Bus, Delivery
-from wire.messages import ChatMessage, Failure, Job, Prompt, Recalled, Request, unpack_ids
+from wire.messages import ChatMessage, Failure, Job, Prompt, Recalled, ReplicaStatus, Request, unpack_ids
 from wire.model_card import ModelCardError
 from wire.settings import SettingsError
 
@@ -84,6 +84,21 @@ async def test_what_the_history_desk_recalled_is_part_of_the_prompt(bus: Bus, bu
         whole = Request(model="fast", messages=(*earlier, ChatMessage(role="user", content="three")))
         await admit(bus, "b", request=whole)
         assert (await prompt_of(bus, await next_delivery(bus))).token_ids == recalled.token_ids
+
+
+async def test_what_replicas_have_room_for_counts_in_the_prompt(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    status = ReplicaStatus(
+        replica_id="r", model="fast", state="ready", sent_at=0.0, interval_s=1e6, block_size=16, num_blocks=4,
+        max_model_len=4096,
+    )  # fmt: skip
+    async with desk(bus_url, tmp_path):
+        for number in range(1000):  # until the desk listens
+            await bus.publish(topics.status("fast"), status, maxlen=10)
+            await admit(bus, f"a{number}", request=ask("hello"))
+            prompt = await prompt_of(bus, await next_delivery(bus))
+            if prompt.num_tokens + prompt.max_tokens == 4 * 16 + 1:
+                return
+    raise AssertionError(f"{prompt.max_tokens} tokens for the answer")
 
 
 async def test_a_refused_request_ends_at_its_edge(bus: Bus, bus_url: str, tmp_path: Path) -> None:

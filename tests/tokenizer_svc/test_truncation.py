@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer_svc.model_directories import builder, write_chatml
 from tokenizer_svc.prompt import PromptBuilder
-from tokenizer_svc.truncation import num_to_drop, num_turns, without_oldest
+from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire.errors import ContextLengthExceededError
 from wire.messages import ChatMessage, ConversationRef, Prompt, Request, SamplingParams, ToolCall, unpack_ids
 
@@ -36,11 +38,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> PromptBuilder:
 
 
 def build(
-    model: PromptBuilder, *messages: ChatMessage, truncation: str = "auto", max_tokens: int | None = 32
+    model: PromptBuilder,
+    *messages: ChatMessage,
+    truncation: str = "auto",
+    max_tokens: int | None = 32,
+    room: int | None = None,
 ) -> Prompt:
     conversation = ConversationRef(conversation_id="c", truncation=truncation)  # type: ignore[arg-type]
     sampling = SamplingParams(max_tokens=max_tokens)
-    return model.build(Request(model="m", messages=messages, conversation=conversation, sampling=sampling))
+    return model.build(Request(model="m", messages=messages, conversation=conversation, sampling=sampling), room=room)
 
 
 def text_of(model: PromptBuilder, prompt: Prompt) -> str:
@@ -119,6 +125,57 @@ def test_a_last_turn_that_leaves_little_room_is_still_answered(small: PromptBuil
     prompt = build(small, *forty_turns(), user("a b " * 150), max_tokens=None)
     assert prompt.messages_dropped == 80
     assert 0 < prompt.max_tokens == 512 - prompt.num_tokens < 128
+
+
+def test_a_conversation_is_cut_to_what_replicas_have_room_for(small: PromptBuilder) -> None:
+    prompt = build(small, SYSTEM, *forty_turns(), user("x"), room=200)
+    assert 0 < prompt.num_tokens <= 200 - 32
+    assert (
+        build(small, SYSTEM, user("x"), max_tokens=None, room=200).max_tokens
+        == 200 - build(small, SYSTEM, user("x")).num_tokens
+    )
+    assert build(small, SYSTEM, user("x"), room=9_999).max_tokens == 32, "the model's context counts where it is less"
+
+
+def test_a_conversation_of_any_length_is_cut_and_not_refused(
+    small: PromptBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = small.encode_chat
+
+    def watched(request: Request, messages: Sequence[ChatMessage], *rest: Any, **options: Any) -> tuple[str, list[int]]:
+        encoded.append(sum(len(message.content) for message in messages))
+        return encode(request, messages, *rest, **options)
+
+    monkeypatch.setattr(small, "encode_chat", watched)
+    long = [message for _ in range(300) for message in (user("question " * 90), said("answer " * 90))]
+    dropped = []
+    for _ in range(8):
+        prompt = build(small, SYSTEM, *long, user("the last one"))
+        assert prompt.num_tokens + 32 <= 512
+        assert "the last one" in text_of(small, prompt) and "be kind" in text_of(small, prompt)
+        dropped.append(prompt.messages_dropped)
+        long += [user("question "), said("answer ")]
+    assert len(set(dropped)) <= 2, "the cut stays where it is"
+    assert max(encoded) <= 16 * 512, "what cannot stay is not even counted"
+    with pytest.raises(ContextLengthExceededError, match="at least"):
+        build(small, *long, user("word " * 100_000))
+
+
+def test_thousands_of_turns_of_a_letter_are_cut_and_not_refused_for_their_markup(small: PromptBuilder) -> None:
+    prompt = build(small, *[user("a"), said("b")] * 3000, user("the last one"))
+    assert prompt.num_tokens + 32 <= 512
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(4, 400))
+def test_turns_out_of_reach_are_as_few_as_the_next_quarter_wants(sizes: list[int], characters: int) -> None:
+    messages = [SYSTEM, *(user("x" * size) for size in sizes)]
+    dropped = num_out_of_reach(messages, characters=characters)
+    excess = sum(sizes) + len(SYSTEM.content) - characters
+    wanted = -(-excess // max(1, characters // 4)) * max(1, characters // 4) if excess > 0 else 0
+    assert dropped < len(sizes)
+    assert dropped == len(sizes) - 1 or sum(sizes[:dropped]) >= wanted
+    assert dropped == 0 or sum(sizes[: dropped - 1]) < wanted
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(20, 400), st.integers(1, 100))
