@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -78,3 +79,25 @@ def test_a_named_function_is_called_and_its_result_answered(client: openai.OpenA
         model=MODEL, messages=messages, tools=TOOLS, tool_choice="none", temperature=0, max_tokens=16
     )
     assert answer.choices[0].message.content and not answer.choices[0].message.tool_calls
+
+
+NOTE = r"""
+start: "*** Begin" LF line{1,3} "*** End" LF?
+line: "+" /[a-z \t"]{1,12}/ LF
+%import common.LF
+"""
+
+
+def test_a_custom_tool_gets_a_text_of_its_grammar_and_the_result_is_answered(client: openai.OpenAI) -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": NOTE}
+    tool: Any = {"type": "custom", "name": "note", "description": "Writes a note.", "format": form}
+    asked: Any = {"model": MODEL, "tools": [tool], "max_output_tokens": 160}
+    named: Any = {"type": "custom", "name": "note"}
+    first = client.responses.create(**asked, input="Note that it rains.", tool_choice=named)
+    assert first.status == "completed"
+    [call] = first.output
+    assert call.type == "custom_tool_call" and call.name == "note"
+    assert re.fullmatch(r'\*\*\* Begin\n(\+[a-z \t"]{1,12}\n){1,3}\*\*\* End\n?', call.input)
+    result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "noted"}
+    second = client.responses.create(**asked, input=[result], previous_response_id=first.id, tool_choice="none")
+    assert second.output_text
