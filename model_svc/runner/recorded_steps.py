@@ -24,7 +24,9 @@ from model_svc.runner.packed_step import StepShape
 from model_svc.runner.recordings import Recorder, Recording, Recordings
 
 _LONG = 2 * LONGEST_RECORDED  # longer ones take the same kernels, and this one no longer than a recording
-_PATIENCE = 4  # a recording takes some 40 ms, a prompt without it some 12 more than with it (H200, 8B)
+# A recording takes some 40 ms, a prompt without it some 12 more than with it; 15 ms that of a decode step, which takes
+# some 1 ms more in the next larger one (H200, 8B). So much is lost before it is made as making it costs.
+_PATIENCE, _DECODE_PATIENCE = 4, 16
 
 
 class RecordedSteps:
@@ -38,8 +40,8 @@ class RecordedSteps:
         self._shapes = Shapes(recorded_shapes(S, T) if graphs else (), S, T)
         self._first = Shapes(first_shapes(S, T) if graphs else (), S, T)
         self._recorder = Recorder()
-        self._usual = Recordings(self._record, patience=_PATIENCE)
-        self._fixed = Recordings(self._record, patience=1)  # most deployments never ask for these steps
+        self._usual = Recordings(self._record, patience=lambda shape: _DECODE_PATIENCE if shape.decode else _PATIENCE)
+        self._fixed = Recordings(self._record, patience=lambda _: 1)  # most deployments never ask for these steps
         self._to_load: list[Callable[[], None]] = []
         self._rare: list[Callable[[], None]] = []
         if on_gpu:
@@ -134,5 +136,9 @@ def _between(S: int, T: int) -> list[StepShape]:
 
 
 def _fixed_kinds(S: int, T: int) -> list[StepShape]:
-    """Return a step for each kernel that steps in a fixed order may take: tiles differ by the number of tokens."""
-    return [StepShape(n, 1, decode=False) for n in (16, 128, 512, T) if n <= T] + [StepShape(S, S, decode=True)]
+    """Return a step for each kernel that steps in a fixed order may take: tiles differ by the number of tokens.
+
+    None is long: some idle time is all that they get.
+    """
+    lengths = {16, 128, LONGEST_RECORDED, min(T, _LONG)}
+    return [StepShape(n, 1, decode=False) for n in sorted(lengths) if n <= T] + [StepShape(S, S, decode=True)]

@@ -63,9 +63,9 @@ class Recorder:
 
 
 class Recordings:
-    """Those of one kind of steps. `patience` is how often a shape is missed before it is recorded between two steps."""
+    """Those of one kind of steps. `patience` says how often a shape is missed before it is recorded between two."""
 
-    def __init__(self, record: Callable[[StepShape], Recording], *, patience: int) -> None:
+    def __init__(self, record: Callable[[StepShape], Recording], *, patience: Callable[[StepShape], int]) -> None:
         self._record = record
         self._patience = patience
         self._made: dict[StepShape, Recording] = {}
@@ -84,7 +84,7 @@ class Recordings:
         """Return the recording of a shape; None if the step is to run in another way."""
         if shape in self._missed:
             self._missed[shape] += 1
-            if self._missed[shape] > self._patience:
+            if self._missed[shape] > self._patience(shape):
                 self._try(shape)
         return self._made.get(shape)
 

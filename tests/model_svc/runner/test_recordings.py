@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from model_svc.models.decoder import Decoder
 from model_svc.runner import recordings
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import checking_shapes, first_shapes, later_shapes, recorded_shapes
+from model_svc.runner.graphs import LONGEST_RECORDED, checking_shapes, first_shapes, later_shapes, recorded_shapes
 from model_svc.runner.load import make_runner
 from model_svc.runner.packed_step import StepShape
 from model_svc.runner.recorded_steps import RecordedSteps
@@ -83,7 +84,7 @@ def test_a_step_runs_before_it_is_recorded_and_what_it_runs_on_is_padding() -> N
 
 
 def test_a_planned_shape_is_recorded_once_it_was_missed_too_often() -> None:
-    shapes = Recordings(made, patience=2)
+    shapes = Recordings(made, patience=lambda _: 2)
     shapes.plan([SHAPE])
     assert [shapes.get(SHAPE) for _ in range(2)] == [None, None]
     found = shapes.get(SHAPE)
@@ -94,7 +95,7 @@ def test_a_planned_shape_is_recorded_once_it_was_missed_too_often() -> None:
 
 
 def test_in_idle_time_what_was_missed_comes_first_and_then_the_order_of_the_plan() -> None:
-    shapes = Recordings(made, patience=5)
+    shapes = Recordings(made, patience=lambda _: 5)
     third = StepShape(64, 8, False)
     shapes.plan([SHAPE, OTHER, third])
     assert shapes.get(third) is None
@@ -110,7 +111,7 @@ def test_without_room_it_is_told_once_and_steps_go_on_unrecorded(caplog: pytest.
         calls.append(shape)
         return no_room(shape)
 
-    shapes = Recordings(record, patience=1)
+    shapes = Recordings(record, patience=lambda _: 1)
     shapes.plan([SHAPE, OTHER])
     with caplog.at_level(logging.WARNING):
         assert [shapes.get(SHAPE) for _ in range(4)] == [None] * 4
@@ -190,6 +191,31 @@ def test_a_decode_step_of_a_size_for_later_runs_in_the_next_larger_recording(run
     steps = RecordedSteps(runner._step, runner.info, on_gpu=False, graphs=True)
     assert steps.find(step, fixed=False) == (StepShape(80, 80, True), None)
     assert recording is not None
+
+
+def test_a_decode_step_that_runs_in_a_larger_recording_waits_longer_for_its_own(runner: GpuRunner) -> None:
+    prompt, answers = StepShape(32, 8, False, short=True), StepShape(80, 80, True)
+    misses = dict.fromkeys((prompt, answers), 0)
+    with torch.inference_mode():
+        for shape in misses:
+            while runner._recorded._usual.made(shape) is None:
+                misses[shape] += 1
+                assert runner._recorded.find(shape, fixed=False)[0].num_tokens >= shape.num_tokens
+    assert 1 < misses[prompt] < misses[answers] < 100
+
+
+def test_no_part_of_idle_time_is_a_long_step(runner: GpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest: list[int] = []
+    monkeypatch.setattr(runner._step, "hidden", lambda shape: longest.append(shape.num_tokens))
+    monkeypatch.setattr(runner._step, "last_logits", lambda *_: None)
+    monkeypatch.setattr(runner._step, "draw", lambda *_: None)
+    steps = RecordedSteps(
+        runner._step, msgspec.structs.replace(runner.info, max_num_batched_tokens=8192), on_gpu=True, graphs=True
+    )
+    monkeypatch.setattr(runner._step, "stage_padding", lambda _: None)
+    for part in (*steps._to_load, *steps._rare):
+        part()
+    assert max(longest) == 2 * LONGEST_RECORDED
 
 
 def test_idle_time_loads_long_steps_and_records_every_other_kind(runner: GpuRunner) -> None:
