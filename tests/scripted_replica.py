@@ -118,6 +118,7 @@ class ScriptedReplica:
         self.vocabulary = Vocabulary.load(model_path)
         self.state = "ready"
         self.num_waiting_tokens = 0
+        self.max_model_len = 2048
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
         self.requests: list[Running] = []
         self.control: list[AnyMessage] = []
@@ -179,7 +180,7 @@ class ScriptedReplica:
             num_free_blocks=10_000,
             num_running=len(self.running),
             num_waiting_tokens=self.num_waiting_tokens,
-            max_model_len=2048,
+            max_model_len=self.max_model_len,
             max_num_seqs=1024,
             interval_s=_SAID_INTERVAL_S,
         )

@@ -18,7 +18,9 @@ async def list_models(request: Request) -> Response:
     """Return all models, those that chat first: clients without a choice take the first."""
     edge: Edge = request.app.state.edge
     shape, is_anthropic = _shape(request)
-    models = [shape(card) for card in sorted(edge.served.cards.values(), key=lambda card: card.embeds)]
+    models = [
+        shape(card, _room(edge, card)) for card in sorted(edge.served.cards.values(), key=lambda card: card.embeds)
+    ]
     if is_anthropic:
         ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
         return json_response({"data": models, "has_more": False, **ends})
@@ -28,33 +30,41 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request) -> Response:
     """Return one model. Raises ModelNotFoundError."""
     edge: Edge = request.app.state.edge
-    return json_response(_shape(request)[0](edge.served.card(request.path_params["id"])))
+    card = edge.served.card(request.path_params["id"])
+    return json_response(_shape(request)[0](card, _room(edge, card)))
 
 
-def _shape(request: Request) -> tuple[Callable[[ModelCard], dict[str, Any]], bool]:
+def _room(edge: Edge, card: ModelCard) -> int:
+    """Return how long prompt and answer can be here: the model's context, or less if no replica holds so much."""
+    ready = [status for status in edge.replicas.alive() if status.model == card.name and status.state == "ready"]
+    rooms = (min(status.max_model_len, status.num_blocks * status.block_size + 1) for status in ready)
+    return min(card.max_model_len, max(rooms, default=card.max_model_len))
+
+
+def _shape(request: Request) -> tuple[Callable[[ModelCard, int], dict[str, Any]], bool]:
     is_anthropic = "anthropic-version" in request.headers
     return (_anthropic_model if is_anthropic else _model), is_anthropic
 
 
-def _anthropic_model(card: ModelCard) -> dict[str, Any]:
+def _anthropic_model(card: ModelCard, room: int) -> dict[str, Any]:
     return {
         "type": "model",
         "id": card.name,
         "display_name": card.name,
         "created_at": datetime.fromtimestamp(card.created, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "lifecycle": "active",
-        "max_input_tokens": card.max_model_len,
-        "max_tokens": card.max_model_len,
+        "max_input_tokens": room,
+        "max_tokens": room,
     }
 
 
-def _model(card: ModelCard) -> dict[str, Any]:
+def _model(card: ModelCard, room: int) -> dict[str, Any]:
     return {
         "id": card.name,
         "object": "model",
         "created": card.created,
         "owned_by": "headrace",
-        "max_model_len": card.max_model_len,  # vLLM's name; most clients look for the other one
-        "context_length": card.max_model_len,
+        "max_model_len": room,  # vLLM's name; most clients look for the other one
+        "context_length": room,
         "kind": "embedding" if card.embeds else "chat",
     }

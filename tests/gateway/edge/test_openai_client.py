@@ -134,6 +134,14 @@ async def test_models(client: AsyncOpenAI) -> None:
         await client.models.retrieve("gpt-9")
 
 
+async def test_a_model_says_how_much_its_replicas_hold_where_that_is_less(ring: Ring, client: AsyncOpenAI) -> None:
+    ring.replica.max_model_len = 512
+    with anyio.fail_after(60):
+        while (await client.models.retrieve("tiny")).context_length != 512:
+            await anyio.sleep(0.01)
+    assert [model.max_model_len async for model in client.models.list()] == [512]
+
+
 async def test_errors_are_the_clients_own_classes(ring: Ring, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=9)
