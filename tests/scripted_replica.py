@@ -38,6 +38,7 @@ from wire.messages import (
     TokenLogprob,
     unpack_ids,
 )
+from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
 _MAXLEN = 100_000
@@ -118,7 +119,7 @@ class ScriptedReplica:
         self.vocabulary = Vocabulary.load(model_path)
         self.state = "ready"
         self.num_waiting_tokens = 0
-        self.max_model_len = 2048
+        self.max_model_len = ModelCard.load(model_path).max_model_len
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
         self.requests: list[Running] = []
         self.control: list[AnyMessage] = []
