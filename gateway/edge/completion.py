@@ -83,15 +83,9 @@ class GenerationResponse:
             async with self._start() as generation:
                 controls: Controls = scope["app"].state.edge.controls
                 names = (scope["headrace.request_id"], generation.reply.id)
+                answer = self._send_stream if self._stream else self._send_whole
                 with controls.known_as(names, generation.generations):
-                    if self._stream:
-                        try:
-                            await self._send_stream(generation, scope, receive, send)
-                        finally:
-                            if self._resumable is not None:
-                                self._resumable.leave(generation.generations[0])
-                    else:
-                        await self._send_whole(generation, scope, receive, send)
+                    await answer(generation, scope, receive, send)
         except HeadraceError as error:  # before the first byte
             await error_response(error, scope["path"])(scope, receive, send)
 
@@ -123,11 +117,15 @@ class GenerationResponse:
                 return
             tasks.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
-            tasks.start_soon(answer)  # see `EventStream.__call__`: this task is the listener
-            await until_gone(receive)
-            if not is_over:
-                tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:  # one listener from the first wait to the last event
+                tasks.start_soon(answer)  # see `EventStream.__call__`: this task is the listener
+                await until_gone(receive)
+                if not is_over:
+                    tasks.cancel_scope.cancel()
+        finally:
+            if self._resumable is not None:
+                self._resumable.leave(generation.generations[0])
         if early is not None:
             raise early
         if stream is not None and stream.gave_up:

@@ -22,9 +22,10 @@ from gateway.edge.desks.embeddings import EmbeddingClient, Vectors
 from gateway.edge.desks.history import HistoryClient
 from gateway.edge.desks.tokenizer import TokenizerClient
 from gateway.edge.errors import from_failure
+from gateway.edge.flight import Gap
 from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
-from gateway.edge.inflight import Gap, InFlight
+from gateway.edge.inflight import InFlight
 from gateway.edge.jobs import CONTROL_MAXLEN, admit, new_job
 from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline
@@ -124,21 +125,22 @@ class Edge:
     async def read_inbox(self) -> None:
         """Hand out tokens, failures and replies as they come; never waits for a client."""
         async for message in self.bus.inbox(self.inbox):
-            if isinstance(message, TokenBatch):
-                for gap in self.inflight.deliver(message):
-                    self._tasks.start_soon(self._ask_again, gap)
-            elif isinstance(message, Failure):
-                error = from_failure(message)
-                self.inflight.fail(message, error)
-                self.embeddings.fail(message, error)
-            elif isinstance(message, Embeddings):
-                self.embeddings.deliver(message)
-            elif isinstance(message, HistoryReply):
-                self.history.deliver(message)
-            elif isinstance(message, TokenizeReply):
-                self.tokenizer.deliver(message)
-            elif isinstance(message, ReportTokens):
-                self._tasks.start_soon(report, self.bus, self.inflight, message)
+            match message:
+                case TokenBatch():
+                    for gap in self.inflight.deliver(message):
+                        self._tasks.start_soon(self._ask_again, gap)
+                case Failure():
+                    error = from_failure(message)
+                    self.inflight.fail(message, error)
+                    self.embeddings.fail(message, error)
+                case Embeddings():
+                    self.embeddings.deliver(message)
+                case HistoryReply():
+                    self.history.deliver(message)
+                case TokenizeReply():
+                    self.tokenizer.deliver(message)
+                case ReportTokens():
+                    self._tasks.start_soon(report, self.bus, self.inflight, message)
 
     async def watch_replicas(self, model: str) -> None:
         """Follow the heartbeats of a model's replicas."""

@@ -17,7 +17,8 @@ import anyio.lowlevel
 from gateway.edge import jobs
 from gateway.edge.bill import Bill
 from gateway.edge.choice import Choice
-from gateway.edge.inflight import Flight, only_first, without_first
+from gateway.edge.chunks import only_first, without_first
+from gateway.edge.flight import Flight
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.hit import Hit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.edge.inflight import Flight
+from gateway.edge.flight import Flight
 from gateway.edge.safety.safety import Safety
 from gateway.edge.served import ServedModel
 from gateway.postprocess.pipeline import Pipeline

@@ -12,7 +12,8 @@ import logging
 import anyio
 
 from gateway.edge.errors import from_failure
-from gateway.edge.inflight import Flight, InFlight
+from gateway.edge.flight import Flight
+from gateway.edge.inflight import InFlight
 from gateway.edge.jobs import CONTROL_MAXLEN, holder_of
 from wire import topics
 from wire.bus import Bus

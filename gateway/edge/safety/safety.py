@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from gateway.edge.inflight import Flight
+from gateway.edge.flight import Flight
 from gateway.edge.safety.ask_model import AskModel
 from gateway.edge.safety.audit import Audit
 from gateway.edge.safety.callout import Callout

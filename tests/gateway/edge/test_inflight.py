@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.edge import inflight
-from gateway.edge.inflight import Flight, InFlight, without_first
-from gateway.edge.joining import MOST_TOKENS
+from gateway.edge.chunks import MOST_TOKENS, without_first
+from gateway.edge.flight import Flight
+from gateway.edge.inflight import InFlight
 from tests.gateway.edge.asks import streamed, whole
 from tests.ring import Ring
 from tests.scripted_replica import say

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.edge.joining import MOST_TOKENS, joined
+from gateway.edge.chunks import MOST_TOKENS, joined
 from wire.messages import PhaseMark, TokenChunk, TokenLogprob
 
 PART = st.tuples(

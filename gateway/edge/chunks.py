@@ -1,6 +1,7 @@
-"""Joins the chunks that wait for a slow client: a chunk of one token takes ten times the memory of its token.
+"""Chunks of tokens, cut and joined.
 
-Chunks stay small enough that reading one never holds up other streams.
+What waits for a slow client is joined: a chunk of one token takes ten times the memory of its token. Joined chunks stay
+small enough that reading one never holds up other streams.
 """
 
 from __future__ import annotations
@@ -25,6 +26,39 @@ def joined(chunks: Iterable[TokenChunk]) -> list[TokenChunk]:
             parts.clear()
         parts.append(chunk)
     return done + [_one(parts) for parts in open_.values() if parts]
+
+
+def only_first(chunk: TokenChunk, count: int) -> TokenChunk:
+    """Return the first `count` tokens of a chunk that has more; how it ends belongs to the rest."""
+    return msgspec.structs.replace(
+        chunk,
+        token_ids=chunk.token_ids[:count],
+        logprobs=chunk.logprobs[:count],
+        marks=tuple(mark for mark in chunk.marks if mark.index < count),
+        finish_reason=None,
+        stop_token=False,
+    )
+
+
+def without_first(chunk: TokenChunk, count: int) -> TokenChunk:
+    """Return a chunk without its first `count` tokens, with the phase that holds where the rest begins."""
+    if count == 0:
+        return chunk
+    phase = chunk.phase
+    marks = []
+    for mark in chunk.marks:
+        if (mark.index, mark.offset) <= (count, 0):
+            phase = mark.phase
+        else:
+            marks.append(PhaseMark(mark.index - count, mark.offset, mark.phase))
+    return msgspec.structs.replace(
+        chunk,
+        index=chunk.index + count,
+        token_ids=chunk.token_ids[count:],
+        logprobs=chunk.logprobs[count:],
+        phase=phase,
+        marks=tuple(marks),
+    )
 
 
 def _follows(parts: Sequence[TokenChunk], chunk: TokenChunk) -> bool:
