@@ -2,6 +2,8 @@
 
     read -> span -> handle -> hand off        a HeadraceError fails the job; any other error gives it back, three times
 
+Desks of the same process that need not wait do their part before the hand-off, so that it goes past them.
+
 All readers and jobs of a desk live in one task group; at most `concurrency` jobs are worked on at a time, and no more
 are read than there is room for, so that a busy process leaves work to its siblings.
 """
@@ -13,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import anyio
@@ -47,6 +50,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Handler = Callable[[Job, dict[str, Any]], Awaitable[Step | None]]
+AtOnce = Callable[[Job, dict[str, Any]], Step | None]
 OnMessage = Callable[[Delivery], Awaitable[None]]
 
 
@@ -61,18 +65,21 @@ async def serve_desk(
     concurrency: int = 16,
     fields: Sequence[str] | None = None,
     on_message: OnMessage | None = None,
+    at_once: AtOnce | None = None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the jobs of `streams` until cancelled; what is then in work is given back to the group at once.
 
     `handle(job, record)` gets the record fields named by `fields` (None: all) and returns the Step, or None when the
     job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
-    time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself.
+    time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself. `at_once` does
+    what `handle` does if nothing has to be waited for, else it returns None: the desk before, in the same process, may
+    call it and hand the job past this one.
     """
     readers = [bus.consumer(stream, group=group, name=consumer) for stream in streams]
     try:
         async with anyio.create_task_group() as tasks:
-            desk = _Desk(bus, name, handle, fields, on_message, concurrency, tasks)
+            desk = _Desk(bus, name, handle, fields, on_message, concurrency, tasks, at_once)
             for reader in readers:
                 tasks.start_soon(desk.read, reader)
                 tasks.start_soon(_keep_alive, bus, reader)
@@ -103,10 +110,12 @@ class _Desk:
         on_message: OnMessage | None,
         concurrency: int,
         tasks: TaskGroup,
+        at_once: AtOnce | None,
     ) -> None:
         self.bus, self.name, self.handle = bus, name, handle
         self.fields = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
         self.on_message, self.concurrency, self.tasks = on_message, concurrency, tasks
+        self.at_once = at_once
         self.held: deque[tuple[Consumer, Delivery]] = deque()  # read, and in nobody's hands yet
         self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
         self.num_workers = 0
@@ -120,7 +129,11 @@ class _Desk:
     async def read(self, reader: Consumer) -> None:
         wanted = 0  # what a read that waits on the server may bring; the rest of the room is for neighbours
         neighbour = Neighbour(
-            reader, self.fields, lambda: self.num_free > wanted, lambda delivery: self._accept(reader, delivery)
+            reader,
+            self.fields,
+            lambda: self.num_free > wanted,
+            lambda delivery: self._accept(reader, delivery),
+            self._do_at_once if self.at_once is not None else None,
         )
         with (
             self.bus.neighbours.sits(reader.stream, neighbour),
@@ -179,38 +192,77 @@ class _Desk:
     async def _serve_message(self, delivery: Delivery, wait_ms: float) -> str:
         job = delivery.message
         if isinstance(job, Job):
-            attributes: dict[str, telemetry.AttributeValue] = {
-                telemetry.REQUEST_MODEL: job.model,
-                telemetry.REQUEST_ID: job.request_id,
-                telemetry.ATTEMPT: job.attempt,
-            }
-            with telemetry.span(f"{self.name} {job.model}", job=job, attributes=attributes) as span:
+            with self._span(job) as span:
                 return await self._serve_job(delivery, job, span, wait_ms)
         if self.on_message is None:
             raise TypeError(f"the {self.name} desk does not take a {type(job).__name__}")
         await self.on_message(delivery)
         return metrics.FINISHED
 
+    def _span(self, job: Job) -> AbstractContextManager[Span]:
+        attributes: dict[str, telemetry.AttributeValue] = {
+            telemetry.REQUEST_MODEL: job.model,
+            telemetry.REQUEST_ID: job.request_id,
+            telemetry.ATTEMPT: job.attempt,
+        }
+        return telemetry.span(f"{self.name} {job.model}", job=job, attributes=attributes)
+
     async def _serve_job(self, delivery: Delivery, job: Job, span: Span, wait_ms: float) -> str:
         started = time.perf_counter()
         with anyio.move_on_after(job.deadline - time.time()) as scope:
-            record = delivery.record  # what came along is as new as the entry
-            if record is None:
-                record = await self.bus.open_fields(job, self.fields)
-            if record is None:
-                raise RequestCancelledError("the request was cancelled, or its record expired")
+            record = await self._record(delivery, job)
             step = await self.handle(job, record)
         if scope.cancelled_caught:
             raise DeadlineExceededError(f"the deadline passed at the {self.name} desk")
         work_ms = (time.perf_counter() - started) * 1e3
-        span.set_attribute(telemetry.WAIT_MS, wait_ms)
-        span.set_attribute(telemetry.WORK_MS, work_ms)
+        _note_times(span, wait_ms, work_ms)
         if step is None:
             return metrics.FINISHED if await self.bus.finish(delivery) else metrics.LOST
-        job = step.job or job
-        timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
-        onward = msgspec.structs.replace(job, timings_ms=timings)
+        onward, step = self._go_past(self._timed(step.job or job, wait_ms, work_ms), step, record)
         return _OUTCOMES[await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)]
+
+    async def _record(self, delivery: Delivery, job: Job) -> dict[str, Any]:
+        record = delivery.record  # what came along is as new as the entry
+        if record is None:
+            record = await self.bus.open_fields(job, self.fields)
+        if record is None:
+            raise RequestCancelledError("the request was cancelled, or its record expired")
+        return record
+
+    def _timed(self, job: Job, wait_ms: float, work_ms: float) -> Job:
+        timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
+        return msgspec.structs.replace(job, timings_ms=timings)
+
+    def _go_past(self, job: Job, step: Step, record: dict[str, Any]) -> tuple[Job, Step]:
+        """Let the next desks of this process do their part at once, as far as they can; return how the job goes on."""
+        record, names = record | step.fields, {*self.fields, *step.fields}
+        while (do_at_once := self.bus.neighbours.past(step.to, names)) is not None:
+            done: tuple[Job, Step] | None = do_at_once(job, record)
+            if done is None:
+                break
+            job, further = done
+            record |= further.fields
+            names.update(further.fields)
+            step = Step(to=further.to, fields=step.fields | further.fields)
+        return job, step
+
+    def _do_at_once(self, job: Job, record: dict[str, Any]) -> tuple[Job, Step] | None:
+        """Do our part of a job that is still a neighbour's; None: it has to come here. Who waits is not overtaken."""
+        assert self.at_once is not None
+        if self.num_held:
+            return None
+        started = time.perf_counter()
+        try:
+            step = self.at_once(job, record)
+        except Exception:  # it comes here and fails here, in our name
+            return None
+        if step is None:
+            return None
+        work_ms = (time.perf_counter() - started) * 1e3
+        with self._span(job) as span:
+            _note_times(span, 0.0, work_ms)
+        metrics.note_left(self.name, job.model, metrics.HANDED_ON, wait_s=0.0, work_s=work_ms / 1e3)
+        return self._timed(step.job or job, 0.0, work_ms), step
 
     async def _give_back(self, reader: Consumer, delivery: Delivery, error: Exception) -> str:
         log.error("the %s desk failed on %r", self.name, delivery, exc_info=error)
@@ -225,3 +277,8 @@ class _Desk:
             log.warning("%r could not be given back and will be claimed: %s", delivery, away)
             delivery.close()
         return metrics.RETRIED
+
+
+def _note_times(span: Span, wait_ms: float, work_ms: float) -> None:
+    span.set_attribute(telemetry.WAIT_MS, wait_ms)
+    span.set_attribute(telemetry.WORK_MS, work_ms)

@@ -49,6 +49,10 @@ class PrefixDesk:
 
     async def handle(self, job: Job, record: dict[str, Any]) -> Step:
         """Note in the record how many leading tokens of the prompt each replica holds."""
+        return self.at_once(job, record)
+
+    def at_once(self, job: Job, record: dict[str, Any]) -> Step:
+        """Do what `handle` does: it waits for nothing."""
         prompt: Prompt | None = record.get("prompt")
         if prompt is None:
             raise InternalError("The job came to the prefix desk without a prompt.")

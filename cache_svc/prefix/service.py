@@ -36,5 +36,6 @@ async def _jobs(
         handle=desk.handle,
         concurrency=settings.prefix_concurrency,
         fields=("prompt",),
+        at_once=desk.at_once,
         task_status=task_status,
     )

@@ -64,27 +64,37 @@ class BalancerDesk:
 
     async def handle(self, job: Job, record: dict[str, Any]) -> Step:
         """Give a job to a replica."""
-        placement = await self.place(job, record)
-        return Step(to=topics.replica(job.partition, placement.replica_id), fields={"placement": placement})
+        return _step(job, await self.place(job, record))
+
+    def at_once(self, job: Job, record: dict[str, Any]) -> Step | None:
+        """Give a job to a replica if one is ready."""
+        placement = self._choose(job, record)
+        return _step(job, placement) if placement is not None else None
 
     async def place(self, job: Job, record: Mapping[str, Any]) -> Placement:
         """Choose a replica, waiting for one if need be.
 
         Raises ContextLengthExceededError, UnavailableError or DeadlineExceededError.
         """
+        started = anyio.current_time()
+        while (placement := self._choose(job, record)) is None:
+            await self._wait_for_change(job, started, anyio.current_time())
+        return placement
+
+    def _choose(self, job: Job, record: Mapping[str, Any]) -> Placement | None:
+        """Choose a replica if one is ready; the job counts as its load from now on."""
         prompt: Prompt | None = record.get("prompt")
         if prompt is None:
             raise InternalError("The job came to the balancer without a prompt.")
         matches: Matches = record.get("matches") or Matches()
         cached = {match.replica_id: match.num_tokens for match in matches.replicas}
-        fleet, started = self._fleets[job.model], anyio.current_time()
-        while True:
-            now = anyio.current_time()
-            longest = max(prompt.lengths, default=None)
-            chosen = fleet.place(prompt.num_tokens, cached, now, longest=longest, affinity=job.affinity)
-            if chosen is not None:
-                return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
-            await self._wait_for_change(job, started, now)
+        longest = max(prompt.lengths, default=None)
+        chosen = self._fleets[job.model].place(
+            prompt.num_tokens, cached, anyio.current_time(), longest=longest, affinity=job.affinity
+        )
+        if chosen is None:
+            return None
+        return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
 
     async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
         is_loading = self._fleets[job.model].is_loading
@@ -170,3 +180,7 @@ class BalancerDesk:
             log.warning("recovery of replica %s was interrupted: %r", replica_id, error)
         finally:
             self._recovering.discard(replica_id)
+
+
+def _step(job: Job, placement: Placement) -> Step:
+    return Step(to=topics.replica(job.partition, placement.replica_id), fields={"placement": placement})

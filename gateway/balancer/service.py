@@ -42,5 +42,6 @@ async def _jobs(
             handle=desk.handle,
             concurrency=settings.balancer_concurrency,
             fields=("prompt", "matches"),
+            at_once=desk.at_once,
             task_status=task_status,
         )

@@ -14,8 +14,9 @@ from loadtest.monitor import BESIDE, watched
 from wire import topics
 from wire.bus import Bus, BusOptions, Delivery, scripts
 from wire.bus.neighbours import Neighbour
-from wire.desk import Step, serve_desk
-from wire.messages import Job, Recalled, Request
+from wire.desk import AtOnce, Step, serve_desk
+from wire.errors import UnavailableError
+from wire.messages import Job, Matches, Recalled, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -36,16 +37,27 @@ async def use(_job: Job, record: dict[str, Any]) -> Step:
 
 
 @asynccontextmanager
-async def desks(bus: Bus, *, first: Handler = recall, second: Handler = use, room: int = 16) -> AsyncIterator[None]:
+async def desks(
+    bus: Bus,
+    *,
+    first: Handler = recall,
+    second: Handler = use,
+    room: int = 16,
+    at_once: AtOnce | None = None,
+    reads: list[str] | None = None,
+) -> AsyncIterator[None]:
     """History and tokenizer in this process, both waiting for work."""
     for stream in (HISTORY, TOKENIZER):
         await bus.route.call(stream, "XGROUP", "CREATE", stream, stream.split(":")[2], "0", "MKSTREAM")
     async with anyio.create_task_group() as tasks:
         serve = functools.partial(serve_desk, bus, consumer="one")
-        fields = ["request", "recalled"]
+        fields = ["request", "recalled"] if reads is None else reads
         await tasks.start(
-            functools.partial(serve, name="tokenizer", streams=[TOKENIZER], group="tokenizer", handle=second)
-        )
+            functools.partial(
+                serve, name="tokenizer", streams=[TOKENIZER], group="tokenizer", handle=second, at_once=at_once,
+                fields=["request", "recalled"],
+            )
+        )  # fmt: skip
         await tasks.start(
             functools.partial(
                 serve, name="history", streams=[HISTORY], group="history", handle=first, fields=fields, concurrency=room
@@ -161,3 +173,80 @@ async def test_a_desk_that_leaves_gives_back_what_it_was_handed(bus: Bus, make_j
     await reader.leave()
     [again] = await bus.consumer(HISTORY, group="history", name="staying").read(1)
     assert again.times_delivered == 1
+
+
+def use_at_once(_job: Job, record: dict[str, Any]) -> Step | None:
+    assert record.get("recalled") == Recalled(version=7)
+    return Step(to=END, fields={"matches": Matches()})
+
+
+async def test_a_job_goes_past_a_desk_that_need_not_wait(bus_url: str, make_job: Any) -> None:
+    async def never(_job: Job, _record: dict[str, Any]) -> Step:
+        raise AssertionError("it came to the desk")
+
+    async with Bus.open(bus_url, QUIET) as bus, Bus.open(bus_url, QUIET) as edge:
+        await bus.route.call(END, "XGROUP", "CREATE", END, "g", "0", "MKSTREAM")
+        async with desks(bus, second=never, at_once=use_at_once), watched(bus_url) as commands:
+            await edge.admit(make_job(), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+            assert await arrived(edge) == "r1"  # with the times of both desks
+        assert [name for name in commands if name.startswith("HAND_OFF")] == ["HAND_OFF history"]
+        record = await edge.record(0, "r1", "recalled", "matches")
+        assert record == {"recalled": Recalled(version=7), "matches": Matches()}
+
+
+def waits(_job: Job, _record: dict[str, Any]) -> None:
+    return None
+
+
+def fails(_job: Job, _record: dict[str, Any]) -> Step:
+    raise UnavailableError("not now")
+
+
+@pytest.mark.parametrize(("at_once", "reads"), [(waits, None), (fails, None), (use_at_once, [])], ids=str)
+async def test_a_job_does_not_go_past_a_desk_that_waits_fails_or_wants_more_of_the_record(
+    bus: Bus, make_job: Any, at_once: AtOnce, reads: list[str] | None
+) -> None:
+    worked: list[str] = []
+
+    async def first(_job: Job, _record: dict[str, Any]) -> Step:
+        return Step(to=TOKENIZER, fields={"recalled": Recalled(version=7)})
+
+    async def second(job: Job, record: dict[str, Any]) -> Step:
+        worked.append(job.request_id)
+        return await use(job, record)
+
+    async with desks(bus, first=first, second=second, at_once=at_once, reads=reads):
+        await bus.admit(make_job(), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+        assert await arrived(bus) == "r1"
+    assert worked == ["r1"]
+
+
+async def test_a_job_does_not_overtake_those_that_wait_at_a_desk(bus: Bus, make_job: Any) -> None:
+    waiting, release = anyio.Event(), anyio.Event()
+    ready = False
+    placed: list[str] = []
+
+    def at_once(job: Job, _record: dict[str, Any]) -> Step | None:
+        if not ready:
+            return None
+        placed.append(job.request_id)
+        return Step(to=END)
+
+    async def second(job: Job, _record: dict[str, Any]) -> Step:
+        waiting.set()
+        await release.wait()
+        placed.append(job.request_id)
+        return Step(to=END)
+
+    async with desks(bus, second=second, at_once=at_once):
+        await bus.admit(make_job("r1"), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+        await waiting.wait()
+        ready = True
+        await bus.admit(make_job("r2"), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+        with anyio.fail_after(60):
+            while await bus.route.call(TOKENIZER, "XLEN", TOKENIZER) < 2 and not placed:
+                await anyio.sleep(0.002)
+        assert placed == []
+        release.set()
+        assert {await arrived(bus), await arrived(bus)} == {"r1", "r2"}
+    assert placed[0] == "r1"

@@ -4,11 +4,14 @@ Without this, a hop within a process costs three: the hand-off, the reply to the
 reading of the record. The entry is delivered to the next desk's consumer by the group's books exactly as if it had read
 it, so whatever holds for a delivery holds here. A reply that gets lost on the way is found by that consumer's look
 at its own pending entries, as after a lost read.
+
+A desk that need not wait for anything does not even get the entry: its neighbour lets it do its part, and hands the job
+past it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +23,20 @@ from wire.bus.line import Arg
 if TYPE_CHECKING:
     from wire.bus.consumer import Consumer
     from wire.bus.delivery import Delivery
+    from wire.messages import Job
+
+DoAtOnce = Callable[["Job", dict[str, Any]], Any]
+"""Does a desk's part of a job, given the record fields that it wants; None: it has to wait for something."""
 
 NOBODY: tuple[Arg, ...] = ("", "", 0)
 """What a script is told when no desk of this process reads the next stream, or none has room."""
 
 
 class Neighbour:
-    """A desk of this process that may be handed an entry. `accept` gets it and must not wait."""
+    """A desk of this process that may be handed an entry. `accept` gets it and must not wait.
+
+    `do_at_once` does its part without any entry.
+    """
 
     def __init__(
         self,
@@ -34,12 +44,18 @@ class Neighbour:
         fields: Sequence[str],
         has_room: Callable[[], bool],
         accept: Callable[[Delivery], None],
+        do_at_once: DoAtOnce | None = None,
     ) -> None:
         self._reader = reader
         self._fields = tuple(fields)
         self._has_room = has_room
         self._accept = accept
+        self.do_at_once = do_at_once
         self.is_open = True
+
+    def is_content_with(self, names: Set[str]) -> bool:
+        """Tell whether these record fields are all that the desk wants."""
+        return names >= frozenset(self._fields)
 
     @property
     def has_room(self) -> bool:
@@ -78,6 +94,13 @@ class Neighbours:
     def with_room(self, stream: str) -> Neighbour | None:
         """Return a desk that reads the stream and has room."""
         return next((one for one in self._by_stream.get(stream, ()) if one.has_room), None)
+
+    def past(self, stream: str, names: Set[str]) -> DoAtOnce | None:
+        """Return what does the part of a desk that a job with these record fields may go past."""
+        for one in self._by_stream.get(stream, ()):
+            if one.do_at_once is not None and one.is_content_with(names):
+                return one.do_at_once
+        return None
 
     @contextmanager
     def sits(self, stream: str, neighbour: Neighbour) -> Iterator[None]:
