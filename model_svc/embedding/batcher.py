@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
@@ -33,11 +33,15 @@ class _Asked:
 
 
 class Batcher:
-    """The one loop that computes. A step has at most `max_tokens` tokens (one input may have more by itself)."""
+    """The one loop that computes. A step has at most `max_tokens` tokens (one input may have more by itself).
 
-    def __init__(self, embedder: Embeds, *, max_tokens: int) -> None:
+    `on_step` is called when a step begins, and when there is none: the load is another one then.
+    """
+
+    def __init__(self, embedder: Embeds, *, max_tokens: int, on_step: Callable[[], None] = lambda: None) -> None:
         self._embedder = embedder
         self._max_tokens = max_tokens
+        self._on_step = on_step
         self._waiting: deque[_Asked] = deque()
         self._came = anyio.Event()
         self.num_running = 0
@@ -69,11 +73,12 @@ class Batcher:
         """Compute until cancelled. A step that fails fails its own requests."""
         while True:
             step = self._next_step()
+            self.num_running = len(step)
+            self._on_step()
             if not step:
                 self._came = anyio.Event()
                 await self._came.wait()
                 continue
-            self.num_running = len(step)
             try:
                 inputs = [asked.inputs[index] for asked, index in step]
                 dimensions = [asked.dimensions for asked, _ in step]
@@ -85,7 +90,6 @@ class Batcher:
             else:
                 for (asked, index), vector in zip(step, vectors, strict=True):
                     self._put(asked, index, vector)
-            self.num_running = 0
 
     def _next_step(self) -> list[tuple[_Asked, int]]:
         step: list[tuple[_Asked, int]] = []

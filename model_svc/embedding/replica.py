@@ -32,7 +32,7 @@ class EmbeddingReplica:
     def __init__(
         self, bus: Bus, embedder: Embedder, heartbeat: Heartbeat, *, replica_id: str, max_tokens: int, num_blocks: int
     ) -> None:
-        self.batcher = Batcher(embedder, max_tokens=max_tokens)
+        self.batcher = Batcher(embedder, max_tokens=max_tokens, on_step=self._note_load)
         self.idle = anyio.Event()
         self.idle.set()
         self._bus = bus
@@ -142,14 +142,12 @@ class EmbeddingReplica:
         if job.request_id in self._open:  # an earlier attempt
             self._open[job.request_id][1].cancel()
         self._open[job.request_id] = job.attempt, anyio.CancelScope(deadline=anyio.current_time() + left_s)
-        self._note_load()
 
     def _leave(self, job: Job) -> None:
         if self._open.get(job.request_id, (-1, None))[0] == job.attempt:
             del self._open[job.request_id]
         if not self._open:
             self.idle.set()
-        self._note_load()
 
     def _note_load(self) -> None:
         self._heartbeat.load = EngineLoad(

@@ -84,3 +84,21 @@ async def test_inputs_of_a_request_that_left_are_not_computed() -> None:
             assert await batcher.embed([[9]], None) == [b"\t"]
         tasks.cancel_scope.cancel()
     assert recorder.steps == [[9]]
+
+
+async def test_the_load_is_told_as_each_step_begins_and_when_nothing_is_left() -> None:
+    """Noted when a request came, a list of thousands looked like an idle replica until it was done."""
+    loads: list[tuple[int, int, int]] = []
+
+    def note() -> None:
+        loads.append((batcher.num_running, batcher.num_waiting, batcher.num_waiting_tokens))
+
+    batcher = Batcher(Recorder(), max_tokens=4, on_step=note)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(batcher.run)
+        with anyio.fail_after(60):
+            await batcher.embed([[n, n] for n in range(20, 25)], None)
+            while loads[-1] != (0, 0, 0):
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert loads[-4:] == [(2, 3, 6), (2, 1, 2), (1, 0, 0), (0, 0, 0)]
