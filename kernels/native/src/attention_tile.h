@@ -1,7 +1,8 @@
-/* One tile of KEYS keys: scores of an item's rows, the running softmax, the sum of values.
+/* One tile of KEYS keys: scores of an item's rows, the running softmax, the sum of values. With each key and each value the
+ * lines of another one, `ahead`, are asked for.
  *
- * Keys and values are float32 or float16; all arithmetic is float32. Float16 is widened where it is used: keys once for all
- * rows, values in registers for a few rows and once for many. Widening is exact, so both ways give the same bits. */
+ * Keys and values are float32 or float16; all arithmetic is float32. Float16 is widened where it is used, in registers for a few
+ * rows and once, into memory, for many. Widening is exact, so both ways give the same bits. */
 #ifndef HR_ATTENTION_TILE_H
 #define HR_ATTENTION_TILE_H
 #include "ops.h"
@@ -26,6 +27,11 @@ INLINE vf element(int half, const void *base, int64_t at, int64_t n) { /* n >= L
   uint16_t some[LANES] = {0};
   memcpy(some, (const uint16_t *)base + at, sizeof(uint16_t) * (size_t)n);
   return vf_half((const uint8_t *)some);
+}
+
+/* Ask for what is read later: a few lines between other work, as many at once would wait for one another. */
+INLINE void ask(const char *line, int64_t bytes) {
+  for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(line + b);
 }
 
 /* Lane i of the result is the sum of part[i]: pairs of vectors are added after exchanging halves. */
@@ -67,15 +73,49 @@ INLINE void products(int64_t rows, const float *q, const float *const *k, int64_
   }
 }
 
-static void scores(const Heads *h, const float *q, const int64_t *at, int64_t lo, int64_t hi, float *to) {
+/* Scores of a few rows and LANES float16 keys. */
+INLINE void few_products(int rows, const float *q, const void *k, const int64_t *at, int64_t wide,
+                         const char *const *ahead, float *to) {
+  vf part[FEW][LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) {
+    ask(ahead[i], wide * LANES * 2);
+    for (int r = 0; r < rows; r++) part[r][i] = vf_zero();
+#pragma GCC unroll 8
+    for (int64_t d = 0; d < wide; d++) {
+      vf x = element(1, k, at[i] + d * LANES, LANES);
+      for (int r = 0; r < rows; r++) part[r][i] = vf_fma(vf_load(q + (r * wide + d) * LANES), x, part[r][i]);
+    }
+  }
+  for (int r = 0; r < rows; r++) vf_store(to + r * KEYS, sums(part[r]));
+}
+
+static void few_scores(int rows, const float *q, const void *k, const int64_t *at, int64_t wide, const char *const *ahead,
+                       float *to) {
+#define SOME(n)                                                                             \
+  if (n <= FEW && rows == n) {                                                              \
+    if (wide == 64 / LANES) few_products(n, q, k, at, 64 / LANES, ahead, to);            \
+    else few_products(n, q, k, at, wide, ahead, to);                                     \
+  }
+  SOME(1) SOME(2) SOME(3) SOME(4)
+#undef SOME
+}
+
+static void scores(const Heads *h, const float *q, const int64_t *at, int64_t lo, int64_t hi, const char *const *ahead,
+                   float *to) {
   static const float nothing[MAX_D];
   float wide[LANES][MAX_D];
-  int direct = !h->half && h->D % LANES == 0;
+  int direct = !h->half && h->D % LANES == 0, few = h->half && h->rows <= FEW && h->D % LANES == 0;
   for (int64_t key = lo / LANES * LANES; key < hi; key += LANES) {
+    if (few && key >= lo && key + LANES <= hi) {
+      few_scores((int)h->rows, q, h->k, at + key, h->D / LANES, ahead + key, to + key);
+      continue;
+    }
     const float *k[LANES];
     for (int64_t i = 0; i < LANES; i++) {
       int64_t n = key + i;
       k[i] = n < lo || n >= hi ? nothing : direct ? (const float *)h->k + at[n] : wide[i];
+      if (k[i] != nothing) ask(ahead[n], h->D * (h->half ? 2 : 4));
       if (k[i] == wide[i])
         for (int64_t d = 0; d < h->D; d += LANES)
           vf_store(wide[i] + d, h->half ? element(1, h->k, at[n] + d, h->D - d) : element(0, h->k, at[n] + d, h->D - d));
@@ -88,11 +128,12 @@ static void scores(const Heads *h, const float *q, const int64_t *at, int64_t lo
 
 /* acc[0 .. rows) += weights . values, a chunk of dimensions of which `vectors` exist */
 INLINE void add_values(int half, int rows, const float *p, const void *v, const int64_t *at, int64_t lo, int64_t hi,
-                       float *acc, int64_t padded, int vectors) {
+                       float *acc, int64_t padded, int vectors, const char *const *ahead) {
   vf a[4][4];
   for (int r = 0; r < rows; r++)
     for (int j = 0; j < 4; j++) a[r][j] = j < vectors ? vf_load(acc + r * padded + j * LANES) : vf_zero();
   for (int64_t key = lo; key < hi; key++) {
+    if (ahead) ask(ahead[key], CHUNK * 2);
     vf x[4];
     for (int j = 0; j < 4; j++) x[j] = element(half, v, at[key] + j * LANES, LANES);
     for (int r = 0; r < rows; r++) {
@@ -105,9 +146,9 @@ INLINE void add_values(int half, int rows, const float *p, const void *v, const 
 }
 
 static void add_rows(int half, int64_t rows, const float *p, const void *v, const int64_t *at, int64_t lo, int64_t hi,
-                     float *acc, int64_t padded, int vectors) {
-#define SOME(n) (half ? add_values(1, n, p, v, at, lo, hi, acc, padded, vectors) \
-                      : add_values(0, n, p, v, at, lo, hi, acc, padded, vectors))
+                     float *acc, int64_t padded, int vectors, const char *const *ahead) {
+#define SOME(n) (half ? add_values(1, n, p, v, at, lo, hi, acc, padded, vectors, ahead) \
+                      : add_values(0, n, p, v, at, lo, hi, acc, padded, vectors, 0))
   for (; rows >= FEW; rows -= FEW, p += FEW * KEYS, acc += FEW * padded) SOME(FEW);
   if (rows == 3) SOME(3);
   if (rows == 2) SOME(2);
@@ -115,18 +156,20 @@ static void add_rows(int half, int64_t rows, const float *p, const void *v, cons
 #undef SOME
 }
 
-static void values(const Heads *h, const float *p, const int64_t *at, int64_t lo, int64_t hi, float *acc) {
+static void values(const Heads *h, const float *p, const int64_t *at, int64_t lo, int64_t hi, const char *const *ahead,
+                   float *acc) {
   float wide[KEYS * CHUNK];
   int64_t places[KEYS];
   for (int64_t d = 0; d < h->D; d += CHUNK) {
     int64_t left = h->D - d;
     const void *v = h->half ? (const void *)((const uint16_t *)h->v + d) : (const void *)((const float *)h->v + d);
     if (left >= CHUNK && (!h->half || h->rows <= FEW)) {
-      add_rows(h->half, h->rows, p, v, at, lo, hi, acc + d, h->padded, 4);
+      add_rows(h->half, h->rows, p, v, at, lo, hi, acc + d, h->padded, 4, ahead);
       continue;
     }
     for (int64_t key = lo; key < hi; key++) {
       places[key] = key * CHUNK;
+      ask(ahead[key] + d * (h->half ? 2 : 4), (left < CHUNK ? left : CHUNK) * (h->half ? 2 : 4));
       for (int64_t j = 0; j < CHUNK; j += LANES) {
         int64_t n = left - j;
         vf x = n <= 0 ? vf_zero() : h->half ? element(1, v, at[key] + j, n) : element(0, v, at[key] + j, n);
@@ -134,7 +177,7 @@ static void values(const Heads *h, const float *p, const int64_t *at, int64_t lo
       }
     }
     int vectors = left >= CHUNK ? 4 : (int)((left + LANES - 1) / LANES);
-    add_rows(0, h->rows, p, wide, places, lo, hi, acc + d, h->padded, vectors);
+    add_rows(0, h->rows, p, wide, places, lo, hi, acc + d, h->padded, vectors, 0);
   }
 }
 

@@ -30,13 +30,14 @@ static void tiles_ready(int format) {
 
 INLINE void unpack_some(int format, const uint8_t *strip, int64_t first, int64_t count, Unpacked *to) {
   for (int64_t b = first; b < first + count; b++, to++) {
-    Tile t;
     const uint8_t *w = strip + tile_at(format, b);
-    unpack(format, w, strip + b / 8 * (8 * tile_bytes(format) + group_head(format)), 0, &t);
-    for (int j = 0; j < 8; j++) _mm512_storeu_si512(to->q[j], t.p[j]);
-    vf_store(to->scale, t.scale);
-    if (format == Q6_K) vf_store(to->second, t.scale2);
-    else if (format != Q8_0 || HR_DOT8_BIASED) vf_store(to->second, t.minimum);
+    for (int j = 0; j < 4; j++) {
+      vb p[2];
+      unpack(format, w, j, p);
+      _mm512_storeu_si512(to->q[2 * j], p[0]), _mm512_storeu_si512(to->q[2 * j + 1], p[1]);
+    }
+    Scales scales = scales_of(format, w, strip + b / 8 * (8 * tile_bytes(format) + group_head(format)), 0);
+    vf_store(to->scale, scales.scale), vf_store(to->second, scales.second);
   }
 }
 
@@ -100,12 +101,12 @@ static void add_halves(const Unpacked *u, int64_t blocks, const int8_t *q, int64
   add_products(2, u, 2 * blocks, q, K, s, total, next, bytes);
 }
 
-/* Compute one strip for rows from .. to - 1 and return the first row that is left. */
-INLINE int64_t amx_strip(int format, const Args *a, int64_t strip_at, int64_t from, int64_t to, float *out, int64_t stride) {
+/* Compute one strip for `rows` rows, whole groups of them. */
+INLINE void amx_strip(int format, const Args *a, int64_t column, int64_t from, int64_t rows, float *out, int64_t stride) {
   Unpacked u[SOME_BLOCKS] __attribute__((aligned(64)));
   float total[ROW_BLOCK * 16] __attribute__((aligned(64)));
-  int64_t blocks = a->K / 32, rows = (to - from) / GROUP * GROUP, column = strip_at * 16, width = a->N - column;
-  const uint8_t *strip = a->tiles + strip_at * strip_bytes(format, blocks);
+  int64_t blocks = a->K / 32;
+  const uint8_t *strip = strip_of(format, a, column);
   Add *const add = format == Q6_K ? add_halves : add_blocks;
   memset(total, 0, sizeof(float) * 16 * (size_t)rows);
   for (int64_t b = 0; b < blocks; b += SOME_BLOCKS) {
@@ -116,12 +117,14 @@ INLINE int64_t amx_strip(int format, const Args *a, int64_t strip_at, int64_t fr
       add(u, count, a->q + (from + t) * a->K + 32 * b, a->K, a->s + (from + t) * blocks + b, total + 16 * t, next,
           t ? 0 : tile_bytes(format));
   }
-  for (int64_t t = 0; t < rows; t++, out += stride) {
-    vf y = vf_load(total + 16 * t);
-    if (a->bias) y = vf_add(y, width >= 16 ? vf_load(a->bias + column) : vf_load_n(a->bias + column, (int)width));
-    if (width >= 16) vf_store(out, y);
-    else vf_store_n(out, y, (int)width);
-  }
+  for (int64_t t = 0; t < rows; t++) put(a, column, vf_load(total + 16 * t), out + t * stride);
+}
+
+/* Compute COLUMN_BLOCK columns for rows from .. to - 1 and return the first row that is left. */
+INLINE int64_t amx_columns(int format, const Args *a, int64_t first, int64_t from, int64_t to, float *out, int64_t stride) {
+  int64_t rows = (to - from) / GROUP * GROUP;
+  for (int64_t column = first; column < first + COLUMN_BLOCK && column < a->N; column += 16)
+    amx_strip(format, a, column, from, rows, out + column - first, stride);
   return from + rows;
 }
 #endif

@@ -34,5 +34,5 @@ typedef struct {
 extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding,
     hr_sample, hr_finite;
 
-#define COLUMN_BLOCK 32 /* BY_COLUMN: an item is this many columns of a gate: two tiles, one block */
+#define COLUMN_BLOCK 32 /* columns of a linear layer that are computed together: two tiles; of a gate one block */
 #endif
