@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,8 @@ class MessageIn(msgspec.Struct, kw_only=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+    function_call: FunctionIn | None = None
+    audio: dict[str, Any] | None = None
 
 
 def text_of(content: str | list[Part] | None, where: str) -> str:
@@ -98,6 +101,10 @@ def translate_message(message: MessageIn, where: str) -> ChatMessage:
         raise fail(f"{where}.content", "is missing.")
     if role == "tool" and not message.tool_call_id:
         raise fail(f"{where}.tool_call_id", "is missing.")
+    if message.function_call is not None:
+        raise fail(f"{where}.function_call", "is not supported; use tool_calls.")
+    if message.audio is not None:
+        raise fail(f"{where}.audio", "no audio is kept; send what was said as content.")
     calls = message.tool_calls if role == "assistant" else None
     return ChatMessage(
         role=role,

@@ -59,12 +59,14 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     """The body, also of count_tokens, where `max_tokens` is not needed."""
 
     moved: ClassVar[dict[str, Misleading]] = {
+        "compaction": Misleading("is not supported; ask for a summary in a message"),
         "logprobs": Misleading("is not of this dialect", (False,)),
         "max_completion_tokens": Misleading("use max_tokens"),
         "n": Misleading("a message is one answer", (1,)),
         "reasoning_effort": Misleading("use thinking and output_config.effort"),
         "response_format": Misleading("use output_config.format"),
         "stop": Misleading("use stop_sequences", ([],)),
+        "thread": Misleading("messages are not kept; send all of them"),
     }
     model: str
     messages: list[AnthropicMessage]
@@ -170,7 +172,7 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
         if any(tool.get("name") == other["name"] for other in found):
             raise fail(f"tools[{at}].name", "stands twice; tool names must be unique.")
         shown = {"name": tool.get("name"), "parameters": tool["input_schema"]}
-        shown |= {"description": tool["description"]} if "description" in tool else {}
+        shown |= {name: tool[name] for name in ("description", "strict") if name in tool}
         found.append({"type": "function", **shown})
     return found
 

@@ -44,6 +44,7 @@ INCLUDES = frozenset(
     }
 )
 MAX_METADATA = 16
+_UNSAID: dict[str, dict[str, Any]] = {"function": {"parameters": None, "strict": False}}  # clients read them always
 Summary = Literal["auto", "concise", "detailed"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 
@@ -80,6 +81,12 @@ class ResponseStreamOptions(msgspec.Struct, kw_only=True):
     resumable: bool | None = None
 
 
+class CacheOptions(msgspec.Struct, kw_only=True):
+    """How long and where prompts are cached, which the server decides; `prewarm` would make no answer."""
+
+    prewarm: bool | None = None
+
+
 class ResponsesRequest(SamplingFields, kw_only=True):
     """The body; what is not listed is refused or ignored by unknown.py."""
 
@@ -114,6 +121,8 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
     service_tier: Tier | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: CacheOptions | None = None
     safety_identifier: str | None = None
     user: str | None = None
     prompt: Any = None
@@ -198,6 +207,8 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
         raise fail("prompt", "stored prompts are not supported.")
     if body.context_management:
         raise fail("context_management", "is not supported; truncation: auto keeps a conversation within the context.")
+    if body.prompt_cache_options is not None and body.prompt_cache_options.prewarm:
+        raise fail("prompt_cache_options.prewarm", "is not supported; every answer warms the cache for the next.")
     if body.moderation is not None:
         raise fail("moderation", "is not supported; the server's safety policy holds for all requests.")
     if body.chat_template is not None:
@@ -260,6 +271,7 @@ def _echo(
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": reference.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary or reasoning.generate_summary},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
@@ -267,7 +279,7 @@ def _echo(
         "temperature": sampling.temperature,
         "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [tool for tool in body.tools or () if not is_unasked(tool)],
+        "tools": [_UNSAID.get(str(tool.get("type")), {}) | tool for tool in body.tools or () if not is_unasked(tool)],
         "top_logprobs": sampling.logprobs or 0,
         "top_p": sampling.top_p,
         "truncation": reference.truncation,
