@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,11 @@ from tests.scripted_replica import say, tag, think
 pytestmark = pytest.mark.anyio
 
 CALL = '<tool_call>\n{"name": "multiply", "arguments": {"a": 6, "b": 7}}\n</tool_call>'
+PATCH = {
+    "type": "grammar",
+    "syntax": "lark",
+    "definition": 'start: "*** Begin Patch" /\\n/ line+\nline: "+" /(.*)/ /\\n/',
+}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a"]}
 
 # What Codex sends: a developer's and two user messages behind the instructions, and tools of OpenAI's beside its own.
@@ -25,9 +31,18 @@ CODEX: dict[str, Any] = {
         {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
         {"type": "function_call", "name": "multiply", "arguments": '{"a":6,"b":7}', "call_id": "call_1"},
         {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "42"}]},
+        {"type": "custom_tool_call", "status": "completed", "name": "apply_patch", "input": "+x", "call_id": "call_2"},
+        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Done!"},
     ],
     "tools": [
         {"type": "function", "name": "multiply", "strict": False, "parameters": SCHEMA},
+        {"type": "custom", "name": "apply_patch", "description": "Edits files. FREEFORM.", "format": PATCH},
+        {
+            "type": "namespace",
+            "name": "mcp__files__",
+            "description": "Tools of a server that the agent runs.",
+            "tools": [{"type": "function", "name": "read", "strict": False, "parameters": SCHEMA}],
+        },
         {"type": "web_search", "external_web_access": False},
         {"type": "image_generation", "output_format": "png"},
     ],
@@ -51,17 +66,30 @@ async def test_codexs_bodies_are_answered_without_the_tools_that_nobody_runs_her
     assert said == "ignored fields: client_metadata; tools that are not run here: image_generation, web_search"
     assert "event: response.completed" in answer.text and '"type":"web_search"' not in answer.text
     request = ring.replica.requests[-1].request
-    assert [tool["function"]["name"] for tool in request.tools] == ["multiply"]
-    assert [message.role for message in request.messages] == ["system", "user", "user", "assistant", "tool"]
+    assert [tool["function"]["name"] for tool in request.tools] == ["multiply", "apply_patch", "mcp__files__read"]
+    roles = ["system", "user", "user", "assistant", "tool", "assistant", "tool"]
+    assert [message.role for message in request.messages] == roles
     counted = await ring.http.post("/v1/responses/input_tokens", json=CODEX)
     assert counted.json()["input_tokens"] > 0
     other = {"type": "mcp", "server_label": "x"}
     for wrong, param in (
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
-        ({"tools": [*CODEX["tools"], other]}, "tools[3].type"),
+        ({"tools": [*CODEX["tools"], other]}, "tools[5].type"),
     ):
         refused = await ring.http.post("/v1/responses", json={**CODEX, **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_codex_patches_files_and_calls_the_tools_of_its_servers(ring: Ring) -> None:
+    text = '*** Begin Patch\n+a "b"\n'
+    patch = json.dumps({"name": "apply_patch", "arguments": {"input": text}})
+    call = '{"name": "mcp__files__read", "arguments": {"a": 1}}'
+    said = "".join(f"<tool_call>\n{one}\n</tool_call>\n" for one in (patch, call))
+    ring.replica.play(*say(*said))
+    answer = await ring.http.post("/v1/responses", json={**CODEX, "parallel_tool_calls": True, "stream": False})
+    first, second = answer.json()["output"]
+    assert (first["type"], first["name"], first["input"]) == ("custom_tool_call", "apply_patch", text)
+    assert (second["type"], second["namespace"], second["name"]) == ("function_call", "mcp__files__", "read")
 
 
 # What Claude Code sends: blocks for a cache, betas, thinking, tools with their `$schema`, a system message at the end.
