@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _STATE, _MODELS = "~/.local/state/headrace", "~/.local/share/headrace/models"
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -49,8 +51,10 @@ def _model_place(model: str) -> tuple[str, str]:
     """Split a model directory given as a path into name and parent."""
     place = Path(model).expanduser().resolve()
     if not (place / "config.json").exists():
-        mend = f"`headrace pull {model}` makes one" if place.suffix == ".gguf" else "it holds no config.json"
-        _fail(f"--model: {model} is no model directory; {mend}")
+        why = "it holds no config.json" if place.exists() else "it does not exist"
+        if place.suffix == ".gguf" or (not place.exists() and _HUB_NAME.fullmatch(model)):
+            why = f"`headrace pull {model}` makes one"
+        _fail(f"--model: {model} is no model directory; {why}")
     return place.name, str(place.parent)
 
 

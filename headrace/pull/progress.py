@@ -26,7 +26,7 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Report]:
-    """Show a progress bar while the block runs; one line per thing done."""
+    """Show a progress bar from the first report on until the block ends; one line per thing done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -34,12 +34,17 @@ def progress_bar(console: Console) -> Iterator[Report]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, TaskID] = {}
+    progress = Progress(*columns, console=console)
+    tasks: dict[str, TaskID] = {}
 
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+    def report(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = progress.add_task(what, total=total)
+            progress.start()
+        progress.update(tasks[what], completed=done, total=total)
 
+    try:
         yield report
+    finally:
+        if tasks:  # one that never began would leave an empty line
+            progress.stop()

@@ -82,6 +82,61 @@ def test_kubernetes_settings_and_references_exist() -> None:
     assert services <= workloads
 
 
+def test_every_pod_meets_kubernetes_restricted_standard() -> None:
+    for item in (item for item in OBJECTS if item["kind"] in ("Deployment", "StatefulSet")):
+        pod = item["spec"]["template"]["spec"]
+        name = item["metadata"]["name"]
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert pod["automountServiceAccountToken"] is False, name
+        for container in (*pod.get("initContainers", []), *pod["containers"]):
+            locked = container["securityContext"]
+            assert (locked["allowPrivilegeEscalation"], locked["capabilities"]) == (False, {"drop": ["ALL"]}), name
+            assert locked["readOnlyRootFilesystem"] is True, name
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
+
+
+def test_an_emptied_node_takes_one_of_a_kind_at_a_time() -> None:
+    budgets = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "PodDisruptionBudget"}
+    assert budgets.keys() == DEPLOYMENTS.keys()
+    for name, budget in budgets.items():
+        assert budget["selector"] == DEPLOYMENTS[name]["spec"]["selector"]
+        assert 0 < budget["maxUnavailable"] < DEPLOYMENTS[name]["spec"]["replicas"]
+
+
+def test_only_our_own_desks_reach_the_bus() -> None:
+    policy = next(item["spec"] for item in OBJECTS if item["kind"] == "NetworkPolicy")
+    assert policy["podSelector"]["matchLabels"] == {"app": "bus"}
+    ((rule,),) = ([source["podSelector"] for source in ingress["from"]] for ingress in policy["ingress"])
+    assert set(rule["matchExpressions"][0]["values"]) == set(ROLES)
+
+
+def test_the_bus_refuses_writes_before_it_is_killed_for_memory() -> None:
+    (bus,) = next(item for item in OBJECTS if item["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert bus["args"][bus["args"].index("--maxmemory") + 1] == "1gb"
+    assert bus["resources"]["limits"]["memory"] == "2Gi"
+    assert "--maxmemory" in COMPOSE["services"]["bus"]["command"]
+
+
+def test_replicas_are_scaled_by_what_exists() -> None:
+    path = ROOT / "deploy" / "kubernetes" / "autoscale.yaml"
+    scalers = yaml.safe_load(path.read_text())["items"]
+    for scaler in scalers:
+        target = scaler["spec"]["scaleTargetRef"]["name"]
+        assert scaler["spec"]["minReplicas"] == DEPLOYMENTS[target]["spec"]["replicas"]
+    asked = {
+        metric["external"]["metric"]["name"]
+        for scaler in scalers
+        for metric in scaler["spec"]["metrics"]
+        if metric["type"] == "External"
+    }
+    rules = yaml.safe_load("\n".join(re.findall(r"^#   (.*)$", path.read_text(), re.MULTILINE)))
+    assert {rule["name"]["as"] for rule in rules} == asked
+    for rule in rules:  # that dashboards ask for exists (test_dashboards)
+        assert rule["seriesQuery"] in rule["metricsQuery"]
+        assert rule["seriesQuery"] in (ROOT / "deploy" / "grafana" / "dashboards" / "headrace.json").read_text()
+
+
 def test_the_image_holds_every_package_and_runs_as_the_user_of_the_manifests() -> None:
     text = (ROOT / "deploy" / "Dockerfile").read_text()
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "scratch"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import http.server
+import io
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
 from headrace import catalogue
 from headrace.pull import PullError, is_complete, pull
@@ -100,6 +102,13 @@ def test_a_target_that_is_nothing_gets_one_sentence(tmp_path: Path, target: str,
     with pytest.raises(PullError, match=fault):
         pull(target, tmp_path)
     assert leftovers(tmp_path) == []
+
+
+def test_a_pull_that_never_begins_shows_its_one_sentence_alone(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with pytest.raises(PullError):
+        pull("nonsense", tmp_path, console=Console(file=shown))
+    assert shown.getvalue() == ""
 
 
 def test_a_broken_gguf_file_leaves_nothing_behind_and_an_old_directory_as_it_was(

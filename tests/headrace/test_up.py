@@ -42,7 +42,15 @@ def test_a_place_that_cannot_be_written_is_named_with_the_way_out(
     assert "--state-dir" in said
 
 
-@pytest.mark.parametrize(("path", "mend"), [("/x/y.gguf", "headrace pull /x/y.gguf"), ("/etc/passwd", "config.json")])
+@pytest.mark.parametrize(
+    ("path", "mend"),
+    [
+        ("/x/y.gguf", "headrace pull /x/y.gguf"),
+        ("owner/name", "headrace pull owner/name"),
+        ("./owner/name", "does not exist"),
+        ("/etc/passwd", "config.json"),
+    ],
+)
 def test_a_path_that_is_no_model_directory_is_told_from_one(path: str, mend: str) -> None:
     done = CliRunner().invoke(app, ["up", "--model", path])
     assert done.exit_code == 2
