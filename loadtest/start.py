@@ -4,8 +4,9 @@
 
 Writes a checkpoint of random weights once (16 GB of sharded safetensors), then starts the engine's process as a replica
 does and sends it a prompt of 100 tokens: first with an empty cache of compiled kernels, as on a new machine, then with
-the cache that this left. The engine itself says what the parts took. Then such prompts are timed before and after a
-pause, in which an idle engine records steps of prompts.
+the cache that this left. The engine itself says what the parts took. Then come a first request with penalties, biases
+and log-probabilities and a first deterministic one, of three tokens each; such prompts as the first are timed before
+and after a pause, in which an idle engine records steps of prompts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ from wire.vocabulary import byte_alphabet
 _SHARD_BYTES = 5 << 30
 _PIECE = 32 << 20
 _PAUSE_S = 5.0
+_RARE = {
+    "first with penalties": SamplingParams(
+        temperature=1.0, frequency_penalty=0.5, repetition_penalty=1.1, logit_bias={5: 1.0}, logprobs=5, ignore_eos=True
+    ),
+    "first deterministic": SamplingParams(temperature=1.0, deterministic=True, ignore_eos=True),
+}
 
 
 def main() -> None:
@@ -87,6 +94,10 @@ async def start(settings: ModelSettings) -> dict[str, float]:
                     found = {**message.seconds, "ready": time.perf_counter() - began}
         await ask(link, "first")
         found["first token"] = time.perf_counter() - began
+        for name, sampling in _RARE.items():
+            asked = time.perf_counter()
+            await ask(link, name, sampling, 3)
+            found[name] = time.perf_counter() - asked
         found["next prompts"] = await median(link, "next")
         await anyio.sleep(_PAUSE_S)
         found["prompts after a pause"] = await median(link, "later")
@@ -103,16 +114,19 @@ async def median(link: EngineLink, name: str) -> float:
     return statistics.median(took)
 
 
-async def ask(link: EngineLink, name: str) -> None:
-    """Send a greedy request of 100 tokens for one and wait for that."""
+async def ask(link: EngineLink, name: str, sampling: SamplingParams | None = None, num_tokens: int = 1) -> None:
+    """Send a request of 100 tokens, greedy unless told otherwise, for one or some more and wait for these."""
     ids = [n * 104729 % 40000 for n in range(100)]
-    prompt = Prompt(token_ids=pack_ids(ids), num_tokens=100, block_root=b"r" * 16, max_tokens=1)
-    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    prompt = Prompt(token_ids=pack_ids(ids), num_tokens=100, block_root=b"r" * 16, max_tokens=num_tokens)
+    sampling = sampling or SamplingParams(temperature=0.0, ignore_eos=True)
+    left = num_tokens
     await link.send(EngineRequest(request_id=name, prompt=prompt, sampling=sampling))
     while True:
         for message in await link.receive():
-            if isinstance(message, Progress) and any(chunk.token_ids for chunk in message.chunks):
-                return
+            if isinstance(message, Progress):
+                left -= sum(len(chunk.token_ids) for chunk in message.chunks)
+        if left <= 0:
+            return
 
 
 # --- the checkpoint ---

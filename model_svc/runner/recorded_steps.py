@@ -61,8 +61,11 @@ class RecordedSteps:
         """Do one part of what was left for later; tells whether more is left."""
         parts = self._to_load or (self._rare if self._usual.all_made else None)
         if parts:
-            parts.pop(0)()  # its kernels are loaded now, not when a request waits
-            torch.cuda.synchronize()
+            try:
+                parts.pop(0)()  # its kernels are loaded now, not when a request waits
+                torch.cuda.synchronize()
+            except torch.OutOfMemoryError:
+                parts.clear()  # nobody has asked for them, and what runs must go on
         else:
             self._usual.make_next()
         return not self._usual.all_made or bool(self._to_load or self._rare)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from loadtest.start import write_checkpoint
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import recorded_shapes
+from model_svc.runner.graphs import checking_shapes, recorded_shapes
 from model_svc.runner.load import load_runner
 from model_svc.runner.packed_step import StepShape
 from model_svc.weights.reading import Reading
@@ -115,11 +114,21 @@ def test_recordings_fit_in_what_was_left_for_them(directory: Path) -> None:
     shape = SHAPE | {"num_hidden_layers": 32}
     (directory.parent / "deep").mkdir(exist_ok=True)
     write_checkpoint(directory.parent / "deep", shape)
-    runner = started(directory.parent / "deep")
+    runner = started(directory.parent / "deep", max_drafts=16)
+    steps = runner._recorded
     torch.cuda.synchronize()
-    free, parts = torch.cuda.mem_get_info()[0], 1
-    while runner.use_idle_time():
-        parts += 1
-    taken = free - torch.cuda.mem_get_info()[0]
-    assert taken <= parts * (8 << 20), json.dumps({"parts": parts, "MiB": taken / 2**20})
+    used: dict[str, list[float]] = {}
+    while not steps._usual.all_made or steps._to_load or steps._rare:
+        kind = "loaded steps" if steps._to_load else "rare draws" if steps._usual.all_made else "recordings"
+        free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+        runner.use_idle_time()
+        tensors = torch.cuda.memory_reserved() - reserved
+        driver = free - torch.cuda.mem_get_info()[0] - tensors
+        for name, size in ((f"{kind}, the driver's", driver), (f"{kind}, tensors", tensors)):
+            used.setdefault(name, []).append(size / 2**20)
+    for name, sizes in used.items():
+        print(f"{name}: {len(sizes)}, MiB each {sum(sizes) / len(sizes):.2f}, at most {max(sizes):.2f}")  # noqa: T201
+    taken = sum(sum(sizes) for name, sizes in used.items() if name.startswith("recordings"))
+    num_recordings = len(recorded_shapes(128, 1024)) + len(checking_shapes(128, 1024))
+    assert taken <= 8 * num_recordings, used
     runner.close()

@@ -204,6 +204,18 @@ def test_a_decode_step_that_runs_in_a_larger_recording_waits_longer_for_its_own(
     assert 1 < misses[prompt] < misses[answers] < 100
 
 
+def test_without_room_for_rare_draws_idle_time_ends_and_steps_go_on(
+    runner: GpuRunner, tiny_model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(runner._recorded, "_rare", [no_memory, pytest.fail])
+    while runner.use_idle_time():
+        pass
+    assert tokens(runner, 3) == tokens(make_runner(tiny_model, **SIZES), 3)
+
+
 def test_no_part_of_idle_time_is_a_long_step(runner: GpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     longest: list[int] = []
     monkeypatch.setattr(runner._step, "hidden", lambda shape: longest.append(shape.num_tokens))

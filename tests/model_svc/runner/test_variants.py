@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {
     "num_blocks": 300, "block_size": 16, "max_num_seqs": 80, "max_num_batched_tokens": 2056, "max_drafts": 48,
 }  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
-    "even": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64},
+    "even": {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64},
     "one KV head": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64, "num_key_value_heads": 1},
     "odd": {"vocab_size": 1003, "head_dim": 80, "num_key_value_heads": 4},
 }
