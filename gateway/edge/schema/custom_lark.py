@@ -35,7 +35,7 @@ _TOKEN = re.compile(
 )
 _HEX = re.compile(r"\\x([0-9a-fA-F]{2})")
 _DEFINES = re.compile(r"[ \t]*(?:\.\d+|\[[^\]]*\])?[ \t]*:")
-MAX_TERMINALS = 128
+MAX_TERMINALS = 64
 
 # What `%import common.NAME` brings: the terminals that Lark's users expect.
 _LETTERS, _EXPONENT = "A-Za-z", r"[eE][+-]?[0-9]+"

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLTokenizer
 
-from wire.grammar import GrammarError, check
+from wire.grammar import GrammarError, check, start_matcher
+from wire.messages import Grammar
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _PLAIN = r'[^"\\\x00-\x1F]'
@@ -32,7 +33,9 @@ _BYTES = LLTokenizer("byte")
 
 
 class QuotingError(ValueError):
-    """A pattern or grammar that cannot be written inside a JSON string; the message says what of it."""
+    """A pattern or grammar that cannot be written inside a JSON string: what of it, and in which field."""
+
+    field = "tools"
 
 
 class Piece(NamedTuple):
@@ -53,6 +56,7 @@ def pieces(pattern: str, flags: str = "") -> list[Piece]:
     at = 0
     dot_is_all = ["s" in flags]
     found: list[Piece] = []
+    classes: set[str] = set()
     while at < len(pattern):
         char = pattern[at]
         end = at + 1
@@ -62,6 +66,9 @@ def pieces(pattern: str, flags: str = "") -> list[Piece]:
             found.append(Piece("atom", pattern[at:end], _escape(pattern[at:end])))
         elif char == "[":
             end = _class_end(pattern, at)
+            classes.add(pattern[at:end])
+            if len(classes) > MAX_CLASSES:
+                raise QuotingError(f"may have {MAX_CLASSES} different classes of characters at most")
             found.append(Piece("atom", pattern[at:end], _class(pattern[at:end])))
         elif char == ".":
             found.append(Piece("atom", char, _class(r"[\s\S]" if dot_is_all[-1] else r"[^\n]")))
@@ -79,8 +86,6 @@ def pieces(pattern: str, flags: str = "") -> list[Piece]:
             found.append(
                 Piece("or" if char == "|" else "atom", char, _literal(char) if char in '"\n\r\t\f\b' else char)
             )
-        if len({piece.written for piece in found if piece.written[0] == "["}) > MAX_CLASSES:
-            raise QuotingError(f"may have {MAX_CLASSES} different classes of characters at most")
         at = end
     return found
 
@@ -182,7 +187,10 @@ def _literal(char: str) -> str:
 @lru_cache(maxsize=2_048)
 def _class(chars: str, written: str = "") -> str:
     """Write a class of characters; one that JSON escapes nothing of stays as it was `written`."""
-    first = _first_bytes(chars)
+    try:
+        first = _first_bytes(Grammar(kind="regex", source=chars))
+    except GrammarError as error:
+        raise QuotingError(str(error)) from None
     escaped = [byte for byte in first if byte in _SHORT or byte < 0x20]
     if not escaped:
         return written or chars
@@ -195,15 +203,11 @@ def _class(chars: str, written: str = "") -> str:
     return f"(?:{'|'.join(options)})"
 
 
-def _first_bytes(chars: str) -> bytes:
-    return first_bytes(LLMatcher.grammar_from_regex(chars))
-
-
-def first_bytes(compiled: str) -> bytes:
+def _first_bytes(grammar: Grammar) -> bytes:
     """Return the bytes with which a grammar's texts may begin. Raises GrammarError."""
-    matcher = LLMatcher(_BYTES, compiled, log_level=0)
-    check(matcher)
+    matcher = start_matcher(grammar, _BYTES)
     bits = int.from_bytes(matcher.compute_bitmask(), "little")
+    check(matcher)
     return bytes(byte for byte in range(256) if bits >> byte & 1)
 
 
@@ -216,7 +220,7 @@ def goes_on(terminal: str, others: str = "") -> bool:
     """
     source = f"start: BOTH\nBOTH: ONE /\\\\(?s:.+)/ & ONE\nONE: {terminal}\n{others}"
     try:
-        return bool(first_bytes(LLMatcher.grammar_from_lark(source)))
+        return bool(_first_bytes(Grammar(kind="lark", source=source)))
     except GrammarError:
         return False  # it is told better elsewhere
 

@@ -56,7 +56,7 @@ def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: F
     except QuotingError as error:
         if forced is Forced.ONCE_BEGUN:
             return None
-        raise fail("tools", f"{error}.") from None
+        raise fail(error.field, f"{error}.") from None
     return Grammar(kind="lark", source="\n".join(["%llguidance {}", *rules]) + "\n", lenient=not any(strict))
 
 
@@ -65,7 +65,11 @@ def _arguments(at: int, function: dict[str, Any]) -> str:
     if "format" not in function:
         return f"args_{at}: %json {_schema(function)}"
     form: Grammar = function["format"]
-    text = nested(form.kind, form.source, in_json=True)
+    try:
+        text = nested(form.kind, form.source, in_json=True)
+    except QuotingError as error:
+        error.field = form.field
+        raise
     head = quote(f'{{"{NAME}": "')
     return f"args_{at}: {head} text_{at} {quote(chr(34) + '}')}\ntext_{at}: {text}"
 

@@ -146,7 +146,7 @@ def test_what_cannot_be_written_as_json_binds_nobody_who_need_not_call() -> None
     assert plan_tools([unwritable], "required", None, card("qwen3_coder")).grammar is not None
     with pytest.raises(InvalidRequestError, match="flags") as caught:
         plan_tools([unwritable], "required", None, card("hermes"))
-    assert caught.value.param == "tools"
+    assert caught.value.param == "tools[0].format.definition"
 
 
 def test_under_auto_the_text_is_held_to_its_grammar_from_where_a_call_begins() -> None:
@@ -155,7 +155,19 @@ def test_under_auto_the_text_is_held_to_its_grammar_from_where_a_call_begins() -
     assert not allows(grammar, called("hermes", "x"))
 
 
-def test_a_grammar_of_many_classes_is_refused_for_its_number() -> None:
-    pattern = "".join(f"[a-z{chr(0x4E00 + at)}]" for at in range(129))
-    with pytest.raises(InvalidRequestError, match="128"):
-        plan_tools([patched("regex", pattern)], "required", None, card("hermes"))
+@pytest.mark.parametrize(
+    ("syntax", "definition", "said"),
+    [
+        ("regex", "".join(f"[a-z{chr(0x4E00 + at)}]" for at in range(129)), "128"),
+        ("lark", "start: A0\n" + "\n".join(f"A{at}: A{at + 1} A{at + 1}" for at in range(64)) + "\nA64: /.*/", "64"),
+        ("regex", "[" * 500 + "a" + "]" * 500, "invalid regex"),
+        ("regex", "[z-a]", "invalid regex"),
+        ("regex", "[a", "does not end"),
+    ],
+)
+def test_what_would_take_long_or_is_no_pattern_is_refused_before_it_is_written(
+    syntax: str, definition: str, said: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        plan_tools([patched(syntax, definition)], "required", None, card("hermes"))
+    assert caught.value.param == "tools[0].format.definition"

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from tests.gateway.edge.asks import CHAT, RESPONSES, refused, still_serves
 from tests.gateway.edge.sse import read
+from tests.gateway.edge.test_grammar import BAD_LARK
 from tests.gateway.edge.test_tools import letters, prompt_text
 from tests.ring import MakeRing, Ring
 from tests.scripted_replica import say
@@ -245,11 +246,14 @@ async def test_wrong_custom_tools_and_namespaces_are_refused_by_their_place(ring
         (shaped("lark", "begin: 5"), "tools[0].format.definition"),
         (shaped("lark", "start: missing"), "tools[0].format.definition"),
         (shaped("lark", hostile), "tools[0].format.definition"),
+        *((shaped("lark", source), "tools[0].format.definition") for source in BAD_LARK),
+        (shaped("regex", "[z-a]"), "tools[0].format.definition"),
         ({"type": "namespace", "name": "crm"}, "tools[0].tools"),
         ({**SPACE, "tools": [{"type": "namespace", "name": "x", "tools": []}]}, "tools[0].tools[0].type"),
         ({"type": "mcp", "server_label": "x"}, "tools[0].type"),
     ):
-        await refused(ring, param, path=RESPONSES, tools=[tool])
+        for choice in ("auto", "required"):
+            await refused(ring, param, path=RESPONSES, tools=[tool], tool_choice=choice)
     await refused(ring, "tools", path=RESPONSES, tools=[PATCH, PATCH])
     twice = {"type": "function", "name": "crm__find"}
     await refused(ring, "tools", path=RESPONSES, tools=[SPACE, twice])
