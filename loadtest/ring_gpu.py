@@ -24,6 +24,7 @@ from pathlib import Path
 
 import anyio
 import httpx
+from anyio.abc import SocketStream
 
 from loadtest.shapes import SHAPES
 from loadtest.start import say, write_checkpoint
@@ -66,6 +67,10 @@ class EngineClient:
         self._link = link
         self._sent = 0
 
+    async def rest(self, seconds: float) -> None:
+        """Send nothing for a while."""
+        await anyio.sleep(seconds)
+
     async def ask(self, jobs: Sequence[Job]) -> tuple[float, float]:
         """Send all at once; return seconds to the first token and to the end of all."""
         began, first = time.perf_counter(), 0.0
@@ -96,10 +101,11 @@ async def through_the_engine(settings: ModelSettings, rounds: int, count: int) -
 
 
 class HttpClient:
-    """Asks the server at a port: a connection for each request, bytes counted and not parsed."""
+    """Asks the server at a port; connections are kept, as clients' pools do. Bytes are looked through, not parsed."""
 
     def __init__(self, port: int, model: str) -> None:
         self._port, self._model = port, model
+        self._idle: list[SocketStream] = []
         self.bills: list[dict[str, float]] = []
 
     async def ask(self, jobs: Sequence[Job]) -> tuple[float, float]:
@@ -111,6 +117,16 @@ class HttpClient:
                 tasks.start_soon(self._stream, job, began, firsts)
         return min(firsts), time.perf_counter() - began
 
+    async def rest(self, seconds: float) -> None:
+        """Send nothing for a while; a server may close connections meanwhile, so they are given up."""
+        await self.close()
+        await anyio.sleep(seconds)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
     async def _stream(self, job: Job, began: float, firsts: list[float]) -> None:
         ids, max_tokens = job
         body = {"model": self._model, "prompt": ids, "max_tokens": max_tokens, "temperature": 0, "stream": True}
@@ -119,19 +135,28 @@ class HttpClient:
             f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         )
-        async with await anyio.connect_tcp("127.0.0.1", self._port) as stream:
-            await stream.send(head.encode() + content)
-            tail, came = b"", False
-            while not tail.endswith(_END_OF_BODY):
-                data = await stream.receive()
-                tail = (tail + data)[-4096:]
-                if not came and b'"text"' in data:
-                    came = True
-                    firsts.append(time.perf_counter() - began)
+        stream = self._idle.pop() if self._idle else await anyio.connect_tcp("127.0.0.1", self._port)
+        await stream.send(head.encode() + content)
+        tail, came = b"", False
+        while not tail.endswith(_END_OF_BODY):
+            data = await stream.receive()
+            tail = (tail + data)[-4096:]
+            if not came and b'"text"' in data:
+                came = True
+                firsts.append(time.perf_counter() - began)
+        self._idle.append(stream)
         if b'"finish_reason":"length"' not in tail:
             raise RuntimeError(f"an answer ended otherwise: {tail[-500:]!r}")
         last = tail[: tail.rindex(b"data: [DONE]")].rpartition(b"data: ")[2]
         self.bills.append(json.loads(last)["usage"]["headrace"])
+
+
+async def through_http(client: HttpClient, rounds: int, count: int) -> tuple[float, float]:
+    """Return what `through_the_engine` does."""
+    try:
+        return await measure(client, rounds, count)
+    finally:
+        await client.close()
 
 
 @contextlib.contextmanager
@@ -162,7 +187,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 async def measure(client: EngineClient | HttpClient, rounds: int, count: int) -> tuple[float, float]:
     """Warm up, let the idle engine record its steps, then measure; in the same order through engine and ring."""
     await client.ask(mixed(min(8, count), 99))
-    await anyio.sleep(_PAUSE_S)
+    await client.rest(_PAUSE_S)
     firsts = [(await client.ask(short(seed)))[0] for seed in range(_NUM_SHORT)]
     rates = []
     for number in range(rounds):
@@ -196,7 +221,7 @@ def main() -> None:
     say(f"engine: {engine_rate:,.0f} tok/s, first token after {engine_first * 1e3:.2f} ms")
     with server(settings, args.port, args.edges):
         client = HttpClient(args.port, args.dir.name)
-        rate, first = anyio.run(measure, client, args.rounds, args.requests)
+        rate, first = anyio.run(through_http, client, args.rounds, args.requests)
     bills = client.bills[min(8, args.requests) :][:_NUM_SHORT]
     parts = {part: statistics.median(bill[part] for bill in bills) for part in _PARTS}
     say("bills of first tokens: " + ", ".join(f"{part} {value:.2f}" for part, value in parts.items()))
