@@ -148,7 +148,7 @@ class HttpClient:
         if b'"finish_reason":"length"' not in tail:
             raise RuntimeError(f"an answer ended otherwise: {tail[-500:]!r}")
         last = tail[: tail.rindex(b"data: [DONE]")].rpartition(b"data: ")[2]
-        self.bills.append(json.loads(last)["usage"]["headrace"])
+        self.bills.append(json.loads(last.split(b"\n")[0])["usage"]["headrace"])
 
 
 async def through_http(client: HttpClient, rounds: int, count: int) -> tuple[float, float]:
