@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from typing import Any
 
 import pytest
@@ -120,6 +122,25 @@ def test_a_grammar_lets_the_escaped_text_through(grammar: str, good: str, bad: s
     plan = plan_tools([patched("lark", grammar)], "required", None, card("hermes"))
     assert allows(plan.grammar, called("hermes", good))
     assert not allows(plan.grammar, called("hermes", bad))
+
+
+ATOMS = ["a", "b", '"', "\\\\", r"\n", ".", r"[^\n]", '[^"]', '[a"]', r"\s", r"[^a\\]", '(?:a|")', r"\t"]
+REPEATS = ["", "", "*", "+", "?", "{1,2}"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_patterns_in_a_row_let_nothing_through_that_they_do_not_say(seed: int) -> None:
+    chance = random.Random(seed)
+    patterns = [
+        "".join(chance.choice(ATOMS) + chance.choice(REPEATS) for _ in range(chance.randint(1, 3)))
+        for _ in range(chance.randint(1, 3))
+    ]
+    grammar = patched("lark", "start: " + " ".join(f"/{pattern}/" for pattern in patterns))
+    plan = plan_tools([grammar], "required", None, card("hermes"))
+    said = re.compile("".join(f"(?:{pattern})" for pattern in patterns))
+    for _ in range(20):
+        text = "".join(chance.choice('ab"\\\n\t ') for _ in range(chance.randint(0, 5)))
+        assert said.fullmatch(text) or not allows(plan.grammar, called("hermes", text)), (patterns, text)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,13 @@ async def test_calls_alone_have_no_content_and_may_be_several(ring: Ring) -> Non
     assert await both_ways(ring) == (None, [("weather", ARGUMENTS), ("clock", "{}")], "tool_calls")
 
 
+async def test_a_stream_that_begins_with_a_call_opens_with_its_role_and_names_it_never_again(ring: Ring) -> None:
+    ring.replica.play(*letters(CALL))
+    deltas = [chunk["choices"][0]["delta"] for chunk in (await streamed(ring, tools=TOOLS)).chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""} and "tool_calls" in deltas[1]
+    assert not any("role" in delta or "content" in delta for delta in deltas[1:])
+
+
 async def test_one_call_ends_the_answer_when_parallel_calls_are_off(ring: Ring) -> None:
     ring.replica.play(*letters(BOTH), finish=None)
     assert await both_ways(ring, parallel_tool_calls=False) == (None, [("weather", ARGUMENTS)], "tool_calls")
