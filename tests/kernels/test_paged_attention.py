@@ -76,10 +76,17 @@ def test_mixed_batches_of_prefill_decode_and_drafts(device, close, H, K, D, dtyp
     close(batch.run(scale=D**-0.5), batch.truth(scale=D**-0.5))
 
 
-@pytest.mark.parametrize("G", range(1, 9))
+@pytest.mark.parametrize("G", [*range(1, 9), 12, 16])
 def test_every_group_size_shares_its_kv_head(device, close, G):
     batch = Batch([(1, 19), (5, 5), (37, 40)], 2 * G, 2, 64, device=device)
     close(batch.run(scale=0.2), batch.truth(scale=0.2))
+
+
+@pytest.mark.parametrize("B", [1, 8, 24, 32, 64, 128])
+def test_blocks_may_have_any_size(device, close, B):
+    dtype = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
+    batch = Batch([(1, 150), (5, 65), (140, 200)], 4, 2, 64, B=B, dtype=dtype, device=device)
+    close(batch.run(scale=0.2), batch.truth(scale=0.2), loose=2)
 
 
 @pytest.mark.parametrize("sinks", [False, True])
