@@ -25,6 +25,7 @@ from model_svc.runner.slots import Slots
 from model_svc.spec.ngram import NgramProposer
 from model_svc.spec.proposer import Proposer
 from tests.model_svc.engine.guessers import Oracle, Parrot
+from tests.model_svc.no_waiting import no_waiting
 from tests.model_svc.runner.test_with_engine import BLOCK, Answers, request, run
 from tests.model_svc.tiny import tiny_llama
 from wire.messages import pack_ids, unpack_ids
@@ -198,11 +199,8 @@ def test_a_step_with_guesses_waits_for_nothing_in_submit(truth: dict[bool, Answe
     runner, submit = engine._runner, engine._runner.submit
 
     def watched(plan: StepPlan) -> Any:
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             return submit(plan)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
     runner.submit = watched  # type: ignore[method-assign]
     assert answers_of(engine, requests()) == truth[False]

@@ -13,6 +13,7 @@ from kernels import few_rows
 from model_svc.engine.engine import Engine
 from model_svc.engine.request import EngineRequest
 from model_svc.runner.load import make_runner
+from tests.model_svc.no_waiting import no_waiting
 from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked
 from tests.model_svc.tiny import VOCAB, tiny_llama
 from wire.messages import Prompt, SamplingParams, pack_ids
@@ -108,9 +109,6 @@ def test_submit_waits_for_nothing() -> None:
     driver.generate(sequences, 3)  # makes the tables of penalties, compiles
     more = [Tracked(n + 8, [5, 6, 7 + n], sampling=sampling, seed=n) for n, sampling in enumerate(SAMPLINGS)]
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         driver.generate(more, 20)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     runner.close()
