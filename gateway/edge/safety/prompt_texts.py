@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.edge.schema.called import arguments_of, text_of_call
 from gateway.edge.schema.prose import map_json
 from gateway.postprocess.safety.json_text import PlainJson
 from wire.messages import ChatMessage, Request, SamplingParams, ToolCall
@@ -79,13 +80,19 @@ def _message(message: ChatMessage, where: str, hand: Hand) -> ChatMessage:
 
 def _call(call: ToolCall, where: str, hand: Hand) -> ToolCall:
     """Templates parse arguments: what the model reads has no escapes any more."""
+    changed = msgspec.structs.replace(call, id=hand.label(call.id, where), name=hand.label(call.name, where))
+    form = call.form
+    if form is not None:
+        space = hand.label(form.namespace, where) if form.namespace else ""
+        form = msgspec.structs.replace(form, name=hand.label(form.name, where), namespace=space)
+        changed = msgspec.structs.replace(changed, form=form)
+    if form is not None and form.custom:
+        text = text_of_call(call)
+        return msgspec.structs.replace(
+            changed, arguments=arguments_of(hand.text(text, where)) if text else call.arguments
+        )
     arguments = PlainJson().feed(call.arguments, final=True)
-    return msgspec.structs.replace(
-        call,
-        id=hand.label(call.id, where),
-        name=hand.label(call.name, where),
-        arguments=hand.text(arguments, where) if arguments else "",
-    )
+    return msgspec.structs.replace(changed, arguments=hand.text(arguments, where) if arguments else "")
 
 
 def _tool(tool: dict[str, Any], where: str, hand: Hand) -> dict[str, Any]:

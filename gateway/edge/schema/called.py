@@ -29,3 +29,9 @@ def custom_call(call_id: str, name: str, text: str, *, shown: str = "", namespac
 def arguments_of(text: str) -> str:
     """Return the arguments that a model writes to call a custom tool with a text."""
     return json.dumps({NAME: text}, ensure_ascii=False)
+
+
+def text_of_call(call: ToolCall) -> str:
+    """Return the text that a custom tool is called with."""
+    text: str = msgspec.json.decode(call.arguments)[NAME]
+    return text

@@ -56,6 +56,16 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "a", "strict": True, "parameters": {**_PLAIN, "title": TERM}},
     {"name": "a", "parameters": _PLAIN, "note": TERM},
 ]
+CUSTOM: list[dict[str, Any]] = [
+    {"type": "custom", "name": TERM},
+    {"type": "custom", "name": "a", "description": f"Looks up {TERM}."},
+    {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "regex", "definition": TERM}},
+]
+_SPACES: list[dict[str, Any]] = [
+    {"type": "namespace", "name": TERM, "tools": [{"type": "custom", "name": "a"}]},
+    {"type": "namespace", "name": "a", "description": TERM, "tools": [{"type": "custom", "name": "a"}]},
+    *({"type": "namespace", "name": "a", "tools": [one]} for one in CUSTOM),
+]
 _SCHEMAS: list[dict[str, Any]] = [
     {"type": "object", "properties": {TERM: {"type": "string"}}},
     {"type": "string", "enum": [TERM]},
@@ -138,6 +148,11 @@ def items(name: str) -> dict[str, list[Body]]:
         f"{name}[].name": [of({**_CALL_OUTPUT, "name": TERM})],
         f"{name}[].call_id": [of({**_CALL_OUTPUT, "call_id": TERM})],
         f"{name}[].arguments": [of({**_CALL_OUTPUT, "arguments": json.dumps({"q": TERM})})],
+        f"{name}[].namespace": [of({**_CALL_OUTPUT, "namespace": TERM})],
+        f"{name}[].input": [
+            of({**_CALL_OUTPUT, "type": "custom_tool_call", "input": TERM}),
+            of({**_CALL_OUTPUT, "type": "custom_tool_call", "input": f'a\\n"{TERM}"'}),
+        ],
         f"{name}[].output": [of({**output, "output": TERM})],
         f"{name}[].output[].text": [of({**output, "output": part()})],
         f"{name}[].output[].refusal": [of({**output, "output": part("refusal")})],
@@ -172,8 +187,15 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
             {"messages": _assistant({"function": {"name": "look", "arguments": json.dumps({"q": TERM})}})}
         ],
         "messages[].tool_calls[].function.name": [{"messages": _assistant({"function": {"name": TERM}})}],
+        "messages[].tool_calls[].custom.name": [
+            {"messages": _assistant({"type": "custom", "custom": {"name": TERM, "input": "x"}})}
+        ],
+        "messages[].tool_calls[].custom.input": [
+            {"messages": _assistant({"type": "custom", "custom": {"name": "look", "input": TERM}})}
+        ],
         "messages[].tool_calls[].id": [{"messages": _assistant({"id": TERM})}],
-        "tools[]{}": [{"tools": [{"type": "function", "function": one}]} for one in TOOLS],
+        "tools[]{}": [{"tools": [{"type": "function", "function": one}]} for one in TOOLS]
+        + [{"tools": [one]} for one in CUSTOM],
         "chat_template_kwargs{}": [
             {"chat_template_kwargs": {"style": TERM}},
             {"chat_template_kwargs": {"style": {"of": [TERM]}}},
@@ -194,6 +216,7 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
         "instructions": [{"instructions": TERM}],
         "text.format{}": [{"text": {"format": _flat(schema)}} for schema in _SCHEMAS],
         "tools[]{}": [{"tools": [{"type": "function", **one}]} for one in TOOLS]
+        + [{"tools": [one]} for one in (*CUSTOM, *_SPACES)]
         + [{"tools": [{"type": "function", **TOOLS[1]}], "tool_choice": "none"}],
         "tool_choice": [
             {
