@@ -1,42 +1,34 @@
 """A replica that says what a script tells it: the whole ring but the model is real.
 
 It speaks the bus as a model service does (heartbeats, its streams, TokenBatch, Cancel, Resubscribe) and keeps what it
-heard, so that tests can look. Scripts are pieces of bytes with phases; a piece may wait for an event first, so tests
-decide when a token comes without any sleep.
+heard, so that tests can look.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from tests.script import Piece, Script, say
+from tests.scripted_request import Running
 from tests.tiny_model import EOS_TOKEN
 from wire import topics
 from wire.bus import Bus, Delivery
-from wire.errors import HeadraceError
 from wire.messages import (
-    ANSWER,
-    MARKUP,
-    REASONING,
     AnyMessage,
     Cancel,
     Job,
     PhaseMark,
-    Prompt,
     ReplicaStatus,
     Request,
     Resubscribe,
     TokenBatch,
     TokenChunk,
-    TokenLogprob,
-    unpack_ids,
 )
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -44,69 +36,6 @@ from wire.vocabulary import Vocabulary
 _MAXLEN = 100_000
 _BEAT_S = 0.1
 _SAID_INTERVAL_S = 20.0  # a busy machine that is late with a beat does not make the replica look dead
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One token. `marks` are (offset, phase) inside it; `after` is waited for before it is sent."""
-
-    raw: bytes
-    phase: int = ANSWER
-    marks: tuple[tuple[int, int], ...] = ()
-    after: anyio.Event | None = None
-
-
-def say(*texts: str | bytes) -> list[Piece]:
-    """Return answer pieces."""
-    return [Piece(text if isinstance(text, bytes) else text.encode()) for text in texts]
-
-
-def think(*texts: str | bytes) -> list[Piece]:
-    """Return reasoning pieces."""
-    return [Piece(text if isinstance(text, bytes) else text.encode(), REASONING) for text in texts]
-
-
-def tag(text: str) -> list[Piece]:
-    """Return a think tag as one token."""
-    return [Piece(text.encode(), MARKUP)]
-
-
-@dataclass
-class Script:
-    """What is said. `finish` None: never ends by itself. `per_chunk` tokens go into one chunk.
-
-    `error` is reported by the replica after the last piece; `choices` overrides `pieces` for single choices.
-    """
-
-    pieces: Sequence[Piece] = ()
-    finish: str | None = "stop"
-    per_chunk: int = 1
-    choices: dict[int, Sequence[Piece]] = field(default_factory=dict)
-    error: HeadraceError | None = None
-    before_end: anyio.Event | None = None
-    reasoning_ended_by: str | None = None
-
-
-class Running:
-    """One request in the replica's hands."""
-
-    def __init__(self, job: Job, request: Request, prompt: Prompt | None, script: Script) -> None:
-        self.job = job
-        self.request = request
-        self.prompt = prompt
-        self.script = script
-        self.edge = job.edge
-        self.scope = anyio.CancelScope()
-        self.choice_scopes: dict[int, anyio.CancelScope] = defaultdict(anyio.CancelScope)
-        self.sent: dict[int, list[TokenChunk]] = defaultdict(list)
-        self.ended = anyio.Event()
-
-    @property
-    def limit(self) -> int:
-        """Return how many tokens may be generated."""
-        if self.prompt is not None:
-            return self.prompt.max_tokens
-        return self.request.sampling.max_tokens or 100_000
 
 
 class ScriptedReplica:
@@ -277,11 +206,11 @@ class ScriptedReplica:
                 choice=choice,
                 index=at,
                 token_ids=(self.end_token,) if stops else (),
-                logprobs=self._logprobs(running, (self.end_token,)) if stops else (),
+                logprobs=running.logprobs((self.end_token,)) if stops else (),
                 stop_token=stops,
                 finish_reason=reason,
                 reasoning_ended_by=running.script.reasoning_ended_by,
-                num_prompt_tokens=self._num_prompt_tokens(running),
+                num_prompt_tokens=running.num_prompt_tokens,
                 timings_ms={"prefill": 2.0, "decode": 3.0, "queue": 1.0},
             ),
         )
@@ -304,10 +233,10 @@ class ScriptedReplica:
             token_ids=token_ids,
             phase=group[0].phase,
             marks=tuple(marks),
-            logprobs=self._logprobs(running, token_ids),
-            num_prompt_tokens=self._num_prompt_tokens(running),
+            logprobs=running.logprobs(token_ids),
+            num_prompt_tokens=running.num_prompt_tokens,
             num_cached_tokens=self._num_cached_tokens(running) if at == 0 else 0,
-            prompt_logprobs=self._prompt_logprobs(running) if (choice, at) == (0, 0) else (),
+            prompt_logprobs=running.prompt_logprobs if (choice, at) == (0, 0) else (),
             timings_ms={**running.job.timings_ms, "queue": 1.0, "prefill": 2.0} if at == 0 else {},
             prompt_note=running.prompt.note if at == 0 and running.prompt is not None else None,
         )
@@ -316,28 +245,6 @@ class ScriptedReplica:
         """Return the token that has exactly these bytes."""
         assert raw in self._ids, f"{raw!r} is no token of the tiny model; add it to PIECES"
         return self._ids[raw]
-
-    def _logprobs(self, running: Running, token_ids: Iterable[int]) -> tuple[TokenLogprob, ...]:
-        count = running.request.sampling.logprobs
-        if count is None:
-            return ()
-        return tuple(
-            TokenLogprob(-0.25, tuple([token_id, 65, 66, 67][:count]), (-0.25, -2.0, -3.0, -4.0)[:count])
-            for token_id in token_ids
-        )
-
-    def _prompt_logprobs(self, running: Running) -> tuple[TokenLogprob, ...]:
-        """The n-th prompt token has the log probability -n."""
-        count = running.request.sampling.prompt_logprobs
-        if count is None or running.prompt is None:
-            return ()
-        return tuple(
-            TokenLogprob(-float(at), tuple([token_id, 65, 66][:count]), (-float(at), -20.0, -30.0)[:count])
-            for at, token_id in enumerate(unpack_ids(running.prompt.token_ids)[1:], 1)
-        )
-
-    def _num_prompt_tokens(self, running: Running) -> int:
-        return running.prompt.num_tokens if running.prompt is not None else 7
 
     def _num_cached_tokens(self, running: Running) -> int:
         """Whole blocks of a prompt that was seen before, all but the last token."""

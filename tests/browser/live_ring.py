@@ -9,7 +9,8 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from tests.ring import Ring
-from tests.scripted_replica import Piece, Running, Script
+from tests.script import Piece, Script
+from tests.scripted_request import Running
 from wire.messages import ANSWER, REASONING, Cancel, Request, unpack_ids
 
 

@@ -13,7 +13,7 @@ from tests.ring import Ring
 from tests.ring import make_ring as make_ring
 from tests.ring import ring as ring
 from tests.ring import tiny_model as tiny_model
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 

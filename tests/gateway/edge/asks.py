@@ -11,7 +11,7 @@ import httpx
 
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import Ring
-from tests.scripted_replica import Piece, say
+from tests.script import Piece, say
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 CHAT = "/v1/chat/completions"

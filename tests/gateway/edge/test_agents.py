@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.ring import Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 
 pytestmark = pytest.mark.anyio
 

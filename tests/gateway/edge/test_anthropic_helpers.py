@@ -11,7 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 
 pytestmark = pytest.mark.anyio
 

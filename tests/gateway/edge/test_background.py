@@ -18,7 +18,7 @@ from tests.gateway.edge.sse import Event, Stream, read
 from tests.gateway.edge.store import until_nothing_has
 from tests.gateway.edge.test_responses_shape import EVENT, built
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire import topics
 from wire.errors import InternalError, OverloadedError
 

@@ -13,7 +13,7 @@ from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, refused, still
 from tests.gateway.edge.openapi.test_document import DOCUMENT
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script
+from tests.script import Piece, Script
 from wire.messages import Request
 
 pytestmark = pytest.mark.anyio

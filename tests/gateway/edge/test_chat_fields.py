@@ -15,7 +15,7 @@ from gateway.edge.schema.tier import PRIORITIES
 from gateway.edge.schema.unknown import REFUSED
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, refused, still_serves, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 
 pytestmark = pytest.mark.anyio
 

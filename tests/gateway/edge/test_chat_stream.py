@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT, both, opened, refused, streamed, whole
 from tests.gateway.edge.sse import read
 from tests.ring import Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.errors import ContextLengthExceededError, InternalError
 
 pytestmark = pytest.mark.anyio

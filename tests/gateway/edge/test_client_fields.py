@@ -46,7 +46,7 @@ from gateway.edge.schema.unknown import REFUSED
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.gateway.edge.sse import read
 from tests.ring import Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +127,37 @@ async def test_each_item_of_a_response_is_taken_or_refused_by_its_place(ring: Ri
         items = [{"role": "user", "content": "hi"}, {"type": kind, "id": "x"}]
         answer = await ring.http.post(RESPONSES, json={"model": "tiny", "input": items})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[1].type"), kind
+
+
+OF_OTHERS: list[dict[str, Any]] = [
+    {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "x"}},
+    {
+        "type": "shell_call_output",
+        "call_id": "c",
+        "output": [{"stdout": "x", "stderr": "", "outcome": {"type": "timeout"}}],
+    },
+    {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"q": "x"}},
+    {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]},
+]
+
+
+async def test_an_item_that_is_not_taken_is_refused_for_its_type_whatever_else_it_holds(ring: Ring) -> None:
+    for item in OF_OTHERS:
+        answer = await ring.http.post(RESPONSES, json={"model": "tiny", "input": [item]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].type"), item
+    output = {"type": "function_call_output", "call_id": "c"}
+    for item, field in (
+        ({**output, "output": {"q": 1}}, "output"),
+        ({**output, "output": [{"text": "x"}]}, "output[0].type"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}, "arguments"),
+        ({"role": "tool", "content": "x"}, "role"),
+        ({"role": "user", "content": [{"text": "x"}]}, "content[0].type"),
+    ):
+        answer = await ring.http.post(RESPONSES, json={"model": "tiny", "input": [item]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, f"input[0].{field}"), item
+    ask = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": []}, ASK["messages"][0]]}
+    answer = await ring.http.post("/v1/messages", json=ask)
+    assert answer.status_code == 400 and "messages[0].content" in answer.json()["error"]["message"]
 
 
 async def test_each_tool_is_taken_left_out_or_refused_by_its_place(ring: Ring) -> None:

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from openai.types.shared_params import reasoning
 
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.ring import Ring
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.gateway.edge.sse import read
 from tests.ring import Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.messages import Request
 
 with warnings.catch_warnings():  # its own deprecations are no matter of ours

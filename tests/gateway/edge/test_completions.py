@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.edge.asks import lines_until, still_serves
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say
+from tests.script import Piece, Script, say
 from wire.errors import InternalError
 from wire.messages import Request, TokenLogprob, unpack_ids
 

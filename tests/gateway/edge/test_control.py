@@ -12,7 +12,7 @@ from gateway.edge.control import Controls
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.gateway.edge.sse import read
 from tests.ring import Ring
-from tests.scripted_replica import Piece, think
+from tests.script import Piece, think
 from wire.bus import Bus
 from wire.errors import NotFoundError
 from wire.messages import Closed, EndReasoning, Job, Request, SamplingParams

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from tests.gateway.edge.asks import RESPONSES
 from tests.gateway.edge.store import keys_with, until_nothing_has
 from tests.ring import Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 from wire.messages import pack_ids, unpack_ids
 
 pytestmark = pytest.mark.anyio

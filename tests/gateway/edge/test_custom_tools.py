@@ -16,7 +16,7 @@ from tests.gateway.edge.sse import read
 from tests.gateway.edge.test_grammar import BAD_LARK
 from tests.gateway.edge.test_tools import letters, prompt_text
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 

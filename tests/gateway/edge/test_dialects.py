@@ -12,7 +12,7 @@ from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.openapi.test_document import DOCUMENT, answer_schema, validator
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say
+from tests.script import Script, say
 from tests.tiny_model import write_tiny_model
 from wire.errors import InternalError
 

@@ -15,7 +15,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened, still_serves, streamed, whole
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say
+from tests.script import Script, say
 from tests.tiny_model import write_tiny_model
 from wire.messages import Request
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.edge.test_completions import columns, joined, post, streamed
 from tests.ring import Ring
-from tests.scripted_replica import Piece, say
+from tests.script import Piece, say
 from wire.messages import TokenChunk, TokenLogprob
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from gateway.edge.grammar_trial import GrammarTrial, walk
 from gateway.edge.schema.finite import has_finite_value as has_finite
 from tests.gateway.edge.asks import CHAT, RESPONSES, refused, still_serves, whole
 from tests.ring import Ring
-from tests.scripted_replica import Script, say
+from tests.script import Script, say
 from tests.tiny_model import write_tiny_model
 from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, grammar_tokenizer, start_matcher

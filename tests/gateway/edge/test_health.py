@@ -14,7 +14,7 @@ from gateway.edge.admission import Admission
 from gateway.edge.settings import EdgeSettings
 from tests.gateway.edge.asks import ASK, CHAT, half_told, lines_until, opened, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import say
+from tests.script import say
 from wire.errors import OverloadedError, UnavailableError
 from wire.settings import SettingsError
 

@@ -16,7 +16,7 @@ from gateway.edge.flight import Flight
 from gateway.edge.inflight import InFlight
 from tests.gateway.edge.asks import streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import say
+from tests.script import say
 from wire.errors import DeadlineExceededError, InternalError, OverloadedError
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, TokenBatch, TokenChunk, TokenLogprob, unpack_ids
 

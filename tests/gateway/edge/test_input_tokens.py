@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.edge.asks import still_serves
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.sse import read
 from tests.ring import Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 from wire.errors import InternalError
 from wire.messages import unpack_ids
 

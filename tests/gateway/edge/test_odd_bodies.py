@@ -11,7 +11,7 @@ from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.openapi.test_document import DOCUMENT, answer_schema, validator
 from tests.gateway.edge.test_fuzz import VALID
 from tests.ring import Ring
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 

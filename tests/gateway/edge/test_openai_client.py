@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.ring import Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 from wire.errors import InternalError
 
 pytestmark = pytest.mark.anyio

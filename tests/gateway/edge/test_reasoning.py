@@ -11,7 +11,7 @@ from gateway.edge.settings import EdgeSettings
 from tests.gateway.edge.asks import CHAT, RESPONSES, both, refused, streamed, whole
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.messages import PromptNote, TokenChunk
 from wire.settings import SettingsError
 

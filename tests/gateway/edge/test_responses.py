@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.edge.asks import RESPONSES, lines_until, opened, refused, whole
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.errors import ContextLengthExceededError, InternalError
 from wire.messages import unpack_ids
 

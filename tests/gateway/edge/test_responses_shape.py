@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from tests.gateway.edge.asks import RESPONSES, refused
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 from wire.errors import ContextLengthExceededError, InternalError, OverloadedError
 
 pytestmark = pytest.mark.anyio

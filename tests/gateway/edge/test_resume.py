@@ -12,7 +12,7 @@ from gateway.edge.places import parse_place
 from tests.gateway.edge.asks import ASK, CHAT, opened
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.errors import InternalError
 from wire.messages import Resubscribe
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.sse import Stream, read
 from tests.ring import Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from tests.gateway.edge.openapi.test_document import DOCUMENT
 from tests.gateway.edge.test_embeddings import tiny_bert
 from tests.gateway.edge.test_moderations import POLICY
 from tests.ring import MODEL, MakeRing, Ring
-from tests.scripted_replica import say
+from tests.script import say
 from tests.tiny_bert import MODEL as EMBEDDER
 
 pytestmark = pytest.mark.anyio

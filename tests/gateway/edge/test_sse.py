@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT, half_told, lines_until, opened
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, say
+from tests.script import Piece, say
 
 pytestmark = pytest.mark.anyio
 

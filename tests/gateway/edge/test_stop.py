@@ -6,7 +6,7 @@ import pytest
 
 from tests.gateway.edge.asks import both, refused, still_serves, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from tests.gateway.edge.asks import ASK, CHAT, both, still_serves, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from tests.tiny_model import write_metaspace_model
 from wire.errors import InternalError
 

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 
 from tests.gateway.edge.asks import refused, still_serves, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Script, say, tag, think
+from tests.script import Script, say, tag, think
 from wire.messages import unpack_ids
 
 pytestmark = pytest.mark.anyio

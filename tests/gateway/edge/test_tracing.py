@@ -8,10 +8,9 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from loadtest.monitor import watched
 from tests.gateway.edge.asks import ASK, CHAT, lines_until, opened, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import Script, say
+from tests.script import Script, say
 from wire import telemetry
 from wire.errors import InternalError
 
@@ -59,13 +58,6 @@ async def test_the_root_span_has_genai_attributes_and_the_desks_are_below_it(
     assert below == {"tokenizer tiny", "prefix tiny", "balancer tiny"}
     assert "hi" not in str([span.attributes for span in spans.get_finished_spans()]).split("'")
 
-
-async def test_a_request_is_with_its_replica_after_two_scripts(bus_url: str, ring: Ring) -> None:
-    ring.replica.play(*say("one ", "two "))
-    async with watched(bus_url) as commands:
-        await streamed(ring)
-    scripts = [name for name in commands if name.startswith(("ADMIT", "HAND_OFF"))]
-    assert scripts == ["ADMIT job", "HAND_OFF tokenizer"]
 
 
 async def test_a_conversation_passes_the_history_desk_too(spans: InMemorySpanExporter, ring: Ring) -> None:

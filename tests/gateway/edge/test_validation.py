@@ -8,7 +8,8 @@ import pytest
 
 from tests.gateway.edge.asks import CHAT, RESPONSES, half_told, refused, still_serves, streamed, whole
 from tests.ring import Ring
-from tests.scripted_replica import ScriptedReplica, say
+from tests.script import say
+from tests.scripted_replica import ScriptedReplica
 
 pytestmark = pytest.mark.anyio
 

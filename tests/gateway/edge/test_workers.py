@@ -17,7 +17,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.ports import free_port
 from tests.ring import Ring
-from tests.scripted_replica import Piece, say
+from tests.script import Piece, say
 
 pytestmark = pytest.mark.anyio
 

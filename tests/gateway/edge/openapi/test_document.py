@@ -12,7 +12,7 @@ from gateway.edge.app import _routes
 from gateway.edge.openapi.document import document
 from gateway.edge.openapi.operations import OPERATIONS
 from tests.ring import Ring
-from tests.scripted_replica import say, tag, think
+from tests.script import say, tag, think
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, RESPONSES, lines_until, opened, streamed, whole
 from tests.gateway.edge.judge_server import JudgeServer, judge_server
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire.messages import Request
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, still_serves, streamed, whole
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import Piece, Script, say, tag, think
+from tests.script import Piece, Script, say, tag, think
 from wire import topics
 from wire.messages import SafetyEvent, unpack_ids
 

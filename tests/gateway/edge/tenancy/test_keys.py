@@ -16,7 +16,7 @@ from gateway.edge.tenancy.limits import Limits
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.gateway.edge.tenancy.conftest import KeyFile
 from tests.ring import MakeRing, Ring
-from tests.scripted_replica import say
+from tests.script import say
 from wire.bus import Bus
 from wire.ledger import Entry, Ledger
 from wire.messages import Request

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.gateway.edge.tenancy.conftest import KeyFile
 from tests.ring import MakeRing
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
 from tests.ring import Ring
-from tests.scripted_replica import say
+from tests.script import say
 
 pytestmark = pytest.mark.anyio
 
