@@ -22,7 +22,6 @@ from model_svc.usage import note_usage
 from wire import errors, metrics, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import (
-    DeadLetterError,
     DeadlineExceededError,
     HeadraceError,
     InternalError,
@@ -33,7 +32,6 @@ from wire.messages import Cancel, EndReasoning, Failure, Job, ReportBlocks, Resu
 log = logging.getLogger(__name__)
 
 _FIELDS = ("request", "prompt", "checkpoint", "closed", "holder")
-MAX_ATTEMPTS = 5  # a request that was on so many replicas when they died may well be what killed them
 
 
 class Replica:
@@ -201,8 +199,6 @@ class Replica:
 
     async def _submit(self, request: OpenRequest) -> None:
         job = request.job
-        if job.attempt >= MAX_ATTEMPTS:
-            raise DeadLetterError(f"{job.attempt} replicas were lost while they worked on this request")
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")

@@ -124,7 +124,7 @@ class BalancerDesk:
             is_new = not fleet.knows(status.replica_id)
             fleet.hear(status, anyio.current_time())
             if status.state == "gone":
-                self._start_recovery(model, status.replica_id, tasks)
+                self._start_recovery(model, status.replica_id, tasks, left=True)
                 continue
             if is_new:
                 tasks.start_soon(self._note, model, status.replica_id)
@@ -167,14 +167,14 @@ class BalancerDesk:
         except HeadraceError as error:
             log.warning("could not put replica %s on record: %r", replica_id, error)
 
-    def _start_recovery(self, model: str, replica_id: str, tasks: TaskGroup) -> None:
+    def _start_recovery(self, model: str, replica_id: str, tasks: TaskGroup, *, left: bool = False) -> None:
         if replica_id not in self._recovering:
             self._recovering.add(replica_id)
-            tasks.start_soon(self._recover, model, replica_id)
+            tasks.start_soon(self._recover, model, replica_id, left)
 
-    async def _recover(self, model: str, replica_id: str) -> None:
+    async def _recover(self, model: str, replica_id: str, left: bool) -> None:
         try:
-            if await self.recovery.recover(replica_id, lambda: self._fleets[model].knows(replica_id)):
+            if await self.recovery.recover(replica_id, lambda: self._fleets[model].knows(replica_id), left=left):
                 await self._registries[model].forget(replica_id)
         except HeadraceError as error:  # it stays on record, so the next check begins again
             log.warning("recovery of replica %s was interrupted: %r", replica_id, error)

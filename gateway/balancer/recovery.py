@@ -4,6 +4,9 @@ Only balancers do this, and any number of them may at once: moving an entry succ
 What was generated goes along: its edge is asked for it, and if that is gone too, the record's last checkpoint serves.
 A replica counted as lost may still get work from a balancer that has not noticed yet, so its stream is looked at again
 until that can no longer be.
+
+What was on `MAX_LOSSES` replicas in a row when they died, and gained no token on any, may well be what killed them: it
+is given up. Answers that go on do not count, nor do replicas that left on purpose.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import msgspec
 
 from wire import metrics, topics
 from wire.bus import Bus, Delivery
-from wire.errors import DeadlineExceededError, HeadraceError, InternalError
+from wire.errors import DeadLetterError, DeadlineExceededError, HeadraceError, InternalError
 from wire.messages import Checkpoint, Holder, Job, Placement
 
 log = logging.getLogger(__name__)
@@ -29,8 +32,10 @@ Ask = Callable[[str, str], Awaitable[Checkpoint | None]]
 Place = Callable[[Job, Mapping[str, Any]], Awaitable[Placement]]
 """Chooses a replica for a job by its record; waits for one, or raises a HeadraceError."""
 
+MAX_LOSSES = 5
+
 _LOOK_AGAIN_S = 1.0
-_FIELDS = ("prompt", "matches", "holder", "checkpoint")
+_FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement")
 _ID_BYTES = 4
 _AT_ONCE = 16
 
@@ -46,35 +51,38 @@ class Recovery:
         self._linger_s = linger_s
         self.num_replaced = 0
 
-    async def recover(self, replica_id: str, is_back: Callable[[], bool]) -> bool:
-        """Move everything away from a replica until nothing can come any more; False if it came back to life first."""
+    async def recover(self, replica_id: str, is_back: Callable[[], bool], *, left: bool = False) -> bool:
+        """Move everything away from a replica until nothing can come any more; False if it came back to life first.
+
+        `left`: it said so itself.
+        """
         until = anyio.current_time() + self._linger_s
         while not is_back():
-            left = 0
+            found = 0
             for partition in self._partitions:
-                left += await self._move_all(partition, replica_id, is_back)
-            if anyio.current_time() > until and not left:
+                found += await self._move_all(partition, replica_id, is_back, left=left)
+            if anyio.current_time() > until and not found:
                 emptied = [await self._bus.forget_replica(p, replica_id) for p in self._partitions]
                 log.info("replica %s is forgotten (%d streams removed)", replica_id, sum(emptied))
                 return True
             await anyio.sleep(_LOOK_AGAIN_S)
         return False
 
-    async def _move_all(self, partition: int, replica_id: str, is_back: Callable[[], bool]) -> int:
+    async def _move_all(self, partition: int, replica_id: str, is_back: Callable[[], bool], *, left: bool) -> int:
         work = await self._bus.open_work(partition, replica_id)
         limiter = anyio.CapacityLimiter(_AT_ONCE)
 
         async def move(entry_id: str, job: Job) -> None:
             async with limiter:
                 if not is_back():
-                    await self.move(replica_id, entry_id, job)
+                    await self.move(replica_id, entry_id, job, left=left)
 
         async with anyio.create_task_group() as tasks:
             for entry_id, job in work:
                 tasks.start_soon(move, entry_id, job)
         return len(work)
 
-    async def move(self, replica_id: str, entry_id: str, job: Job) -> None:
+    async def move(self, replica_id: str, entry_id: str, job: Job, *, left: bool = False) -> None:
         """Place one job elsewhere, or end it with the reason why that cannot be."""
         try:
             if time.time() > job.deadline:
@@ -83,11 +91,13 @@ class Recovery:
             record = await self._bus.record(job.partition, job.request_id, *_FIELDS)
             placement = await self._place(again, record)
             checkpoint = await self._checkpoint(job, record)  # last: until then tokens may come in
+            num_tokens = sum(map(len, checkpoint.token_ids.values())) // _ID_BYTES
+            losses = _losses(record.get("placement"), num_tokens, left=left)
             to = topics.replica(job.partition, placement.replica_id)
+            placement = msgspec.structs.replace(placement, num_tokens=num_tokens, losses=losses)
             fields = {"placement": placement, "checkpoint": checkpoint}
             if await self._bus.re_place(job.partition, replica_id, entry_id, again, to=to, fields=fields):
                 self.num_replaced += 1
-                num_tokens = sum(map(len, checkpoint.token_ids.values())) // _ID_BYTES
                 metrics.note_moved(job.model, num_tokens)
                 said = "request %s moved from %s to %s with %d tokens"
                 log.warning(said, job.request_id, replica_id, placement.replica_id, num_tokens)
@@ -111,6 +121,16 @@ class Recovery:
             await self._bus.route.call(stream, "XDEL", stream, entry_id)
         except HeadraceError as unreachable:  # the bus is away: the entry is found again at the next look
             log.warning("could not end request %s: %r", job.request_id, unreachable)
+
+
+def _losses(before: Placement | None, num_tokens: int, *, left: bool) -> int:
+    """Return how many replicas were lost in vain, this one included. Raises DeadLetterError when these are too many."""
+    if before is None or num_tokens > before.num_tokens:
+        return 0
+    losses = before.losses + (not left)
+    if losses >= MAX_LOSSES:
+        raise DeadLetterError(f"{losses} replicas in a row were lost while they worked on this request")
+    return losses
 
 
 def merged(shown: Checkpoint, kept: Checkpoint) -> Checkpoint:

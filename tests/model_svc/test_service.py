@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from model_svc.engine.request import EngineRequest
 from model_svc.outbox import EDGE_MAXLEN
-from model_svc.replica import MAX_ATTEMPTS
 from tests.model_svc.engine.oracle import answer
 from tests.model_svc.house import (
     BLOCK_SIZE,
@@ -320,16 +319,6 @@ async def test_what_is_generated_is_written_down_now_and_then(
         await home.until(lambda: len(home.answer("r")) >= len(kept))
         assert len(kept) >= 64 and kept == home.answer("r")[: len(kept)]
         assert await bus.record(0, "scored", "checkpoint") == {}
-
-
-async def test_a_request_that_outlived_many_replicas_is_given_up(bus: Bus, bus_url: str, tmp_path: Path) -> None:
-    make_model(tmp_path, Script(pieces=[EOS]))
-    async with house(bus, settings_for(tmp_path, bus_url)) as home:
-        await home.place("poison", [1], attempt=MAX_ATTEMPTS)
-        await home.place("fine", [1], attempt=MAX_ATTEMPTS - 1)
-        await home.until(lambda: home.failures and home.finish_reason("fine"))
-        await home.until_open_work_is(0)
-    assert [(failure.request_id, failure.code) for failure in home.failures] == [("poison", "dead_letter")]
 
 
 async def test_every_partition_is_read(bus: Bus, bus_url: str, tmp_path: Path) -> None:

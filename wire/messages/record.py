@@ -85,11 +85,17 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record field `placement` (balancer)."""
+    """Record field `placement` (balancer).
+
+    `num_tokens` had been generated when the job was placed; `losses`: how many replicas were lost with it since it last
+    gained any.
+    """
 
     replica_id: str
     attempt: int
     cached_tokens: int = 0
+    num_tokens: int = 0
+    losses: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

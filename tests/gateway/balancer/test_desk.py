@@ -6,13 +6,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import anyio
 import pytest
 
 from gateway.balancer.desk import BalancerDesk
-from gateway.balancer.recovery import merged
+from gateway.balancer.recovery import MAX_LOSSES, merged
 from gateway.balancer.service import _jobs
 from gateway.balancer.settings import BalancerSettings
 from gateway.balancer.token_reports import TokenReports
@@ -279,6 +280,50 @@ async def test_a_moved_job_takes_along_what_its_edge_has(
         found = (await bus.record(0, "q", "checkpoint"))["checkpoint"]
         assert unpack_ids(found.token_ids.get(0, b"")) == goes_on_with
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("gains", [False, True])
+async def test_what_gains_nothing_on_replicas_that_die_is_given_up_and_what_goes_on_is_not(
+    bus: Bus, gains: bool
+) -> None:
+    fleet = [PlayedReplica(bus, f"r{number}") for number in range(MAX_LOSSES + 3)]
+    async with anyio.create_task_group() as tasks, balancers(bus) as desks:
+        tasks.start_soon(fleet[0].live)
+        await met(desks, fleet[0])
+        await submit(bus, "q")
+        await until(lambda: _has(fleet[0], 1))
+        for number, (held, following) in enumerate(pairwise(fleet), 1):
+            tasks.start_soon(following.live)
+            await met(desks, following)
+            if gains:
+                kept = Checkpoint(attempt=number, token_ids={0: pack_ids([7] * number)})
+                await bus.update_record(0, "q", {"checkpoint": kept})
+            held.life.cancel()
+            if not gains and number == MAX_LOSSES:
+                failed = await failure(bus)
+                assert (failed.request_id, failed.code) == ("q", "dead_letter")
+                assert await following.work() == []
+                break
+            await until(partial(_has, following, 1))
+        tasks.cancel_scope.cancel()
+
+
+async def test_replicas_that_leave_on_purpose_are_not_held_against_a_job(bus: Bus) -> None:
+    before = Placement(replica_id="a", attempt=9, losses=MAX_LOSSES - 1)
+    for how, code in (("gone", None), ("killed", "dead_letter")):
+        async with replicas(bus, f"a {how}", f"b {how}") as (a, b), balancers(bus) as desks:
+            await met(desks, a, b)
+            await submit(bus, how, 20, **{a.replica_id: 16})
+            await until(partial(_has, a, 1))
+            await bus.update_record(0, how, {"placement": before})
+            a.life.cancel()
+            if code is None:
+                a.state = "gone"
+                await a.beat()
+                await until(partial(_has, b, 1))
+                assert (await bus.record(0, how))["placement"].losses == MAX_LOSSES - 1
+            else:
+                assert (await failure(bus)).code == code
 
 
 def test_of_each_choice_the_longer_tokens_go_along_with_their_marks() -> None:
