@@ -48,6 +48,8 @@ def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage
         raise fail(f"{where}.role", f"must be user, assistant or system, not {message.role[:40]!r}.")
     if isinstance(message.content, str):
         return [ChatMessage(role="user", content=message.content)]
+    if not message.content:
+        raise fail(f"{where}.content", "must hold at least one block.")
     found: list[ChatMessage] = []
     texts: list[str] = []
     for at, block in enumerate(message.content):

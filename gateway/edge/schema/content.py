@@ -21,7 +21,7 @@ MAX_MESSAGES = 4_096  # more cost a template more time than they can say anythin
 class Part(msgspec.Struct, kw_only=True):
     """One part of a message's content."""
 
-    type: str
+    type: str = ""
     text: str | None = None
     refusal: str | None = None
 
@@ -76,6 +76,8 @@ def text_of(content: str | list[Part] | None, where: str) -> str:
             texts.append(part.text)
         elif part.type == "refusal":
             texts.append(part.refusal or "")
+        elif not part.type:
+            raise fail(f"{where}[{at}].type", "is missing.")
         else:
             raise fail(f"{where}[{at}]", f"a part of type {part.type[:40]!r} is not supported, only text is.")
     return "\n".join(texts)

@@ -5,6 +5,8 @@ What the assistant said in a row is one message to the chat template, however ma
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gateway.edge.identity import new_id
@@ -19,7 +21,7 @@ _OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """One input item; without a type it is a message."""
+    """One input item; without a type it is a message. Objects are what other types have where ours have text."""
 
     type: str = "message"
     id: str | None = None
@@ -29,9 +31,9 @@ class Item(msgspec.Struct, kw_only=True):
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: str | list[Part] | None = None
+    output: str | list[Part] | dict[str, Any] | None = None
 
 
 def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[ChatMessage, ...]:
@@ -70,13 +72,15 @@ def _translate(item: Item, where: str, root: str) -> ChatMessage:
         if item.content is None:
             raise fail(f"{where}.content", "is missing.")
         role = role_of(item.role or "", f"{where}.role")
+        if role == "tool":
+            raise fail(f"{where}.role", "a tool's result is an item of type function_call_output.")
         return ChatMessage(role=role, content=text_of(item.content, f"{where}.content"), item_id=new_id("msg", root))
     if item.type in _CALLS:
         call = _call(item, where)
         return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id(_CALLS[item.type], root))
     if item.type in _OUTPUTS:
-        if item.output is None:
-            raise fail(f"{where}.output", "is missing.")
+        if item.output is None or isinstance(item.output, dict):
+            raise fail(f"{where}.output", "is missing." if item.output is None else "must be text or a list of parts.")
         return ChatMessage(
             role="tool",
             content=text_of(item.output, f"{where}.output"),
@@ -94,6 +98,8 @@ def _call(item: Item, where: str) -> ToolCall:
         if item.input is None:
             raise fail(f"{where}.input", "is missing.")
         return custom_call(call_id, name, item.input, shown=shown, namespace=space)
+    if isinstance(item.arguments, dict):
+        raise fail(f"{where}.arguments", "must be JSON as a text.")
     form = ToolForm(name=name, namespace=space) if space else None
     return ToolCall(id=call_id, name=shown, arguments=item.arguments or "", form=form)
 

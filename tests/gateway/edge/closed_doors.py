@@ -28,6 +28,14 @@ CLOSED: dict[str, Body] = {
     "mcp_servers[]": {"mcp_servers": [{"name": TERM}]},
     "moderation": {"moderation": TERM},
     "modalities[]": {"modalities": [TERM]},
+    "input[].arguments{}": {
+        "input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {"q": TERM}}]
+    },
+    "input[].output{}": {"input": [{"type": "function_call_output", "call_id": "c", "output": {"q": TERM}}]},
+    "items[].arguments{}": {
+        "items": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {"q": TERM}}]
+    },
+    "items[].output{}": {"items": [{"type": "function_call_output", "call_id": "c", "output": {"q": TERM}}]},
     "messages[].audio{}": {"messages": [{"role": "assistant", "audio": {"id": TERM}}]},
     "messages[].function_call.arguments": {"messages": [{"role": "assistant", "function_call": {"name": TERM}}]},
     "messages[].function_call.name": {"messages": [{"role": "assistant", "function_call": {"name": TERM}}]},
