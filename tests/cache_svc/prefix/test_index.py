@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def test_dropped_replicas_give_their_memory_back_after_the_sweep() -> None:
 
 def test_blocks_of_another_salt_tenant_model_or_adapter_never_match() -> None:
     ids = list(range(64))
-    base = {"model": "m", "block_size": 16, "tenant": "a", "cache_salt": "s", "adapter": ""}
+    base: dict[str, Any] = {"model": "m", "block_size": 16, "tenant": "a", "cache_salt": "s", "adapter": ""}
     mine = block_hash.chain(block_hash.root(b"secret", **base), ids, 16)
     index = PrefixIndex(max_blocks=1000)
     index.add("r0", mine)

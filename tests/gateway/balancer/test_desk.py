@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -48,7 +49,8 @@ class PlayedReplica:
 
     def __init__(self, bus: Bus, replica_id: str, **status: int) -> None:
         self.bus, self.replica_id = bus, replica_id
-        self.status = {"num_blocks": 100, "num_free_blocks": 100, "max_model_len": 4096, "max_num_seqs": 8, **status}
+        roomy = {"num_blocks": 100, "num_free_blocks": 100, "max_model_len": 4096, "max_num_seqs": 8}
+        self.status: dict[str, Any] = {**roomy, **status}
         self.state = "ready"
         self.interval_s = INTERVAL_S
         self.life = anyio.CancelScope()

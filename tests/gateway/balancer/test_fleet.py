@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from gateway.balancer.fleet import Fleet
@@ -9,7 +12,7 @@ from wire.messages import ReplicaStatus
 
 
 def status(replica_id: str, state: str = "ready", **load: int) -> ReplicaStatus:
-    base = {"num_blocks": 64, "num_free_blocks": 64, "max_model_len": 4096, "max_num_seqs": 8}
+    base: dict[str, Any] = {"num_blocks": 64, "num_free_blocks": 64, "max_model_len": 4096, "max_num_seqs": 8}
     return ReplicaStatus(replica_id=replica_id, model="m", state=state, sent_at=0.0, **{**base, **load})
 
 
@@ -34,7 +37,7 @@ def test_only_ready_replicas_get_work(state: str) -> None:
 def test_what_was_just_placed_counts_as_load_before_the_next_heartbeat() -> None:
     made = fleet(*(status(f"r{number}") for number in range(4)))
     picked = [placed(made) for _ in range(40)]
-    assert sorted(picked) == sorted(["r0", "r1", "r2", "r3"] * 10)
+    assert Counter(picked) == dict.fromkeys(["r0", "r1", "r2", "r3"], 10)
 
 
 def test_a_heartbeat_settles_what_it_must_know_of_and_keeps_what_it_may_have_missed() -> None:
@@ -90,7 +93,8 @@ def test_a_prompt_that_fits_no_ready_replica_waits_for_one_that_is_loading() -> 
 def test_requests_with_one_affinity_gather_and_others_spread() -> None:
     names = [f"r{number}" for number in range(4)]
     made = fleet(*map(status, names))
-    gathered, spread = set(), set()
+    gathered: set[str | None] = set()
+    spread: set[str | None] = set()
     for turn in range(8):
         for affinity, seen in (("a", gathered), ("", spread)):
             chosen = made.place(100, {}, float(turn), affinity=affinity)
