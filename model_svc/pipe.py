@@ -135,7 +135,7 @@ class ServiceEnd(asyncio.Protocol):
         self._encoder = msgspec.msgpack.Encoder()
         self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
         self._unsent = bytearray()
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)  # else each message waits for a turn of the loop
         self._messages: list[ToService] = []
         self._news = asyncio.Event()
         self._ended = False

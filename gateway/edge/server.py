@@ -16,6 +16,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
+from gateway.edge.connection import Connection
 from gateway.edge.settings import EdgeSettings
 
 _KEEP_ALIVE_PROBES = 3
@@ -97,7 +98,7 @@ async def serve_http(
     listener = listen(settings)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Connection,
         lifespan="off",
         ws="none",
         access_log=False,

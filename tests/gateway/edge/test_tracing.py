@@ -59,7 +59,6 @@ async def test_the_root_span_has_genai_attributes_and_the_desks_are_below_it(
     assert "hi" not in str([span.attributes for span in spans.get_finished_spans()]).split("'")
 
 
-
 async def test_a_conversation_passes_the_history_desk_too(spans: InMemorySpanExporter, ring: Ring) -> None:
     ring.replica.play(*say("one "))
     body = {"model": "tiny", "input": "hello", "store": True}
