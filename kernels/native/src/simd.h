@@ -238,12 +238,11 @@ INLINE vi vi_dot(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, (int8x16_t
 INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return hr_dot_signed(acc, (int8x16_t)(w ^ 0x80), x); }
 #else
 /* Signed bytes, two products in 16 bits: 2 * 128 * 127 fits. Weights of `vi_dot` are below 128, so they have no sign. */
+INLINE hr_i16x8 hr_even(vb bytes) { return (hr_i16x8)((hr_u16x8)bytes << 8) >> 8; }
+INLINE hr_i16x8 hr_odd(vb bytes) { return (hr_i16x8)bytes >> 8; }
 INLINE vi vi_dot(vi acc, vb w, int32_t x) {
-  hr_i16x8 even = (hr_i16x8)((hr_u16x8)w << 8) >> 8, odd = (hr_i16x8)w >> 8;
-  int8_t b[4];
-  memcpy(b, &x, 4);
-  hr_i16x8 pairs = even * (hr_i16x8){b[0], b[2], b[0], b[2], b[0], b[2], b[0], b[2]} +
-                   odd * (hr_i16x8){b[1], b[3], b[1], b[3], b[1], b[3], b[1], b[3]};
+  vb all = (vb)(vi){x, x, x, x};
+  hr_i16x8 pairs = hr_even(w) * hr_even(all) + hr_odd(w) * hr_odd(all);
   return acc + ((vi)pairs >> 16) + ((vi)((hr_u32x4)pairs << 16) >> 16);
 }
 INLINE vi vi_dot8(vi acc, vb w, int32_t x) { return vi_dot(acc, w ^ 0x80, x); }
