@@ -66,8 +66,11 @@ def _bill(response: dict[str, Any]) -> str:
     )
 
 
-def _first_model(client: httpx.Client, console: Console) -> str:
-    """Return the first model that talks; a server with keys is shown the user's. Raises ChatError."""
+def _choose_model(client: httpx.Client, console: Console, wanted: str | None = None) -> str:
+    """Return the model that is wanted, or the first that talks; a server with keys is shown the user's.
+
+    Raises ChatError where there is none.
+    """
     while True:
         reply = client.get("/v1/models")
         try:
@@ -79,9 +82,14 @@ def _first_model(client: httpx.Client, console: Console) -> str:
             client.headers["authorization"] = f"Bearer {key.strip()}"
             continue
         try:
-            return next(str(model["id"]) for model in reply.json()["data"] if model.get("kind") != "embedding")
-        except (ValueError, KeyError, StopIteration):
-            raise ChatError("no model that talks is offered there; is this an OpenAI-style server?") from None
+            offered = [str(model["id"]) for model in reply.json()["data"] if model.get("kind") != "embedding"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            offered = []
+        if not offered:
+            raise ChatError("no model that talks is offered there; is this an OpenAI-style server?")
+        if wanted is not None and wanted not in offered:
+            raise ChatError(f"{wanted!r} is not offered there; --model may be {', '.join(offered)}")
+        return wanted or offered[0]
 
 
 def _turn(client: httpx.Client, console: Console, body: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +129,7 @@ def main(
     limits = httpx.Timeout(600.0, connect=5.0)
     with httpx.Client(base_url=url, timeout=limits, trust_env=False, headers=headers) as client:
         try:
-            options: dict[str, Any] = {"model": model or _first_model(client, console)}
+            options: dict[str, Any] = {"model": _choose_model(client, console, model)}
             options |= {"temperature": temperature} if temperature is not None else {}
             options |= {"reasoning": {"effort": effort}} if effort else {}
             console.print(f"[bold]{options['model']}[/] at {url}  [dim](Ctrl-C stops an answer, Ctrl-D ends)[/]\n")

@@ -24,16 +24,24 @@ def client(handle: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
     return httpx.Client(base_url="http://server", transport=httpx.MockTransport(handle))
 
 
-def test_the_first_model_that_talks_is_chosen() -> None:
+def test_the_choose_model_that_talks_is_chosen() -> None:
     data = [{"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}]
     with client(lambda _: httpx.Response(200, json={"data": data})) as server:
-        assert chat._first_model(server, Console()) == "talker"
+        assert chat._choose_model(server, Console()) == "talker"
+
+
+def test_a_model_that_is_not_offered_is_told_with_those_that_are() -> None:
+    data = [{"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}, {"id": "other"}]
+    with client(lambda _: httpx.Response(200, json={"data": data})) as server:
+        assert chat._choose_model(server, Console(), "other") == "other"
+        with pytest.raises(chat.ChatError, match="'nosuch' is not offered there; --model may be talker, other"):
+            chat._choose_model(server, Console(), "nosuch")
 
 
 def test_a_server_that_wants_a_key_says_so_where_nobody_can_be_asked() -> None:
     refused = httpx.Response(401, json={"error": {"message": "This server wants an API key."}})
     with client(lambda _: refused) as server, pytest.raises(chat.KeyWantedError, match="wants an API key"):
-        chat._first_model(server, Console(file=io.StringIO()))
+        chat._choose_model(server, Console(file=io.StringIO()))
 
 
 def test_a_user_is_asked_for_the_key_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,17 +55,18 @@ def test_a_user_is_asked_for_the_key_until_it_fits(monkeypatch: pytest.MonkeyPat
         return httpx.Response(200, json={"data": [{"id": "talker"}]})
 
     with client(handle) as server:
-        assert chat._first_model(server, Console(file=io.StringIO(), force_terminal=True)) == "talker"
+        assert chat._choose_model(server, Console(file=io.StringIO(), force_terminal=True)) == "talker"
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"data": []}'])
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[]", b'{"data": [1]}', b'{"data": []}'])
 def test_what_is_no_such_server_is_said_in_words(body: bytes) -> None:
     with client(lambda _: httpx.Response(200, content=body)) as server, pytest.raises(chat.ChatError, match="OpenAI"):
-        chat._first_model(server, Console())
+        chat._choose_model(server, Console())
 
 
 def test_only_what_was_chosen_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, object]] = []
+    monkeypatch.setattr(chat, "_choose_model", lambda _client, _console, wanted: wanted)
     monkeypatch.setattr(chat, "_talk", lambda _client, _console, options: asked.append(options))
     for chosen in ([], ["--temperature", "0"]):
         assert CliRunner().invoke(app, ["chat", "--model", "talker", *chosen]).exit_code == 0
