@@ -32,6 +32,7 @@ _SLICE = 16  # chunks detokenized before others get their turn; a slow client ma
 _RECORD_S = 2.0
 _SETTLE_S = 10.0
 _ENDINGS: dict[str, type[HeadraceError]] = {"cancelled": RequestCancelledError, "error": InternalError}
+_STUCK = "error (numbers were not finite, or the request's grammar and other rules left no token to say)"
 
 
 class StopChoice(Protocol):
@@ -193,7 +194,8 @@ class Generation:
             return
         self._note(chunk)
         if chunk.finish_reason is not None and chunk.finish_reason in _ENDINGS:
-            raise _ENDINGS[chunk.finish_reason](f"The replica reports: {chunk.finish_reason}.")
+            said = _STUCK if chunk.finish_reason == "error" else chunk.finish_reason
+            raise _ENDINGS[chunk.finish_reason](f"The replica reports: {said}.")
         choice.feed(chunk, update)
         update.num_prompt_tokens = self.bill.prompt_tokens
         update.num_cached_tokens = self.bill.cached_tokens
