@@ -22,6 +22,8 @@ ENV_PREFIX = "HEADRACE_"
 
 # Read outside a Settings Struct: by the kernels' dispatch, by tests, and by the supervisor for its children.
 OTHER_NAMES = frozenset({"KERNELS", "TEST_MODEL", "DEBUG_KILL_AT", "CACHE_DIR", "SUPERVISOR"})
+# Read by compose.yaml alone, in a shell that may run the command line, too.
+OTHER_NAMES |= frozenset({"BASE", "BUS_IMAGE", "BUS_MEMORY", "IMAGE", "PASSWORD", "PIP_OPTIONS", "TARGET"})
 
 
 class SettingsError(StartError):

@@ -42,6 +42,15 @@ def test_compose_runs_every_desk_unprivileged_and_watched(role: str) -> None:
     assert service["depends_on"]["pull"]["condition"] == "service_completed_successfully"
 
 
+def test_a_shell_set_up_for_compose_can_run_the_command_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set(re.findall(r"\$\{(HEADRACE_\w+)", "".join(map(str, COMPOSE.values()))))
+    assert {"HEADRACE_PASSWORD", "HEADRACE_BUS_MEMORY"} <= names
+    check_names(names)
+    for name in names - {"HEADRACE_PORT", "HEADRACE_PARTITIONS"}:
+        monkeypatch.setenv(name, "x")
+    load_settings(["edge"], {})
+
+
 def test_compose_publishes_on_loopback_only() -> None:
     published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
     assert published
