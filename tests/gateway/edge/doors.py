@@ -145,7 +145,10 @@ def items(name: str) -> dict[str, list[Body]]:
         ],
         f"{name}[].content[].refusal": [of({"role": "assistant", "content": part("refusal")})],
         f"{name}[].summary[].text": [{name: [{**thinking, "summary": part()}, said, *HI]}],
-        f"{name}[].name": [of({**_CALL_OUTPUT, "name": TERM})],
+        f"{name}[].name": [
+            of({**_CALL_OUTPUT, "name": TERM}),
+            of({**_CALL_OUTPUT, "type": "custom_tool_call", "input": "x", "name": TERM}),
+        ],
         f"{name}[].call_id": [of({**_CALL_OUTPUT, "call_id": TERM})],
         f"{name}[].arguments": [of({**_CALL_OUTPUT, "arguments": json.dumps({"q": TERM})})],
         f"{name}[].namespace": [of({**_CALL_OUTPUT, "namespace": TERM})],

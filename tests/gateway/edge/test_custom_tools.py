@@ -11,6 +11,7 @@ from openai.types.conversations import ConversationItem
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from gateway.edge.schema.response_fold import fold
 from tests.gateway.edge.asks import CHAT, RESPONSES, refused, still_serves
 from tests.gateway.edge.sse import read
 from tests.gateway.edge.test_grammar import BAD_LARK
@@ -83,6 +84,9 @@ async def test_every_event_of_a_custom_call_has_openais_shape(ring: Ring) -> Non
     added = next(event["item"] for event in events if event["type"] == "response.output_item.added")
     assert (added["type"], added["input"], added["status"]) == ("custom_tool_call", "", "in_progress")
     assert events[-1]["response"]["tools"] == [PATCH, SPACE]
+    blocks = [block.encode() for block in answer.text.split("\n\n") if block.startswith("event: ")]
+    done = next(at for at, event in enumerate(events) if event["type"] == "response.custom_tool_call_input.done")
+    assert fold(blocks[:done])[0]["input"] == TEXT, "what is shown of a response that is still being made"
 
 
 async def test_a_custom_call_in_chat_is_free_text_whole_and_streamed(ring: Ring) -> None:
@@ -270,6 +274,13 @@ kind = "pattern"
 pattern = "zorg\\nblat"
 action = "redact"
 directions = ["tool"]
+
+[[rule]]
+id = "names"
+kind = "terms"
+terms = ["zorgblat"]
+action = "redact"
+directions = ["prompt"]
 """
 
 
@@ -281,3 +292,18 @@ async def test_a_rule_sees_the_free_text_and_not_its_escapes(make_ring: MakeRing
         answer = await ring.http.post(RESPONSES, json={"model": "tiny", "input": "hi", "tools": [PATCH]})
         said = answer.json()["output"][0]["input"]
     assert "zorg" not in said and said.startswith("a ") and said.endswith(" \\u0041 z")
+
+
+async def test_a_rule_sees_what_a_client_calls_an_earlier_tool_and_its_free_text(
+    make_ring: MakeRing, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY.replace("\\", "\\\\"))
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "zorgblat", "input": 'a\n"zorgblat" b'}
+    async with make_ring(safety_policy=str(tmp_path / "policy.toml")) as ring:
+        ring.replica.play(*say("hello"))
+        items = [{"role": "user", "content": "hi"}, call, {**call, "namespace": "zorgblat", "name": "f"}]
+        made = (await ring.http.post(RESPONSES, json={"model": "tiny", "input": items})).json()
+        listed = await ring.http.get(f"{RESPONSES}/{made['id']}/input_items")
+    assert "zorg" not in listed.text
+    said = [item["input"] for item in listed.json()["data"] if item["type"] == "custom_tool_call"]
+    assert len(said) == 2 and all(text.startswith('a\n"') and text.endswith('" b') for text in said)
