@@ -5,8 +5,8 @@
 The engine is measured in a process of its own (loadtest.cpu), then `headrace up` of the same model answers as many
 users at once; both in turn, and idle meanwhile, both without guesses (speculation). The share is engine step / time per
 output token, each by median and by best. Counted is the time in which all users have their first token and none the
-last: prompts of those who come at once are not the ring's cost. Below, processor time of each process a step in that
-time.
+last: prompts of those who come at once are not the ring's cost. Tokens are counted by the usage that each event tells,
+for several may come in one. Below, processor time of each process a step in that time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def pace(streams: list[Stream]) -> tuple[float, float, float]:
     """Return the median seconds a token while all streams were at it, and when that began and ended."""
     begin = max(stream.texts[0] for stream in streams)
     end = min(stream.texts[-1] for stream in streams)
-    return statistics.median(stream.pace_s(begin, end, _TOKENS) for stream in streams), begin, end
+    return statistics.median(stream.pace_s(begin, end) for stream in streams), begin, end
 
 
 class Round:
@@ -92,7 +92,8 @@ class Round:
     def over_http(self, url: str, model: str, seed: int) -> None:
         """Measure so many users who ask at once."""
         made = chat_bodies(model, seed=seed, input_words=(40, 40), output_tokens=(_TOKENS, _TOKENS))
-        bodies = [next(made) for _ in range(self.users)]
+        told = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        bodies = [{**next(made), **told} for _ in range(self.users)]
         groups, looks = processes(), list[dict[str, Spent]]()
         groups.pop("engine alone", None)  # which waits for its turn
 

@@ -18,13 +18,15 @@ from typing import Any, cast
 
 _TEXT, _NO_TEXT = b'"content":"', b'"content":""'
 _EVENT, _END = b"data: ", b"data: [DONE]"
+_TOKENS = b'"completion_tokens":'
 
 
 @dataclass
 class Stream:
-    """What one stream brought: events, when those with text came (and how many such by then), whether it ended well.
+    """What one stream brought: events, when those with text came, whether it ended well.
 
-    Times are those of `time.perf_counter`.
+    Times are those of `time.perf_counter`. `counts` says how many tokens there were by each of them, for a server that
+    is asked to tell with every event (`continuous_usage_stats`), else it is of zeros.
     """
 
     began: float = 0.0
@@ -43,16 +45,12 @@ class Stream:
         """Return the seconds between reads that brought text."""
         return [later - earlier for earlier, later in pairwise(self.texts)]
 
-    def pace_s(self, begin: float, end: float, num_tokens: int) -> float:
-        """Return the seconds a token between two points in time. Raises ValueError if too few events came.
-
-        `num_tokens` is that of the answer: its first text was one, the others are taken to be spread evenly.
-        """
+    def pace_s(self, begin: float, end: float) -> float:
+        """Return the seconds a token between two points in time. Raises ValueError if too few came, or were told of."""
         first, last = bisect_left(self.texts, begin), bisect_right(self.texts, end) - 1
-        if last <= first:
-            raise ValueError("too few events came in that time")
-        an_event = (num_tokens - 1) / (self.counts[-1] - self.counts[0])
-        return (self.texts[last] - self.texts[first]) / (self.counts[last] - self.counts[first]) / an_event
+        if last <= first or self.counts[last] == self.counts[first]:
+            raise ValueError("too few tokens came in that time")
+        return (self.texts[last] - self.texts[first]) / (self.counts[last] - self.counts[first])
 
 
 class _Reader(asyncio.Protocol):
@@ -75,9 +73,10 @@ class _Reader(asyncio.Protocol):
         whole = self._tail + data  # what is looked for may come in two pieces
         stream.num_events += whole.count(_EVENT) - self._tail.count(_EVENT)
         self._tail = whole[1 - len(_END) :]
-        if num_texts := data.count(_TEXT) - data.count(_NO_TEXT):
+        if data.count(_TEXT) > data.count(_NO_TEXT):
             stream.texts.append(now)
-            stream.counts.append(num_texts + (stream.counts[-1] if stream.counts else 0))
+            told = data.rfind(_TOKENS) + len(_TOKENS)
+            stream.counts.append(int(data[told : told + 12].partition(b",")[0]) if told >= len(_TOKENS) else 0)
             if len(stream.texts) == 1:
                 self._tell()
         if _END in whole:
