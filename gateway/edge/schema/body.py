@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
+_SILENCE_S = 30.0  # in the middle of a body
 _INT64 = 2**63  # messages between desks hold no longer whole numbers
 WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
 _IS_BIG = "headrace.body_is_big"
@@ -38,17 +40,27 @@ _NOT_JSON_NUMBER = re.compile(rb"[-+]?(NaN|Infinity)")
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a body; one byte too many ends it at once, whatever Content-Length said. Raises BodyTooLargeError."""
+    """Read a body; one byte too many ends it at once, whatever Content-Length said, and so does a long silence.
+
+    Raises BodyTooLargeError or InvalidRequestError.
+    """
     too_large = BodyTooLargeError(f"The request body is larger than {max_bytes} bytes.")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise too_large
     raw = bytearray()
     try:
-        async for piece in request.stream():
+        pieces = request.stream()
+        while True:
+            with anyio.fail_after(_SILENCE_S):  # else whoever sends halves holds connections for nothing
+                piece = await anext(pieces, None)
+            if piece is None:
+                break
             raw += piece
             if len(raw) > max_bytes:
                 raise too_large
+    except TimeoutError:
+        raise InvalidRequestError(f"No more of the request body came for {_SILENCE_S:g} s.") from None
     except ClientDisconnect:
         raise RequestCancelledError("The client left before its request was read.") from None
     return bytes(raw)

@@ -69,7 +69,7 @@ _COMMON = {
 }
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def nested(syntax: str, definition: str, *, in_json: bool) -> str:
     """Return a grammar or pattern as what stands in a rule's place; takes some ms. Raises QuotingError."""
     if syntax == "regex":

@@ -211,7 +211,7 @@ def _first_bytes(grammar: Grammar) -> bytes:
     return bytes(byte for byte in range(256) if bits >> byte & 1)
 
 
-@lru_cache(maxsize=2_048)
+@lru_cache(maxsize=256)  # of sources as long as a client may write
 def goes_on(terminal: str, others: str = "") -> bool:
     r"""Tell whether a whole text of a terminal may go on with an escape of the same terminal.
 
