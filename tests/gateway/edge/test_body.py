@@ -121,6 +121,18 @@ async def test_a_content_length_beyond_the_limit_is_413_before_the_body_is_sent(
             assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
 
 
+async def test_half_a_body_and_then_silence_is_answered(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.edge.schema.body._SILENCE_S", 0.05)
+    port = int(ring.url.rsplit(":", 1)[1])
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{".encode())
+        with anyio.fail_after(60):
+            answer = await stream.receive()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"No more of the request body came" in answer
+    monkeypatch.undo()
+    await still_serves(ring)
+
+
 async def test_a_body_longer_than_its_content_length_harms_nobody(ring: Ring) -> None:
     port = int(ring.url.rsplit(":", 1)[1])
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
