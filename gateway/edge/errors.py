@@ -46,7 +46,12 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
 def anthropic_error(error: HeadraceError) -> dict[str, Any]:
     """Return Anthropic's error object."""
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {"details": _UNTHREADED} if error.param == "thread" else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+
+
+# Anthropic's client sends all messages instead when it reads this; else it would go on with what it sent last.
+_UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 def error_body(error: HeadraceError, path: str) -> dict[str, Any]:

@@ -256,10 +256,11 @@ class Error(Answer):
 
 
 class AnthropicErrorFields(Answer):
-    """What went wrong."""
+    """What went wrong; `details` of a `thread`, which is not kept here."""
 
     type: str
     message: str
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnthropicError(Answer):

@@ -89,6 +89,9 @@ async def test_the_loop_over_tools_runs_to_its_answer(ring: Ring, client: AsyncA
     final = await client.beta.messages.tool_runner(**ASK, tools=[add]).until_done()
     assert final.content[0].text == "3"
     assert ring.replica.requests[-1].request.messages[-1].content == "3"
+    roles = [message.role for message in ring.replica.requests[-1].request.messages]
+    assert roles == ["user", "assistant", "tool"], "no thread is kept here: all messages come with each request"
+    assert ring.replica.requests[-1].request.tools
 
 
 async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, client: AsyncAnthropic) -> None:
