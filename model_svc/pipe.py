@@ -96,7 +96,7 @@ ToService = Ready | Broken | Refused | Progress
 M = TypeVar("M")
 
 
-class _Frames(Generic[M]):
+class Frames(Generic[M]):
     """Cuts a byte stream into messages."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[M]) -> None:
@@ -104,6 +104,7 @@ class _Frames(Generic[M]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
+        """Take bytes as they come; returns the messages that are whole by now."""
         buffer = self._buffer
         buffer += data
         messages: list[M] = []
@@ -118,7 +119,8 @@ class _Frames(Generic[M]):
         return messages
 
 
-def _frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
+def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
+    """Return a message as bytes that `Frames` cuts out again."""
     body = encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -133,7 +135,7 @@ class ServiceEnd(asyncio.Protocol):
         self._out = sock.dup()
         self._transport: asyncio.Transport | None = None
         self._encoder = msgspec.msgpack.Encoder()
-        self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+        self._frames: Frames[ToService] = Frames(msgspec.msgpack.Decoder(ToService))
         self._unsent = bytearray()
         self._sending = anyio.Lock(fast_acquire=True)  # else each message waits for a turn of the loop
         self._messages: list[ToService] = []
@@ -142,7 +144,7 @@ class ServiceEnd(asyncio.Protocol):
 
     async def send(self, message: ToEngine) -> None:
         """Send a message; messages arrive in the order of the calls. Raises BrokenPipeError when the engine is gone."""
-        self._unsent += _frame(self._encoder, message)
+        self._unsent += frame(self._encoder, message)
         async with self._sending:
             while self._unsent:
                 try:
@@ -192,11 +194,11 @@ class EngineEnd:
         sock.setblocking(True)
         self._socket = sock
         self._encoder = msgspec.msgpack.Encoder()
-        self._frames: _Frames[ToEngine] = _Frames(msgspec.msgpack.Decoder(ToEngine))
+        self._frames: Frames[ToEngine] = Frames(msgspec.msgpack.Decoder(ToEngine))
 
     def send(self, *messages: ToService) -> None:
         """Send messages in one write, waiting while the service is behind. Raises OSError when it is gone."""
-        self._socket.sendall(b"".join([_frame(self._encoder, message) for message in messages]))
+        self._socket.sendall(b"".join([frame(self._encoder, message) for message in messages]))
 
     def has_news(self, within_s: float) -> bool:
         """Wait for a message, or the end, at most so long; tells whether `receive` finds one."""

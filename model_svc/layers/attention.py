@@ -14,7 +14,7 @@ from kernels.paged_attention import paged_attention
 from kernels.rope import rope_store_kv
 from kernels.store_kv import store_kv
 from model_svc.layers.loader import Loader
-from model_svc.layers.norm import RmsNorm
+from model_svc.layers.norm import Norm, RmsNorm, wide_norm
 from model_svc.layers.rope import RopeTables
 from model_svc.layers.step import LayerKv, StepBatch
 
@@ -50,22 +50,25 @@ class Attention:
         self._config = config
         self._rope = rope
         D = config.head_dim
-        self.num_heads = config.num_heads // loader.ranks
-        self.num_kv_heads = config.num_kv_heads // loader.ranks
+        own, shared = loader.shard(config.num_heads), loader.shard(config.num_kv_heads)
+        self.num_heads = config.num_heads // own.size
+        self.num_kv_heads = config.num_kv_heads // shared.size
         self._scale = D**-0.5 if config.scale is None else config.scale
         q, kv = config.num_heads * D, config.num_kv_heads * D
-        names, outs = (
-            ((config.fused,), (q + 2 * kv,)) if config.fused else (("q_proj", "k_proj", "v_proj"), (q, kv, kv))
-        )
-        self._qkv = loader.columns(names, outs, config.hidden, bias=config.bias)
+        names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
+        self._qkv = loader.columns(names, (q, kv, kv), config.hidden, (own, shared, shared), bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
         self._arrived: Tensor | None = None
-        self._q_norm = self._k_norm = None
-        if config.norm_qk:
-            sizes = (D, D) if config.norm_qk == "head" else (q, kv)
+        self._q_norm: Norm | None = None
+        self._k_norm: Norm | None = None
+        if config.norm_qk == "head":
             self._q_norm, self._k_norm = (
-                RmsNorm(loader, name, size, config.norm_eps, offset=config.norm_offset)
-                for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+                RmsNorm(loader, name, D, config.norm_eps, offset=config.norm_offset) for name in ("q_norm", "k_norm")
+            )
+        elif config.norm_qk:
+            self._q_norm, self._k_norm = (
+                wide_norm(loader, name, size, shard, config.norm_eps, offset=config.norm_offset)
+                for name, size, shard in (("q_norm", q, own), ("k_norm", kv, shared))
             )
 
     def __call__(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
@@ -113,7 +116,7 @@ class Attention:
             and bare
             and size >= 16
             and size & (size - 1) == 0
-            and config.num_heads <= 16 * config.num_kv_heads
+            and self.num_heads <= 16 * self.num_kv_heads
             and self._qkv.serves_few_rows
             and self._o.serves_few_rows
         )

@@ -1,4 +1,7 @@
-"""The embedding table and the output head, which many checkpoints tie (store once)."""
+"""The embedding table and the output head, which many checkpoints tie (store once).
+
+Several ranks share the head's work and all have the whole table: a table that is cut would take an exchange more.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from kernels import embedding
 from kernels.native.packed_weight import PackedWeight
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
+from model_svc.layers.parallel_linear import GatheredLinear, head_parts
 from model_svc.quant.tensor import QuantizedTensor
-from model_svc.weights.source import Stored
+from model_svc.weights.source import Stored, narrow
 
 _log = logging.getLogger(__name__)
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -42,7 +46,7 @@ def load_tables(
     source, shape = loader.source, (vocab, hidden)
     if not tied:
         embed, rows = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
-        return Embedding(loader.method.table(embed), scale), Linear(loader.method.linear([rows], None))
+        return Embedding(loader.method.table(embed), scale), _head(loader, rows, vocab)
     name = EMBED if source.has(EMBED) or not source.has(HEAD) else HEAD
     stored = source.get_shard(name, shape)
     if name == EMBED and source.has(HEAD) and not _equal(stored, source.get_shard(HEAD, shape)):
@@ -51,8 +55,16 @@ def load_tables(
         )
     table = loader.method.table(stored)
     # A dense method shares one matrix between both; one that computes on blocks gets them as stored.
-    head = loader.method.linear([table if isinstance(table, Tensor) else stored], None)
-    return Embedding(table, scale), Linear(head)
+    return Embedding(table, scale), _head(loader, table if isinstance(table, Tensor) else stored, vocab)
+
+
+def _head(loader: Loader, rows: Stored, vocab: int) -> Linear:
+    group = loader.group
+    if group.size == 1:
+        return Linear(loader.method.linear([rows], None))
+    width, begins = head_parts(vocab, group.size)
+    own = narrow(rows, 0, begins[group.rank], width)
+    return GatheredLinear(loader.method.linear([own], None), group, vocab, begins)
 
 
 def _equal(left: Stored, right: Stored) -> bool:

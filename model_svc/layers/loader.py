@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 
 from model_svc.layers.linear import Linear
+from model_svc.layers.parallel_linear import SummedLinear
+from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.method import QuantMethod
-from model_svc.weights.source import Shard, WeightSource
+from model_svc.weights.source import Shard, Stored, WeightSource, narrow
 
 
 @dataclass(frozen=True)
 class Loader:
-    """A place in the checkpoint (`prefix`) from which tensors are pulled for rank `rank` of `ranks`."""
+    """A place in the checkpoint (`prefix`) from which tensors are pulled for one rank of `group`."""
 
     source: WeightSource
     method: QuantMethod
     prefix: str = ""
-    rank: int = 0
-    ranks: int = 1
+    group: Group = ALONE
 
     def at(self, name: str | int) -> Loader:
         """Return the loader of a part below this one."""
@@ -35,24 +36,49 @@ class Loader:
         """Fetch a tensor that is used as numbers (a norm's weight), whole."""
         return self.method.dense(self.source.get(self.prefix + name, shape))
 
-    def columns(self, names: Sequence[str], outs: Sequence[int], size: int, *, bias: bool = False) -> Linear:
-        """Fetch projections from `size` inputs that are stacked and cut along their outputs (q, k, v; gate and up)."""
-        shard = Shard(0, self.rank, self.ranks)
-        parts = [
-            self.source.get_shard(f"{self.prefix}{name}.weight", (out, size), shard)
-            for name, out in zip(names, outs, strict=True)
-        ]
-        return Linear(self.method.linear(parts, self._stacked_bias(names, outs, shard) if bias else None))
+    def shard(self, pieces: int) -> Shard:
+        """Return which of `pieces` (heads, say) are this rank's; where these are fewer than ranks, some share one."""
+        rank, size = self.group.rank, self.group.size
+        return Shard(0, rank, size) if pieces >= size else Shard(0, rank * pieces // size, pieces)
+
+    def columns(
+        self, names: Sequence[str], outs: Sequence[int], size: int, shards: Sequence[Shard], *, bias: bool = False
+    ) -> Linear:
+        """Fetch projections from `size` inputs that are stacked and cut along their outputs (q, k, v; gate and up).
+
+        One name for several `outs`: the checkpoint holds them as one tensor.
+        """
+        parts = self._parts("weight", names, [(out, size) for out in outs], shards)
+        offset = None
+        if bias:
+            biases = self._parts("bias", names, [(out,) for out in outs], shards)
+            offset = torch.cat([self.method.dense(part) for part in biases])
+        return Linear(self.method.linear(parts, offset))
 
     def rows(self, name: str, out: int, size: int, *, bias: bool = False) -> Linear:
         """Fetch a projection that is cut along its inputs (o, down); ranks add their results up."""
-        part = self.source.get_shard(f"{self.prefix}{name}.weight", (out, size), Shard(1, self.rank, self.ranks))
-        offset = self.dense(f"{name}.bias", (out,)) if bias and self.rank == 0 else None
-        return Linear(self.method.linear([part], offset))
+        rank, ranks = self.group.rank, self.group.size
+        part = self.source.get_shard(f"{self.prefix}{name}.weight", (out, size), Shard(1, rank, ranks))
+        offset = self.dense(f"{name}.bias", (out,)) if bias else None
+        if ranks == 1:
+            return Linear(self.method.linear([part], offset))
+        if offset is not None and rank:
+            offset = torch.zeros_like(offset)  # it is added once, and all ranks take the same path
+        return SummedLinear(self.method.linear([part], offset), self.group)
 
-    def _stacked_bias(self, names: Sequence[str], outs: Sequence[int], shard: Shard) -> Tensor:
-        parts = [
-            self.method.dense(self.source.get_shard(f"{self.prefix}{name}.bias", (out,), shard))
-            for name, out in zip(names, outs, strict=True)
-        ]
-        return torch.cat(parts)
+    def _parts(
+        self, kind: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]], shards: Sequence[Shard]
+    ) -> list[Stored]:
+        paths = [f"{self.prefix}{name}.{kind}" for name in names]
+        if len(paths) == len(shapes):
+            return [self.source.get_shard(*each) for each in zip(paths, shapes, shards, strict=True)]
+        rows = sum(shape[0] for shape in shapes)
+        whole = self.source.get_shard(paths[0], (rows, *shapes[0][1:]))
+        if self.group.size == 1:
+            return [whole]
+        parts, begin = [], 0
+        for (total, *_), shard in zip(shapes, shards, strict=True):
+            width = total // shard.size
+            parts.append(narrow(whole, 0, begin + shard.rank * width, width))
+            begin += total
+        return parts

@@ -18,8 +18,8 @@ class GatedMlp:
     ) -> None:
         if act not in _ACTIVATIONS:
             raise ValueError(f"activation {act!r} is not supported; known are {', '.join(_ACTIVATIONS)}")
-        names, outs = ((fused,), (2 * inner,)) if fused else (("gate_proj", "up_proj"), (inner, inner))
-        self._gate_up = loader.columns(names, outs, hidden, bias=bias)
+        names = (fused,) if fused else ("gate_proj", "up_proj")
+        self._gate_up = loader.columns(names, (inner, inner), hidden, (loader.shard(inner),) * 2, bias=bias)
         self._act = _ACTIVATIONS[act]
         self._down = loader.rows("down_proj", hidden, inner, bias=bias)
 

@@ -10,6 +10,8 @@ from torch.nn import functional
 from kernels import rms_norm
 from kernels.few_rows import RmsNormWeights
 from model_svc.layers.loader import Loader
+from model_svc.parallel.group import Group
+from model_svc.weights.source import Shard
 
 
 class Norm(Protocol):
@@ -44,6 +46,34 @@ class RmsNorm:
     def weights(self) -> RmsNormWeights:
         """The norm as a product that begins with it wants it."""
         return RmsNormWeights(self._weight, self._eps, self._offset)
+
+
+class SummedRmsNorm:
+    """An RMS norm over what lies on several ranks, each of which has as much of it."""
+
+    def __init__(self, weight: Tensor, group: Group, eps: float, *, offset: float) -> None:
+        self._weight = weight.float() + offset
+        self._group = group
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return this rank's part of the norm, for its part `x` [T, E / size]."""
+        wide = x.float()
+        means = wide.square().mean(-1, keepdim=True)
+        self._group.add_up(means)
+        return (wide * (means / self._group.size + self._eps).rsqrt() * self._weight).to(x.dtype)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Add `x` to `residual` in place and return the norm of the sum."""
+        return self(residual.add_(x))
+
+
+def wide_norm(loader: Loader, name: str, size: int, shard: Shard, eps: float, *, offset: float) -> Norm:
+    """Return an RMS norm over a projection that is cut between ranks."""
+    if loader.group.size == 1:
+        return RmsNorm(loader, name, size, eps, offset=offset)
+    part = loader.source.get_shard(f"{loader.prefix}{name}.weight", (size,), shard)
+    return SummedRmsNorm(loader.method.dense(part), loader.group, eps, offset=offset)
 
 
 class LayerNorm:

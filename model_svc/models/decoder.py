@@ -42,6 +42,7 @@ class Decoder:
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
         self.config = config
+        self.group = loader.group
         self.device = device
         self.max_len = max_len
         self.weight_bytes = 0  # set when all are loaded
@@ -50,6 +51,7 @@ class Decoder:
         self._embed, self._head = load_tables(
             loader, config.vocab_size, config.hidden_size, tied=tied, scale=self.embedding_scale()
         )
+        self._num_kv_heads = config.num_kv_heads // loader.shard(config.num_kv_heads).size
         body = loader.at("model")
         self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in range(config.num_layers)]
         for layer, following in pairwise(self._layers):
@@ -62,8 +64,8 @@ class Decoder:
         raise NotImplementedError
 
     def kv_shapes(self) -> list[KvShape]:
-        """Return what each layer keeps per token."""
-        return [KvShape(self.config.num_kv_heads, self.config.head_dim)] * self.config.num_layers
+        """Return what each layer keeps per token, on this rank."""
+        return [KvShape(self._num_kv_heads, self.config.head_dim)] * self.config.num_layers
 
     def forward(self, ids: Tensor, step: StepBatch, caches: list[LayerKv]) -> Tensor:
         """Compute the normed hidden states [T, E] of `ids` [T] int32; the caches are written."""

@@ -10,6 +10,7 @@ from model_svc.layers.loader import Loader
 from model_svc.models.config import ModelConfig, load_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.registry import model_class
+from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.errors import CheckpointError
@@ -24,23 +25,32 @@ def load_model(
     device: torch.device,
     max_len: int | None = None,
     method: QuantMethod | None = None,
+    group: Group = ALONE,
 ) -> Decoder:
     """Load the model of a directory. `max_len` None: the checkpoint's own limit; `method` None: dequantize.
+
+    Of a `group` of several ranks each loads its part.
 
     Raises CheckpointError that names the file and the fault; nothing half-filled is ever returned.
     """
     config = load_config(directory)
     method = method or Dequantized(dtype, device)
-    return build_model(config, open_weights(directory), method, device=device, max_len=max_len)
+    return build_model(config, open_weights(directory), method, device=device, max_len=max_len, group=group)
 
 
 def build_model(
-    config: ModelConfig, source: WeightSource, method: QuantMethod, *, device: torch.device, max_len: int | None = None
+    config: ModelConfig,
+    source: WeightSource,
+    method: QuantMethod,
+    *,
+    device: torch.device,
+    max_len: int | None = None,
+    group: Group = ALONE,
 ) -> Decoder:
     """Build a model from a source of weights; every tensor of the source must find its use."""
     longest = min(max_len or config.max_position, config.max_position)
     try:
-        model = model_class(config)(config, Loader(source, method), longest, device)
+        model = model_class(config)(config, Loader(source, method, group=group), longest, device)
     except ValueError as error:  # an unknown activation or rope rule
         raise CheckpointError(config.path, str(error)) from error
     for name in source.unused():

@@ -78,7 +78,7 @@ class Dequantized:
             out = torch.empty(tensor.shape, dtype=self._dtype, device=self._device)
             self._fill(out, tensor)
         else:
-            out = tensor.to(device=self._device, dtype=self._dtype)
+            out = tensor.to(device=self._device, dtype=self._dtype).contiguous()  # a rank's columns are not
         self.num_bytes += out.nbytes
         return out
 

@@ -28,7 +28,7 @@ def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
         with start_times.part("compile"):
             cache = KvCache(model.kv_shapes(), 1, info.block_size, dtype, model.device)
             stand_in = GpuRunner(model, cache, info, graphs=False)
-            with compile_ahead(), torch.inference_mode():
+            with compile_ahead(), model.group.silent(), torch.inference_mode():
                 largest_step(model, dtype, info.max_num_batched_tokens, info.max_num_seqs)()
                 stand_in.go_through()
             stand_in.close()

@@ -13,6 +13,7 @@ from kernels.native.library import set_threads
 from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
+from model_svc.parallel.group import ALONE, Group, rank_device
 from model_svc.quant import native
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
@@ -50,6 +51,7 @@ def load_runner(
     max_model_len: int | None = None,
     threads: int | None = None,
     max_drafts: int = 0,
+    group: Group = ALONE,
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
@@ -58,11 +60,12 @@ def load_runner(
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
     `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some
-    steps are recorded later, when the runner is told to use idle time.
+    steps are recorded later, when the runner is told to use idle time. Of a `group` of ranks each loads its part, and
+    all get as many blocks as there is room for with the one that has least.
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
-    where = torch.device(device)
+    where = rank_device(device, group.rank)
     kind, method = _precision(dtype, where)
     _set_threads(threads, native_kernels=method is not None)
     with ExitStack() as stack:
@@ -70,7 +73,9 @@ def load_runner(
             reading = stack.enter_context(Reading(where)) if where.type == "cuda" else None
         with start_times.part("weights"), _named_out_of_memory(Path(model_path)):
             way = method or Dequantized(kind, where, reading)
-            model = load_model(Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=way)
+            model = load_model(
+                Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=way, group=group
+            )
         runner = make_runner(
             model,
             dtype=kind,
@@ -173,6 +178,7 @@ def make_runner(
             memory = _gpu_bytes(model, dtype, info, free) if on_gpu else free
         # More than every slot at full length is of use to nobody.
         num_blocks = min(memory // (per_token * block_size), max_num_seqs * -(-model.max_len // block_size))
+    num_blocks = model.group.least(num_blocks)
     if num_blocks < 1:
         raise RunnerConfigError(
             f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)"

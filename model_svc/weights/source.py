@@ -26,6 +26,13 @@ class Shard(NamedTuple):
 WHOLE = Shard()
 
 
+def narrow(stored: Stored, dim: int, start: int, width: int) -> Stored:
+    """Return rows (`dim` 0) or columns of a tensor as it is stored. Raises ValueError if that would cut a block."""
+    if not isinstance(stored, QuantizedTensor):
+        return stored.narrow(dim, start, width)
+    return stored.rows(slice(start, start + width)) if dim == 0 else stored.columns(start, start + width)
+
+
 class WeightSource(Protocol):
     """A checkpoint (or something that behaves like one)."""
 
@@ -96,10 +103,11 @@ class TrackedSource:
         if total % shard.size:
             raise CheckpointError(self.place, f"tensor {name!r}: {total} cannot be cut into {shard.size} equal parts")
         width = total // shard.size
-        start = shard.rank * width
-        if not isinstance(stored, QuantizedTensor):
-            return stored.narrow(shard.dim, start, width)
-        return stored.rows(slice(start, start + width)) if shard.dim == 0 else stored.columns(start, start + width)
+        try:
+            return narrow(stored, shard.dim, shard.rank * width, width)
+        except ValueError as error:
+            fault = f"tensor {name!r} cannot be cut for {shard.size} ranks ({error}); lower tensor_parallel"
+            raise CheckpointError(self.place, fault) from error
 
     def ignore(self, name: str) -> None:
         """Count a tensor as used without reading it."""

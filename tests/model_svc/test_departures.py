@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from model_svc.departures import CROWD, Departures
-from model_svc.pipe import EngineEnd, Progress, ToService, _Frames
+from model_svc.pipe import EngineEnd, Frames, Progress, ToService
 from model_svc.runner.spare_time import SOON_S, SpareTime
 from wire.messages import REASONING, PhaseMark, TokenChunk
 
@@ -37,7 +37,7 @@ class Way:
         ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self._ours = ours
-        self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+        self._frames: Frames[ToService] = Frames(msgspec.msgpack.Decoder(ToService))
         self.clock = Clock()
         self.spare = SpareTime(num_threads, 2, clock=self.clock)
         self.departures = Departures(EngineEnd(ours), self.spare if spare else None, stream_interval)

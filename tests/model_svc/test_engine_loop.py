@@ -11,7 +11,7 @@ import pytest
 
 from model_svc import engine_process
 from model_svc.engine_process import EngineLoop
-from model_svc.pipe import CancelSequences, EngineEnd, Progress, ToService, _frame, _Frames
+from model_svc.pipe import CancelSequences, EngineEnd, Frames, Progress, ToService, frame
 from wire.messages import TokenChunk
 
 
@@ -44,7 +44,7 @@ class House:
         self.num_parts += 1
         self.log.append(f"part {self.num_parts}")
         if (name := self.arrives.get(self.num_parts)) is not None:
-            self.service.sendall(_frame(msgspec.msgpack.Encoder(), CancelSequences(request_id=name)))
+            self.service.sendall(frame(msgspec.msgpack.Encoder(), CancelSequences(request_id=name)))
         if self.num_parts == self.last:
             self.service.close()  # the loop ends
             return False
@@ -79,7 +79,7 @@ def test_when_nothing_is_left_the_loop_sleeps_in_the_pipe(house: House) -> None:
 
 
 def test_a_request_that_is_there_already_is_not_kept_waiting(house: House) -> None:
-    house.service.sendall(_frame(msgspec.msgpack.Encoder(), CancelSequences(request_id="early")))
+    house.service.sendall(frame(msgspec.msgpack.Encoder(), CancelSequences(request_id="early")))
     house.last = 1
     with pytest.raises(EOFError):
         house.loop.run()
@@ -113,7 +113,7 @@ class SteppingEngine:
         self.num_arrived: list[int] = []
         self._steps = iter(steps)
         self._service = service
-        self._frames: _Frames[ToService] = _Frames(msgspec.msgpack.Decoder(ToService))
+        self._frames: Frames[ToService] = Frames(msgspec.msgpack.Decoder(ToService))
 
     def step(self) -> list[TokenChunk]:
         try:

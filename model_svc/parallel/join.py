@@ -1,0 +1,56 @@
+"""How ranks find one another: over a file of rank 0's, then by gloo between hosts' memories and NCCL between cards.
+
+All ranks of a model are on one machine, so nothing listens outside of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
+
+from model_svc.parallel.group import Ranks
+
+_LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
+
+
+class JoinedRanks(Ranks):
+    """A group of processes."""
+
+    def close(self) -> None:
+        """Leave; all do so together."""
+        dist.destroy_process_group()
+
+
+def arrive(rank: int, size: int, place: str) -> Store:
+    """Come to the meeting place, and tell so."""
+    store = FileStore(place, size)
+    store.set(f"rank {rank}", "here")
+    return store
+
+
+def is_here(store: Store, rank: int) -> bool:
+    """Tell whether a rank has come to the meeting place."""
+    return bool(store.check([f"rank {rank}"]))
+
+
+def join(store: Store, rank: int, size: int, device: torch.device, patience_s: float) -> Ranks:
+    """Become a rank of a group; returns when all have."""
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", _LOOPBACK)
+    patience = timedelta(seconds=patience_s)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
+    control = data = dist.group.WORLD
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        data = dist.new_group(backend="nccl")
+    group = JoinedRanks(rank, size, data, control, patience_s)
+    # Libraries connect, and take their memory, at the first exchange: before anybody looks at how much is free.
+    first = torch.ones(size, device=device)
+    group.gather(first)
+    group.add_up(first)
+    return group

@@ -1,0 +1,41 @@
+"""What rank 0 tells the other ranks: how to begin, then each plan that it takes itself, in the same order.
+
+Nothing comes back: what a rank has to say, the devices exchange.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from model_svc.engine.plan import StepPlan
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First: who the rank is, where all meet (`place`, a file), and the factory of its runner with the arguments."""
+
+    rank: int
+    size: int
+    place: str
+    patience_s: float
+    factory: str
+    model_path: str
+    options: dict[str, int | str | None]
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Submit a plan."""
+
+    plan: StepPlan
+
+
+class Masks(msgspec.Struct, frozen=True, tag=True):
+    """Bring the masks that the last plan waits for, by slot."""
+
+    masks: dict[int, bytes]
+
+
+class UseIdleTime(msgspec.Struct, frozen=True, tag=True):
+    """Do one part of what can wait."""
+
+
+Order = Begin | Step | Masks | UseIdleTime

@@ -1,0 +1,94 @@
+"""The process of a rank but the first: loads its part of the model and takes every plan that rank 0 takes.
+
+It reads nothing that it computes: what is drawn it draws for itself, from the same logits. It ends when rank 0 does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from model_svc.card import waking
+from model_svc.engine.plan import Runner
+from model_svc.parallel.orders import Begin, Masks, Order, Step, UseIdleTime
+from model_svc.pipe import Frames
+from wire.lifeline import die_with
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 18
+
+
+def orders(sock: socket.socket) -> Iterator[Order]:
+    """Yield what rank 0 says, until it is gone."""
+    frames: Frames[Order] = Frames(msgspec.msgpack.Decoder(Order))
+    while data := sock.recv(_READ_BYTES):
+        yield from frames.feed(data)
+
+
+def obey(runner: Runner, said: Iterator[Order]) -> None:
+    """Do what rank 0 does."""
+    handle: Any = None
+    for order in said:
+        match order:
+            case Step(plan):
+                handle = runner.submit(plan)
+            case Masks(masks):
+                runner.mask(handle, masks)
+            case UseIdleTime():
+                runner.use_idle_time()  # type: ignore[attr-defined]  # rank 0 has asked whether it is there
+            case Begin():
+                raise ValueError("the rank has begun already")
+
+
+def factory_named(name: str) -> Callable[..., Runner]:
+    """Return a factory `module:function` of runners."""
+    module, function = name.split(":")
+    found: Callable[..., Runner] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def serve(sock: socket.socket) -> None:
+    """Load what the first order names, then obey the others."""
+    said = orders(sock)
+    begin = next(said, None)
+    if begin is None:
+        return
+    assert isinstance(begin, Begin), "the first order says how to begin"
+    with waking(str(begin.options["device"])):
+        from model_svc.parallel.group import rank_device
+        from model_svc.parallel.join import arrive, join
+    store = arrive(begin.rank, begin.size, begin.place)
+    group = join(store, begin.rank, begin.size, rank_device(str(begin.options["device"]), begin.rank), begin.patience_s)
+    runner = factory_named(begin.factory)(begin.model_path, group=group, **begin.options)
+    gc.collect()
+    gc.freeze()
+    obey(runner, said)
+    runner.close()
+    group.close()
+
+
+def main(argv: list[str]) -> None:
+    """Arguments: the file descriptor that orders come by, rank 0's process id, the log level."""
+    descriptor, leader_pid, level = argv
+    logging.basicConfig(level=level, format="%(asctime)s rank %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with(int(leader_pid))
+    try:
+        serve(socket.socket(fileno=int(descriptor)))
+    except Exception as error:
+        log.exception("this rank stops")
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""Every architecture cut between 2 and 4 ranks computes what it computes whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model_svc.models.load import load_model
+from model_svc.parallel.group import ALONE, Group
+from tests.model_svc.models.test_parity import CASES, oracle_model, prompt
+from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.parallel.ranks import Threads, ranks
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=[2, 4], scope="module")
+def threads(request: pytest.FixtureRequest) -> Iterator[Threads]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ranks(request.param) as made:
+        yield made
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=sorted(CASES), scope="module")
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoint")
+    oracle_model(request.param).save_pretrained(path)
+    return path
+
+
+def logits(directory: Path, group: Group) -> tuple[Any, torch.Tensor]:
+    model = load_model(directory, dtype=torch.float32, device=CPU, group=group)
+    driver, seq, other = ModelDriver(model), Tracked(1, prompt(37, seed=1)), Tracked(2, prompt(9, seed=2))
+    parts = [driver.logits((seq, 20))[0]]
+    for counts in ((13, 5), (1, 1), (1, 3)):
+        parts += driver.logits((seq, counts[0]), (other, counts[1]))
+    return model, torch.cat(parts)
+
+
+def test_ranks_compute_what_one_computes(threads: Threads, directory: Path) -> None:
+    whole, wanted = logits(directory, ALONE)
+    found = threads.each(lambda group: logits(directory, group))
+    size = len(found)
+    for model, got in found:
+        torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-4)
+        assert torch.equal(got, found[0][1])  # each draws for itself
+        heads = {shape.num_kv_heads for shape in model.kv_shapes()}
+        assert heads == {max(1, whole.config.num_kv_heads // size)}
+    for group, (model, _) in zip(threads.groups, found, strict=True):
+        assert model.group is group

@@ -1,0 +1,89 @@
+"""A model on two and four processes, driven as an engine drives any runner, answers as one process does."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from model_svc.engine.drafter import Drafter
+from model_svc.engine.engine import Engine
+from model_svc.engine.plan import Runner
+from model_svc.engine.request import EngineRequest
+from model_svc.parallel.load import load_runner
+from model_svc.runner.load import load_runner as load_alone
+from model_svc.spec.ngram import PROPOSERS
+from tests.model_svc.tiny import TINY, VOCAB
+from wire import block_hash
+from wire.messages import Prompt, SamplingParams, pack_ids
+
+BLOCK = 4
+ROOT = block_hash.root(b"secret", model="tiny", block_size=BLOCK)
+OPTIONS = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_drafts": 8}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(5)
+    config = transformers.LlamaConfig(**TINY, initializer_range=0.3)
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    assert json.loads((path / "config.json").read_text())["num_key_value_heads"] == 2
+    return path
+
+
+@pytest.fixture(params=[2, 4], scope="module")
+def runner(request: pytest.FixtureRequest, directory: Path) -> Iterator[Runner]:
+    made = load_runner(directory, tensor_parallel=request.param, **OPTIONS, num_blocks=40 + request.param)
+    yield made
+    made.close()
+
+
+def answers(runner: Runner) -> dict[str, list[int]]:
+    """Ids of mixed requests, some again: prompts in chunks, prefix hits, guesses, penalties, draws."""
+    propose = PROPOSERS["ngram"]()
+    engine = Engine(
+        runner, token_bytes=lambda _: b"x", drafter=Drafter(propose, max_length=4, max_drafts=runner.info.max_drafts)
+    )
+    samplings = [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4},
+        {"temperature": 0.0, "logit_bias": {3: 2.0}, "logprobs": 2},
+        {"temperature": 1.0, "seed": 4, "top_p": 0.9},
+    ]
+    draw = random.Random(8)
+    shared = [draw.randrange(VOCAB) for _ in range(24)]
+    found: dict[str, list[int]] = {}
+    for turn in range(2):
+        for n in range(8):
+            ids = shared + [draw.randrange(VOCAB)] * (1 + n)
+            prompt = Prompt(
+                token_ids=pack_ids(ids), num_tokens=len(ids), block_root=ROOT, block_size=BLOCK, max_tokens=16,
+                block_hashes=b"".join(block_hash.chain(ROOT, ids, BLOCK)),
+            )  # fmt: skip
+            sampling = SamplingParams(max_tokens=16, **samplings[n % 4])  # type: ignore[arg-type]
+            engine.add(EngineRequest(request_id=f"{turn}.{n}", prompt=prompt, sampling=sampling))
+        while engine.has_work:
+            for chunk in engine.step():
+                assert chunk.finish_reason in (None, "length")
+                found.setdefault(chunk.request_id, []).extend(chunk.token_ids)
+            engine.events()
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(directory: Path) -> dict[str, list[int]]:
+    runner = load_alone(directory, **OPTIONS, num_blocks=40)
+    found = answers(runner)
+    runner.close()
+    assert all(len(ids) == 16 for ids in found.values())
+    return found
+
+
+def test_several_processes_answer_as_one(runner: Runner, alone: dict[str, list[int]]) -> None:
+    assert answers(runner) == alone
