@@ -70,6 +70,7 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.", show_default="8000")] = None,
     replicas: Annotated[int | None, typer.Option(help="Processes for each model.", show_default="1")] = None,
+    tensor_parallel: Annotated[int | None, typer.Option(help="Cards that share a model.", show_default="1")] = None,
     edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
     state_dir: Annotated[
@@ -86,7 +87,10 @@ def up(
 
     if model and model_dir is None and ("/" in model or (Path(model) / "config.json").exists()):
         model, model_dir = _model_place(model)
-    flags = {"host": host, "port": port, "replicas": replicas, "edges": edges, "split": split, "models": model}
+    flags = {
+        "host": host, "port": port, "replicas": replicas, "tensor_parallel": tensor_parallel, "edges": edges,
+        "split": split, "models": model,
+    }  # fmt: skip
     try:
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
     except SettingsError as error:

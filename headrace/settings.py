@@ -8,12 +8,14 @@ from wire.settings import Settings, SettingsError
 class UpSettings(Settings, frozen=True, kw_only=True):
     """What `up` starts: `replicas` model processes, and the light desks in one process or (`split`) each in its own.
 
+    A replica computes on `tensor_parallel` cards.
     Several `edges` are processes of their own that share the port. With a `metrics_port` each process has the next one.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     replicas: int = 1
+    tensor_parallel: int = 1
     edges: int = 1
     split: bool = False
     ready_timeout_s: float = 180.0
@@ -22,6 +24,6 @@ class UpSettings(Settings, frozen=True, kw_only=True):
         super().__post_init__()
         if not 0 < self.port < 65536:
             raise SettingsError(f"port must lie between 1 and 65535, not {self.port}")
-        for name in ("replicas", "edges"):
+        for name in ("replicas", "tensor_parallel", "edges"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -108,7 +108,8 @@ async def _start_children(supervisor: Supervisor, settings: UpSettings, common: 
     for model in settings.models:
         for number in range(settings.replicas):
             name = f"model-{model}-{number}" if settings.replicas > 1 else f"model-{model}"
-            await start(name, "model", f"--model={model}", f"--replica-name=r{number}")
+            ranks = f"--tensor-parallel={settings.tensor_parallel}"
+            await start(name, "model", f"--model={model}", f"--replica-name=r{number}", ranks)
     edge = (f"--host={settings.host}", f"--port={settings.port}")
     if settings.edges == 1 and not settings.split:
         await start("desks", ",".join(LIGHT_DESKS), *edge)

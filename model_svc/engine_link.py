@@ -19,6 +19,7 @@ from wire.errors import StartError
 _STOP_S = 5.0
 
 MAX_DRAFTS = 64  # guesses in one step, all sequences together: each needs a row of logits
+RANKS = "model_svc.parallel.load:load_runner"  # of several ranks, each of which has a runner of the usual factory
 
 # Idle OpenMP threads sleep instead of spinning: beside other work on 2 busy cores a step took 0.17 s instead of 1.5 s
 # (SmolLM2-135M, float32, torch 2.13). Whoever has a machine to itself may set it to ACTIVE.
@@ -31,9 +32,10 @@ class EngineDiedError(StartError):
 
 def engine_config(settings: ModelSettings) -> EngineConfig:
     """Return what the engine process must know of the settings."""
+    shared = settings.tensor_parallel > 1
     return EngineConfig(
         model_path=str(settings.model_path(settings.served_model)),
-        runner=settings.runner,
+        runner=RANKS if shared else settings.runner,
         runner_options={
             "device": settings.device,
             "dtype": settings.dtype,
@@ -45,6 +47,7 @@ def engine_config(settings: ModelSettings) -> EngineConfig:
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
             **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
+            **({"tensor_parallel": settings.tensor_parallel, "factory": settings.runner} if shared else {}),
         },
         policy=settings.scheduling_policy,
         inter_token_ms=settings.inter_token_ms,

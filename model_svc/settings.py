@@ -12,11 +12,12 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
 
     `model` is one of `models` (the first if empty); `replica_name` tells replicas of a model apart in logs. `runner` is
     the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
-    hold, or what fits. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s`
-    behind higher priorities a request goes first, one at a time. `speculate` says who guesses at most
-    `num_draft_tokens` tokens ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent
-    together; None: see `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends
-    itself, so that others take over.
+    hold, or what fits. `tensor_parallel` cards (on a CPU: processes) share the model, from `device` on.
+    `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s` behind higher
+    priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens` tokens
+    ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
+    `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends itself, so that
+    others take over.
     """
 
     model: str = ""
@@ -30,6 +31,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     threads: int | None = None
+    tensor_parallel: int = 1
     scheduling_policy: str = "fair"
     inter_token_ms: float = 50.0
     patience_s: float = 30.0
@@ -57,7 +59,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1, not {value}")
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("heartbeat_s", "stall_s", "patience_s"):

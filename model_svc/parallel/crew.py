@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,25 +34,29 @@ _LOOK_S = 0.02
 
 
 class Crew:
-    """Ranks 1 to `size` - 1. `patience_s` is how long one may keep the others waiting while all start."""
+    """The ranks of all `devices` but the first. `patience_s`: how long one may keep the others waiting at the start."""
 
     def __init__(
-        self, size: int, factory: str, model_path: str, options: Mapping[str, int | str | None], patience_s: float
+        self,
+        devices: Sequence[str],
+        factory: str,
+        model_path: str,
+        options: Mapping[str, int | str | None],
+        patience_s: float,
     ) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._patience_s = patience_s
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-ranks-")
-        self._size = size
+        self._size = len(devices)
         self._closing = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
-        for rank in range(1, size):
-            self._start()
+        for rank in range(1, self._size):
             begin = Begin(
-                rank=rank, size=size, place=self._place, patience_s=patience_s, factory=factory,
-                model_path=model_path, options=dict(options),
+                rank=rank, size=self._size, place=self._place, patience_s=patience_s, device=devices[rank],
+                factory=factory, model_path=model_path, options=dict(options),
             )  # fmt: skip
-            self._sockets[-1].sendall(frame(self._encoder, begin))
+            self._start(begin)
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
@@ -60,7 +64,7 @@ class Crew:
     def _place(self) -> str:
         return str(Path(self._folder.name) / "meeting")
 
-    def _start(self) -> None:
+    def _start(self, begin: Begin) -> None:
         ours, theirs = socket.socketpair()
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         with theirs:
@@ -68,6 +72,7 @@ class Crew:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
         self._processes.append(process)
         self._sockets.append(ours)
+        ours.sendall(frame(self._encoder, begin))
 
     def meet(self) -> Store:
         """Wait until all ranks have come. Raises RankError that names the one that has not."""

@@ -107,9 +107,3 @@ class Ranks(Group):
             yield
         finally:
             self._silent = False
-
-
-def rank_device(device: str, rank: int) -> torch.device:
-    """Return a rank's device: the `device` of the settings is that of rank 0, the others take the cards behind it."""
-    first = torch.device(device)
-    return first if first.type == "cpu" or not rank else torch.device(first.type, (first.index or 0) + rank)

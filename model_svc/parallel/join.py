@@ -38,15 +38,16 @@ def is_here(store: Store, rank: int) -> bool:
     return bool(store.check([f"rank {rank}"]))
 
 
-def join(store: Store, rank: int, size: int, device: torch.device, patience_s: float) -> Ranks:
+def join(store: Store, rank: int, size: int, on: str, patience_s: float) -> Ranks:
     """Become a rank of a group; returns when all have."""
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", _LOOPBACK)
     patience = timedelta(seconds=patience_s)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
     control = data = dist.group.WORLD
+    device = torch.device(on)
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device.index or 0)
         data = dist.new_group(backend="nccl")
     group = JoinedRanks(rank, size, data, control, patience_s)
     # Libraries connect, and take their memory, at the first exchange: before anybody looks at how much is free.

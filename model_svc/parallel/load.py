@@ -9,7 +9,6 @@ import torch
 from model_svc.engine.plan import Runner
 from model_svc.models.config import ModelConfig, load_config
 from model_svc.parallel.crew import Crew
-from model_svc.parallel.group import rank_device
 from model_svc.parallel.join import join
 from model_svc.parallel.rank import factory_named
 from model_svc.parallel.runner import ParallelRunner
@@ -24,6 +23,7 @@ def load_runner(
     *,
     tensor_parallel: int,
     factory: str = "model_svc.runner.load:load_runner",
+    device: str = "cpu",
     patience_s: float = _PATIENCE_S,
     **options: int | str | None,
 ) -> Runner:
@@ -31,16 +31,14 @@ def load_runner(
 
     Raises RunnerConfigError for a model or machine that cannot be shared so, RankError for a rank that is lost.
     """
-    device = str(options.setdefault("device", "cpu"))
     check_model(load_config(Path(model_path)), tensor_parallel)
-    if torch.device(device).type == "cpu":
+    devices = devices_of(device, tensor_parallel)
+    if devices[0] == "cpu":
         options["threads"] = options.get("threads") or max(1, logical_cores() // tensor_parallel)
-    else:
-        check_cards(device, tensor_parallel)
-    crew = Crew(tensor_parallel, factory, str(model_path), options, patience_s)
+    crew = Crew(devices, factory, str(model_path), options, patience_s)
     try:
-        group = join(crew.meet(), 0, tensor_parallel, rank_device(device, 0), patience_s)
-        own = factory_named(factory)(model_path, group=group, **options)
+        group = join(crew.meet(), 0, tensor_parallel, device, patience_s)
+        own = factory_named(factory)(model_path, device=device, group=group, **options)
     except RuntimeError as error:
         reason = crew.blame(error)
         crew.close()
@@ -62,12 +60,16 @@ def check_model(config: ModelConfig, size: int) -> None:
         raise RunnerConfigError(f"tensor_parallel {size} and the model's {kv_heads} KV heads do not divide each other")
 
 
-def check_cards(device: str, size: int) -> None:
-    """Raise RunnerConfigError unless there are `size` equal cards, from `device` on."""
-    first, last = rank_device(device, 0), rank_device(device, size - 1)
-    found = torch.cuda.device_count()
-    if (last.index or 0) >= found:
-        raise RunnerConfigError(f"tensor_parallel {size} from {first} on needs {last}; this machine has {found} cards")
-    names = {torch.cuda.get_device_name(index) for index in range(first.index or 0, (last.index or 0) + 1)}
+def devices_of(device: str, size: int) -> list[str]:
+    """Return each rank's device: `device` and the cards behind it. Raises RunnerConfigError if they are not equal."""
+    first = torch.device(device)
+    if first.type == "cpu":
+        return [device] * size
+    begin, found = first.index or 0, torch.cuda.device_count()
+    if begin + size > found:
+        cards = f"{found} card" + ("s" if found != 1 else "")
+        raise RunnerConfigError(f"tensor_parallel {size} needs {size} cards from {device} on; this machine has {cards}")
+    names = {torch.cuda.get_device_name(index) for index in range(begin, begin + size)}
     if len(names) > 1:
         raise RunnerConfigError(f"tensor_parallel {size} needs equal cards, not {' and '.join(sorted(names))}")
+    return [f"{first.type}:{index}" for index in range(begin, begin + size)]

@@ -11,12 +11,13 @@ from model_svc.engine.plan import StepPlan
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """First: who the rank is, where all meet (`place`, a file), and the factory of its runner with the arguments."""
+    """First: who the rank is, where all meet (`place`, a file), its device, and how to make its runner."""
 
     rank: int
     size: int
     place: str
     patience_s: float
+    device: str
     factory: str
     model_path: str
     options: dict[str, int | str | None]

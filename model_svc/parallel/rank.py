@@ -63,12 +63,11 @@ def serve(sock: socket.socket) -> None:
     if begin is None:
         return
     assert isinstance(begin, Begin), "the first order says how to begin"
-    with waking(str(begin.options["device"])):
-        from model_svc.parallel.group import rank_device
-        from model_svc.parallel.join import arrive, join
-    store = arrive(begin.rank, begin.size, begin.place)
-    group = join(store, begin.rank, begin.size, rank_device(str(begin.options["device"]), begin.rank), begin.patience_s)
-    runner = factory_named(begin.factory)(begin.model_path, group=group, **begin.options)
+    with waking(begin.device):
+        join = importlib.import_module("model_svc.parallel.join")  # and with it torch
+    store = join.arrive(begin.rank, begin.size, begin.place)
+    group = join.join(store, begin.rank, begin.size, begin.device, begin.patience_s)
+    runner = factory_named(begin.factory)(begin.model_path, device=begin.device, group=group, **begin.options)
     gc.collect()
     gc.freeze()
     obey(runner, said)

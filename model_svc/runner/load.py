@@ -13,7 +13,7 @@ from kernels.native.library import set_threads
 from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
-from model_svc.parallel.group import ALONE, Group, rank_device
+from model_svc.parallel.group import ALONE, Group
 from model_svc.quant import native
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
@@ -65,7 +65,7 @@ def load_runner(
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
-    where = rank_device(device, group.rank)
+    where = torch.device(device)
     kind, method = _precision(dtype, where)
     _set_threads(threads, native_kernels=method is not None)
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from tests.tiny_model import write_tiny_model
 NAME = "tiny-random"
 
 
-def _random_weights(path: Path) -> None:
+def random_weights(path: Path) -> None:
     """Turn a directory with a vocabulary into a model: transformers draws and writes the weights."""
     settings = json.loads((path / "config.json").read_text())
     torch.manual_seed(3)
@@ -53,6 +53,6 @@ def _answer(state_dir: Path, models: Path, form: str) -> str:
 def test_every_op_as_an_interpreted_triton_kernel_gives_the_same_answer(tmp_path: Path) -> None:
     models = tmp_path / "models"
     path = write_tiny_model(models / NAME, max_model_len=256)
-    _random_weights(path)
+    random_weights(path)
     assert "TRITON_INTERPRET" not in os.environ or os.environ["TRITON_INTERPRET"] == "1"
     assert _answer(tmp_path / "a", models, "triton") == _answer(tmp_path / "b", models, "reference")

@@ -21,6 +21,7 @@ from wire.settings import SettingsError, load
         ("STALL_S", "nan"),
         ("THREADS", "many"),
         ("STREAM_INTERVAL", "0"),
+        ("TENSOR_PARALLEL", "0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(name: str, value: str) -> None:

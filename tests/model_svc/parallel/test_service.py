@@ -1,0 +1,121 @@
+"""A replica whose model is on two processes: any of them goes, and all go; the work is left where others find it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import transformers
+
+from model_svc.engine_link import EngineDiedError
+from model_svc.parallel import crew
+from model_svc.parallel.group import RankError
+from model_svc.parallel.load import load_runner
+from model_svc.runner.load import RunnerConfigError
+from tests.model_svc.house import EOS, engines_of, house, make_model, settings_for
+from tests.model_svc.scripted_runner import Script
+from tests.model_svc.test_service_faults import dying
+from tests.model_svc.tiny import TINY
+from wire.bus import Bus
+from wire.messages import SamplingParams
+
+OPTIONS = {
+    "runner": "model_svc.runner.load:load_runner",
+    "tensor_parallel": 2,
+    "dtype": "float32",
+    "num_blocks": 256,
+    "speculate": "off",
+}
+ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the scripted model has its vocabulary, with a tiny Llama over it."""
+    script = Script()
+    path = make_model(tmp_path, script)
+    torch.manual_seed(5)
+    sizes = TINY | {"vocab_size": script.vocab_size, "eos_token_id": EOS, "max_position_embeddings": 1024}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, initializer_range=0.3)).save_pretrained(path)
+    return tmp_path
+
+
+def ranks_of(engine: psutil.Process) -> list[psutil.Process]:
+    return [child for child in engine.children() if "model_svc.parallel.rank" in child.cmdline()]
+
+
+@pytest.mark.anyio
+async def test_a_replica_on_two_processes_answers_and_leaves_none_behind(bus: Bus, bus_url: str, folder: Path) -> None:
+    async with house(bus, settings_for(folder, bus_url, **OPTIONS)) as home:
+        (engine,) = engines_of(os.getpid())
+        (rank,) = ranks_of(engine)
+        await home.place("r", [1, 2, 3], max_tokens=12, sampling=ENDLESS)
+        await home.until(lambda: home.finish_reason("r"))
+        assert len(home.answer("r")) == 12
+    assert not engine.is_running()
+    assert not rank.is_running()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("who", ["rank", "engine"])
+async def test_a_process_that_is_lost_takes_all_down_and_leaves_the_work(
+    who: str, bus: Bus, bus_url: str, folder: Path
+) -> None:
+    async with dying(bus, folder, bus_url, **OPTIONS) as (home, ends):
+        await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
+        (engine,) = engines_of(os.getpid())
+        (rank,) = ranks_of(engine)
+        await home.place("r", [1, 2, 3], max_tokens=900, sampling=ENDLESS)
+        await home.until(lambda: home.answer("r"))
+        (rank if who == "rank" else engine).kill()
+        await home.until(lambda: ends)
+        await home.until(lambda: home.statuses[-1].state == "gone")
+        assert [job.request_id for _, job in await bus.open_work(0, home.replica_id)] == ["r"]
+    assert isinstance(ends[0], EngineDiedError)
+    assert ("rank 1 has ended with exit code -9" if who == "rank" else "exit code -9") in str(ends[0])
+    psutil.wait_procs([engine, rank], timeout=60)
+    assert not engine.is_running()
+    assert not rank.is_running()
+
+
+@pytest.mark.anyio
+async def test_a_rank_that_is_lost_while_nothing_runs_is_noticed(bus: Bus, bus_url: str, folder: Path) -> None:
+    async with dying(bus, folder, bus_url, **OPTIONS) as (home, ends):
+        await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
+        (engine,) = engines_of(os.getpid())
+        ranks_of(engine)[0].kill()
+        await home.until(lambda: ends)
+    assert isinstance(ends[0], EngineDiedError)
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (3, "tensor_parallel 3 does not divide the model's 4 attention heads"),
+        (32, "tensor_parallel 32 does not divide the model's 4 attention heads"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_so_is_refused(size: int, says: str, folder: Path) -> None:
+    with pytest.raises(RunnerConfigError, match=says):
+        load_runner(folder / "scripted", tensor_parallel=size)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import time; time.sleep(600)", "rank 1 has not started within 0.2 s"),
+        ("raise SystemExit(3)", "rank 1 has ended with exit code 3"),
+    ],
+)
+def test_a_rank_that_does_not_start_is_named(
+    code: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setattr(crew, "_GRACE_S", 0.1)
+    with pytest.raises(RankError, match=says):
+        load_runner(folder / "scripted", tensor_parallel=2, patience_s=0.2 if "sleep" in code else 60.0)
+    assert not [child for child in psutil.Process().children() if code in child.cmdline()]
