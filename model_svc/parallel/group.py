@@ -92,7 +92,7 @@ class Ranks(Group):
     def least(self, number: int) -> int:
         """Return the smallest of all ranks' numbers. Raises RankError when one does not come in time."""
         try:
-            dist.monitored_barrier(self._control, timedelta(seconds=self._patience_s))
+            self._control.monitored_barrier(timedelta(seconds=self._patience_s))
         except RuntimeError as error:
             raise RankError(f"a rank is missing at the start: {str(error).splitlines()[0]}") from error
         found = torch.tensor([number], dtype=torch.int64)

@@ -10,6 +10,7 @@ import torch
 from model_svc.models.config import parse_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model
+from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.weights.random import RandomSource
 
@@ -29,10 +30,14 @@ TINY: dict[str, Any] = {
 
 
 def tiny_llama(
-    device: str = "cpu", dtype: torch.dtype = torch.float32, stored: torch.dtype = torch.float32, **changes: Any
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    stored: torch.dtype = torch.float32,
+    group: Group = ALONE,
+    **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype."""
     source = RandomSource(tied=False, spread=0.3, dtype=stored)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
-    return build_model(config, source, Dequantized(dtype, where), device=where)
+    return build_model(config, source, Dequantized(dtype, where), device=where, group=group)

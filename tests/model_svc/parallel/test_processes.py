@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
+from model_svc.parallel.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.spec.ngram import PROPOSERS
@@ -27,19 +28,28 @@ ROOT = block_hash.root(b"secret", model="tiny", block_size=BLOCK)
 OPTIONS = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_drafts": 8}
 
 
+def save_tiny(path: Path, **changes: Any) -> Path:
+    """Write a tiny Llama."""
+    torch.manual_seed(5)
+    config = transformers.LlamaConfig(**(TINY | {"initializer_range": 0.3} | changes))
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(5)
-    config = transformers.LlamaConfig(**TINY, initializer_range=0.3)
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
-    assert json.loads((path / "config.json").read_text())["num_key_value_heads"] == 2
-    return path
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def uneven(path: Path, *, group: Group, num_blocks: int, **options: Any) -> Runner:
+    """Load a rank, the last of which has the least memory."""
+    return load_alone(path, group=group, num_blocks=num_blocks + 8 * (group.size - 1 - group.rank), **options)
 
 
 @pytest.fixture(params=[2, 4], scope="module")
 def runner(request: pytest.FixtureRequest, directory: Path) -> Iterator[Runner]:
-    made = load_runner(directory, tensor_parallel=request.param, **OPTIONS, num_blocks=40 + request.param)
+    factory = "tests.model_svc.parallel.test_processes:uneven"
+    made = load_runner(directory, tensor_parallel=request.param, factory=factory, num_blocks=40, **OPTIONS)
     yield made
     made.close()
 
@@ -86,4 +96,5 @@ def alone(directory: Path) -> dict[str, list[int]]:
 
 
 def test_several_processes_answer_as_one(runner: Runner, alone: dict[str, list[int]]) -> None:
+    assert runner.info.num_blocks == 40  # as many as the rank with the least has room for
     assert answers(runner) == alone

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
-import transformers
 
 from model_svc.engine_link import EngineDiedError
 from model_svc.parallel import crew
 from model_svc.parallel.group import RankError
-from model_svc.parallel.load import load_runner
+from model_svc.parallel.load import devices_of, load_runner
 from model_svc.runner.load import RunnerConfigError
 from tests.model_svc.house import EOS, engines_of, house, make_model, settings_for
+from tests.model_svc.parallel.test_processes import save_tiny
 from tests.model_svc.scripted_runner import Script
 from tests.model_svc.test_service_faults import dying
-from tests.model_svc.tiny import TINY
 from wire.bus import Bus
 from wire.messages import SamplingParams
 
@@ -38,9 +36,7 @@ def folder(tmp_path: Path) -> Path:
     """Where the scripted model has its vocabulary, with a tiny Llama over it."""
     script = Script()
     path = make_model(tmp_path, script)
-    torch.manual_seed(5)
-    sizes = TINY | {"vocab_size": script.vocab_size, "eos_token_id": EOS, "max_position_embeddings": 1024}
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, initializer_range=0.3)).save_pretrained(path)
+    save_tiny(path, vocab_size=script.vocab_size, eos_token_id=EOS, max_position_embeddings=1024)
     return tmp_path
 
 
@@ -102,6 +98,25 @@ async def test_a_rank_that_is_lost_while_nothing_runs_is_noticed(bus: Bus, bus_u
 def test_a_model_that_cannot_be_cut_so_is_refused(size: int, says: str, folder: Path) -> None:
     with pytest.raises(RunnerConfigError, match=says):
         load_runner(folder / "scripted", tensor_parallel=size)
+
+
+@pytest.mark.parametrize(
+    ("device", "names", "says"),
+    [
+        ("cuda", ["H100"], "tensor_parallel 2 needs 2 cards from cuda on; this machine has 1 card"),
+        ("cuda:1", ["H100", "H100"], "tensor_parallel 2 needs 2 cards from cuda:1 on; this machine has 2 cards"),
+        ("cuda", ["H100", "A10"], "tensor_parallel 2 needs equal cards, not A10 and H100"),
+    ],
+)
+def test_cards_that_are_missing_or_unequal_are_refused(
+    device: str, names: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(names))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: names[index])
+    with pytest.raises(RunnerConfigError, match=says):
+        devices_of(device, 2)
+    names[:] = ["A10", "H100", "H100"]
+    assert devices_of("cuda:1", 2) == ["cuda:1", "cuda:2"]
 
 
 @pytest.mark.parametrize(
