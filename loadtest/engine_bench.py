@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
 from model_svc.models.config import parse_config
 from model_svc.models.load import build_model
+from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.runner.load import make_runner
 from model_svc.weights.random import RandomSource
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
+
+MakeRunner = Callable[..., tuple[Runner, dict[str, float]]]
 
 
 def synchronize() -> None:
@@ -28,25 +31,38 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def random_runner(
+    shape: dict[str, Any], on: str, group: Group = ALONE, **options: Any
+) -> tuple[Runner, dict[str, float]]:
+    """Return a runner of a model with random weights, and how long these and it took."""
+    device = torch.device(on)
+    source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device)
+    method = Dequantized(torch.bfloat16, device)
+    began = time.perf_counter()
+    config = parse_config(Path("random/config.json"), shape)
+    model = build_model(config, source, method, device=device, max_len=16384, group=group)
+    synchronize()
+    weights_at = time.perf_counter()
+    defaults = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+    runner = make_runner(model, dtype=torch.bfloat16, **(defaults | options))
+    return runner, {"weights": weights_at - began, "runner": time.perf_counter() - weights_at}
+
+
 class Bench:
     """A model of some shape with an engine over it."""
 
     def __init__(
-        self, shape: dict[str, Any], ceiling: tuple[float, float], *, on: str = "cuda", **options: Any
+        self,
+        shape: dict[str, Any],
+        ceiling: tuple[float, float],
+        *,
+        on: str = "cuda",
+        make: MakeRunner = random_runner,
+        **options: Any,
     ) -> None:
         self.shape = shape
         self.copy_rate, self.product_rate = ceiling[0] * 1e9, ceiling[1] * 1e12
-        device = torch.device(on)
-        source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device)
-        method = Dequantized(torch.bfloat16, device)
-        began = time.perf_counter()
-        config = parse_config(Path("random/config.json"), shape)
-        model = build_model(config, source, method, device=device, max_len=16384)
-        synchronize()
-        weights_at = time.perf_counter()
-        defaults = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
-        self.runner: Runner = make_runner(model, dtype=torch.bfloat16, **(defaults | options))
-        self.seconds = {"weights": weights_at - began, "runner": time.perf_counter() - weights_at}
+        self.runner, self.seconds = make(shape, on, **options)
         self.info = self.runner.info
         table = shape["vocab_size"] * shape["hidden_size"] * 2
         self.step_bytes = self.info.weight_bytes - (0 if shape["tie_word_embeddings"] else table)
