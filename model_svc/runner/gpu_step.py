@@ -26,6 +26,7 @@ class GpuStep:
     """What every step of a runner is computed in: staged integers, unpacked inputs, `logits` [S, V] and `out` [S]."""
 
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, slots: DeviceSlots, num_buffers: int) -> None:
+        self.group = model.group
         self._model = model
         self._cache = cache
         self._info = info

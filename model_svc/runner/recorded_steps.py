@@ -123,6 +123,18 @@ class RecordedSteps:
         self._step.draw(shape, self._step.forward(shape))
 
     def _record(self, shape: StepShape) -> Recording:
+        """Record a shape on all ranks, or on none: they must agree about which one a step runs in."""
+        group = self._step.group
+        try:
+            recording = self._recorded(shape)
+        except RuntimeError:
+            group.least(0)
+            raise
+        if not group.least(1):
+            raise RuntimeError("another rank cannot record it")
+        return recording
+
+    def _recorded(self, shape: StepShape) -> Recording:
         step = self._step
         if shape.checks:
             return self._recorder.record(shape, step.stage_padding, step.hidden, None)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from model_svc.parallel.group import Group, Ranks
 
@@ -21,8 +22,8 @@ class Threads:
 
     def __init__(self, size: int) -> None:
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
-        store = dist.HashStore()
-        prefixes = [dist.PrefixStore("data", store) for _ in range(size)]
+        store = HashStore()
+        prefixes = [PrefixStore("data", store) for _ in range(size)]
 
         def join(rank: int) -> Group:
             torch.set_num_threads(1)

@@ -25,7 +25,13 @@ from wire.messages import Prompt, SamplingParams, pack_ids
 
 BLOCK = 4
 ROOT = block_hash.root(b"secret", model="tiny", block_size=BLOCK)
-OPTIONS = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_drafts": 8}
+OPTIONS: dict[str, Any] = {
+    "dtype": "float32",
+    "block_size": BLOCK,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 16,
+    "max_drafts": 8,
+}
 
 
 def save_tiny(path: Path, **changes: Any) -> Path:
