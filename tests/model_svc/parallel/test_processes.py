@@ -72,15 +72,15 @@ def answers(runner: Runner) -> dict[str, list[int]]:
         {"temperature": 0.0, "logit_bias": {3: 2.0}, "logprobs": 2},
         {"temperature": 1.0, "seed": 4, "top_p": 0.9},
     ]
-    draw = random.Random(8)
+    draw, size = random.Random(8), runner.info.block_size
     shared = [draw.randrange(VOCAB) for _ in range(24)]
     found: dict[str, list[int]] = {}
     for turn in range(2):
         for n in range(8):
             ids = shared + [draw.randrange(VOCAB)] * (1 + n)
             prompt = Prompt(
-                token_ids=pack_ids(ids), num_tokens=len(ids), block_root=ROOT, block_size=BLOCK, max_tokens=16,
-                block_hashes=b"".join(block_hash.chain(ROOT, ids, BLOCK)),
+                token_ids=pack_ids(ids), num_tokens=len(ids), block_root=ROOT, block_size=size, max_tokens=16,
+                block_hashes=b"".join(block_hash.chain(ROOT, ids, size)),
             )  # fmt: skip
             sampling = SamplingParams(max_tokens=16, **samplings[n % 4])  # type: ignore[arg-type]
             engine.add(EngineRequest(request_id=f"{turn}.{n}", prompt=prompt, sampling=sampling))
