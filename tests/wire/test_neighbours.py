@@ -202,7 +202,11 @@ def fails(_job: Job, _record: dict[str, Any]) -> Step:
     raise UnavailableError("not now")
 
 
-@pytest.mark.parametrize(("at_once", "reads"), [(waits, None), (fails, None), (use_at_once, [])], ids=str)
+@pytest.mark.parametrize(
+    ("at_once", "reads"),
+    [(waits, None), (fails, None), (use_at_once, [])],
+    ids=["waits", "fails", "wants more"],
+)
 async def test_a_job_does_not_go_past_a_desk_that_waits_fails_or_wants_more_of_the_record(
     bus: Bus, make_job: Any, at_once: AtOnce, reads: list[str] | None
 ) -> None:
