@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import redis
 
@@ -119,3 +121,15 @@ async def bus(bus_url: str, bus_options: BusOptions) -> AsyncIterator[Bus]:
     """An open bus on an empty server."""
     async with Bus.open(bus_url, bus_options) as opened:
         yield opened
+
+
+@pytest.fixture
+def orderless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply in float64 in Triton's interpreter: on some CPUs numpy's sums differ by a row's place in a matrix."""
+    multiply = np.matmul
+
+    def in_float64(a: np.ndarray, b: np.ndarray, dtype: Any = None) -> np.ndarray:
+        product: np.ndarray = multiply(a.astype(np.float64), b.astype(np.float64))
+        return product.astype(dtype or a.dtype)
+
+    monkeypatch.setattr(np, "matmul", in_float64)

@@ -149,6 +149,7 @@ def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device)
             assert torch.equal(part[0], together[s])
 
 
+@pytest.mark.usefixtures("orderless")
 @pytest.mark.parametrize("window", [None, 50])
 def test_in_a_fixed_order_a_row_has_the_same_bits_however_its_prompt_is_cut(device, window):
     dtype = torch.bfloat16 if device == "cuda" else torch.float32

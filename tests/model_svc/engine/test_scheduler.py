@@ -38,7 +38,7 @@ def test_a_request_that_outgrows_the_pool_ends_with_length() -> None:
     driver.ask("grows", [1] * 60 * BLOCK, max_tokens=20 * BLOCK)
     driver.run()
     assert driver.reason("grows") == "length"
-    assert len(driver.ids("grows")) == 4 * BLOCK
+    assert len(driver.ids("grows")) == 4 * BLOCK + 1  # nobody computes the last one, so it needs no place
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -76,17 +76,6 @@ def together_and_alone(model: Decoder, dtype: torch.dtype, asked: Sequence[Engin
     return together, alone
 
 
-@pytest.fixture
-def orderless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of the interpreter that are numpy's: on some CPUs their sums differ by a row's place in the matrix."""
-    multiply = np.matmul
-
-    def in_float64(a: np.ndarray, b: np.ndarray, dtype: Any = None) -> np.ndarray:
-        return multiply(a.astype(np.float64), b.astype(np.float64)).astype(dtype or a.dtype)
-
-    monkeypatch.setattr(np, "matmul", in_float64)
-
-
 @pytest.mark.usefixtures("orderless")
 def test_a_mixed_batch_has_the_bits_of_each_alone(tiny_model: Decoder) -> None:
     asked = requests(4, 16, 5)
