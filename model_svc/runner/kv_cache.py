@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.native import huge_pages
 from model_svc.layers.step import LayerKv
 from model_svc.models.decoder import KvShape
 from model_svc.runner.host_memory import available_bytes
@@ -53,11 +53,13 @@ class KvCache:
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros; on the CPU as pages that the system hands out at their first write: unused ones cost nothing."""
+    """Return zeros; on the CPU as pages that the system hands out at their first write: unused ones cost nothing.
+
+    They are of 2 MB: a guest's first writes to pages of 4 KB took 15 to 25 % of a step of 16 streams (Zen 5).
+    """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
-    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(size)
+    return huge_pages.zeros(math.prod(size) * dtype.itemsize).view(dtype).view(size)
 
 
 def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
