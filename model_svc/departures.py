@@ -3,16 +3,19 @@
 Everybody on a token's way to its client needs a core. A step that has all of them is held up by each who wakes in its
 middle; so tokens leave when one thread draws and plans and a core is idle. That is a step later at the most. And a wake
 costs the same for two tokens as for one: with many answers those of several steps leave together, so few that none
-waits 50 ms for company. None of this holds for an answer's first and last tokens, nor for the end of its thinking.
+waits 50 ms for company, and with few those of steps so short that nobody can see it. None of this holds for an answer's
+first and last tokens, nor for the end of its thinking.
 """
 
 from __future__ import annotations
 
 from model_svc.pipe import EngineEnd, Progress
-from model_svc.runner.spare_time import SpareTime
+from model_svc.runner.spare_time import SOON_S, SpareTime
 from wire.messages import TokenChunk
 
 CROWD = 8  # answers for each step more; on two cores, who carries the tokens of fewer fits into the steps' spare time
+
+_UNSEEN_S = 0.0075  # less than half of a frame of a screen that shows 60 a second
 
 
 class Departures:
@@ -52,7 +55,8 @@ class Departures:
             return self._stream_interval
         if self._spare is None or not self._held:
             return 1
-        return 1 + min(len(self._held[-1].chunks) // CROWD, self._spare.num_soon)
+        crowd = 1 + min(len(self._held[-1].chunks) // CROWD, self._spare.num_within(SOON_S))
+        return max(crowd, self._spare.num_within(_UNSEEN_S))
 
 
 def _may_wait(chunk: TokenChunk) -> bool:

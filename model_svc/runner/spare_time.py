@@ -31,12 +31,11 @@ class SpareTime:
     @property
     def is_soon(self) -> bool:
         """Whether it is worth to wait for the next step's spare time, if that step is like the last one."""
-        return self.num_soon > 0
+        return self.num_within(SOON_S) > 0
 
-    @property
-    def num_soon(self) -> int:
-        """How many steps like the last one it is worth to wait for, all in all."""
-        return int(SOON_S / max(self._took_s, 1e-4)) if self._all_compute and self._took_s < SOON_S else 0
+    def num_within(self, seconds: float) -> int:
+        """Return how many steps like the last one take so long all in all, if it is worth to wait for any."""
+        return int(seconds / max(self._took_s, 1e-4)) if self._all_compute and self._took_s < SOON_S else 0
 
     def behind(self, compute: Callable[[], None]) -> None:
         """Compute on all threads, then give away the time behind it."""

@@ -82,7 +82,12 @@ def test_tokens_wait_for_the_spare_time_of_the_next_step(way: Way) -> None:
     way.leave(1)
     assert way.arrived == []
     seen: list[list[int]] = []
-    way.spare.behind(lambda: seen.append(way.arrived))  # not while it computes
+
+    def compute() -> None:
+        seen.append(way.arrived)  # not while it computes
+        way.clock.now += 0.004
+
+    way.spare.behind(compute)
     assert (seen, way.arrived) == ([[]], [1])
     way.spare.behind(way.clock.step(0.004))
     assert way.arrived == []  # once
@@ -156,6 +161,15 @@ def test_tokens_of_a_few_do_not_wait_for_one_another(way: Way) -> None:
     way.leave(1, others=CROWD - 2)
     way.spare.behind(way.clock.step(0.004))
     assert way.arrived == [1]
+
+
+def test_tokens_of_one_answer_leave_together_where_steps_are_too_short_to_be_seen(way: Way) -> None:
+    arrived = []
+    for step in range(1, 7):
+        way.leave(step)
+        way.spare.behind(way.clock.step(0.0024))
+        arrived.append(way.arrived)
+    assert arrived == [[], [], [1, 2, 3], [], [], [4, 5, 6]]
 
 
 @pytest.mark.parametrize("before", ["a prompt", "a long step"])
