@@ -63,6 +63,19 @@ def test_everything_can_be_done_by_keyboard(ring: LiveRing, chat: ChatPage) -> N
     expect(chat.conversations).to_have_count(1)
 
 
+def test_a_list_that_is_drawn_anew_leaves_the_focus_on_the_same_button(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Of course."))
+    chat.send("Can I?")
+    chat.until_done()
+    _tab_to(chat, "Rename", back=True)
+    chat.page.evaluate("""() => {
+        document.activeElement.dataset.before = "";
+        new BroadcastChannel("headrace").postMessage({});  // as another tab tells of a change
+    }""")
+    expect(chat.page.locator("[data-before]")).to_have_count(0)
+    assert chat.page.evaluate("() => document.activeElement.ariaLabel") == "Rename"
+
+
 def test_escape_stops_an_answer(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("Never ending"), finish=None)
     chat.send("Go")

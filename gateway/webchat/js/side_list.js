@@ -48,7 +48,7 @@ export class SideList extends EventTarget {
 
   #draw() {
     if (this.#root.querySelector("input")) return; // somebody is renaming; the next refresh shows the rest
-    const focused = document.activeElement?.closest?.("[data-conversation]")?.dataset.conversation;
+    const focused = document.activeElement?.closest?.("[data-conversation]") && placeOf(document.activeElement);
     const nodes = [];
     let day = null;
     let list = null;
@@ -66,7 +66,7 @@ export class SideList extends EventTarget {
     else if (!nodes.length) nodes.push(make("p", { class: "side-empty" }, "Your conversations will be listed here."));
     if (this.#hasMore) nodes.push(make("button", { type: "button", class: "text-button", onclick: () => this.#emit("more") }, "Older conversations"));
     this.#root.replaceChildren(...nodes);
-    if (focused) this.#root.querySelector(`[data-conversation="${CSS.escape(focused)}"] a`)?.focus();
+    if (focused) this.#root.querySelector(focused)?.focus(); // whoever is about to press a button, presses that one
   }
 
   #item(entry) {
@@ -86,6 +86,11 @@ export class SideList extends EventTarget {
 }
 
 const ENOUGH_TO_SEARCH = 8; // fewer are seen at a glance
+
+function placeOf(control) {
+  const item = `[data-conversation="${CSS.escape(control.closest("[data-conversation]").dataset.conversation)}"]`;
+  return control.ariaLabel ? `${item} [aria-label="${CSS.escape(control.ariaLabel)}"]` : `${item} a`;
+}
 
 const titleOf = (entry) => entry.metadata?.title || "Untitled";
 
