@@ -31,6 +31,21 @@ class House:
         """Return an HTTP client of the API."""
         return httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
 
+    def answer(self, model: str, num_tokens: int) -> str:
+        """Return a greedy answer of so many tokens to the same short question."""
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "hello world"}],
+            "max_tokens": num_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        with self.client() as client:
+            reply = client.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["usage"]["completion_tokens"] == num_tokens
+        return str(reply.json()["choices"][0]["message"]["content"])
+
     def family(self) -> list[psutil.Process]:
         """Return every process that belongs to this house, the supervisor first."""
         top = psutil.Process(self.process.pid)

@@ -35,19 +35,9 @@ def random_weights(path: Path) -> None:
 
 def _answer(state_dir: Path, models: Path, form: str) -> str:
     environ = {"HEADRACE_KERNELS": form, "HEADRACE_NUM_BLOCKS": "64", "HEADRACE_MAX_NUM_SEQS": "2"}
-    body = {
-        "model": NAME,
-        "messages": [{"role": "user", "content": "hello world"}],
-        "max_tokens": 6,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
     arguments = (f"--model={NAME}", f"--model-dir={models}")
-    with headrace_up(state_dir, *arguments, environ=environ) as house, house.client() as client:
-        reply = client.post("/v1/chat/completions", json=body)
-        assert reply.status_code == 200, reply.text
-        assert reply.json()["usage"]["completion_tokens"] == 6
-        return str(reply.json()["choices"][0]["message"]["content"])
+    with headrace_up(state_dir, *arguments, environ=environ) as house:
+        return house.answer(NAME, 6)
 
 
 def test_every_op_as_an_interpreted_triton_kernel_gives_the_same_answer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from gateway.edge.openapi.operations import ERRORS, LIMITS, OPERATIONS, QUERIES, Operation
 from gateway.edge.schema import answers
+from gateway.edge.schema.message_answers import AnthropicError
 
 _REF = "#/components/schemas/{name}"
 
@@ -97,7 +98,7 @@ def _ref(name: str) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     bodies = {operation.body for operation in OPERATIONS.values() if operation.body is not None}
     given = {operation.answer for operation in OPERATIONS.values() if operation.answer is not None}
-    types = sorted({answers.Error, answers.AnthropicError, *bodies, *given}, key=lambda kind: kind.__name__)
+    types = sorted({answers.Error, AnthropicError, *bodies, *given}, key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(types, ref_template=_REF)
     for body in bodies:
         properties = schemas[body.__name__]["properties"]

@@ -14,6 +14,7 @@ from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.content import MAX_MESSAGES
 from gateway.edge.schema.conversations import CreateConversation, CreateItems, UpdateConversation
 from gateway.edge.schema.embeddings import EmbeddingList, EmbeddingRequest
+from gateway.edge.schema.message_answers import AnthropicAnswer, CountedTokens
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
 from gateway.edge.schema.responses import INCLUDES, InputTokensRequest, ResponsesRequest
@@ -87,8 +88,8 @@ OPERATIONS: dict[str, Operation] = {
     "delete_item": Operation(answer=answers.Stored, errors=_STORED),
     "create_embeddings": Operation(body=EmbeddingRequest, answer=EmbeddingList, errors=_WORK),
     "create_moderation": Operation(body=ModerationRequest, answer=answers.Moderation, errors=_WORK),
-    "create_message": Operation(body=MessagesRequest, answer=answers.AnthropicAnswer, streams=True, errors=_WORK),
-    "count_tokens": Operation(body=MessagesRequest, answer=answers.CountedTokens, errors=_WORK),
+    "create_message": Operation(body=MessagesRequest, answer=AnthropicAnswer, streams=True, errors=_WORK),
+    "count_tokens": Operation(body=MessagesRequest, answer=CountedTokens, errors=_WORK),
     "tokenize": Operation(body=TokenizeRequest, answer=answers.Tokenized, errors=_WORK),
     "detokenize": Operation(body=DetokenizeRequest, answer=answers.Detokenized, errors=_WORK),
     "control_request": Operation(body=ControlRequest, answer=answers.Stored, status=202, errors=_WORK),

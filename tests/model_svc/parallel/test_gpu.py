@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from model_svc.engine.plan import Runner
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
-from tests.model_svc.paged import RunnerDriver, Tracked
+from tests.model_svc.forced import forced_logprobs
 from tests.model_svc.parallel.test_processes import answers, save_tiny
-from tests.model_svc.tiny import VOCAB
-from wire.messages import SamplingParams
 
 pytestmark = [
     pytest.mark.gpu,
@@ -41,24 +38,6 @@ def pair(request: pytest.FixtureRequest, directory: Path) -> Iterator[tuple[str,
     yield request.param, alone, both
     both.close()
     alone.close()
-
-
-def forced_logprobs(runner: Runner, num_sequences: int) -> torch.Tensor:
-    """What the model thinks of given answers: prompts first, then 40 steps, most of them recorded."""
-    driver = RunnerDriver(runner)  # type: ignore[arg-type]
-    sampling = SamplingParams(temperature=0.0, logprobs=0)
-    sequences = [Tracked(n, [1 + n, 2, 3, 4 + n], sampling=sampling) for n in range(num_sequences)]
-    found = []
-    for step in range(40):
-        shares = []
-        for seq in sequences:
-            token = (7 * step + seq.slot) % VOCAB
-            share = driver.dealer.share(seq, len(seq.ids) - seq.computed, fed=step > 0)
-            shares.append(msgspec.structs.replace(share, forced_id=token))
-            seq.ids.append(token)
-        found.append([token.logprob for token in driver.run(*shares).tokens])
-    driver.run(freed_slots=tuple(range(num_sequences)))
-    return torch.tensor(found)
 
 
 @pytest.mark.parametrize("num_sequences", [1, 3, 20])

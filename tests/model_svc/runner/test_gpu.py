@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from kernels import few_rows
 from model_svc.engine.engine import Engine
 from model_svc.engine.request import EngineRequest
 from model_svc.runner.load import make_runner
+from tests.model_svc.forced import forced_logprobs
 from tests.model_svc.no_waiting import no_waiting
 from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked
 from tests.model_svc.tiny import VOCAB, tiny_llama
@@ -74,28 +74,17 @@ def test_preemption_changes_no_ids() -> None:
 def test_fused_kernels_are_as_near_to_float32_as_the_plain_ones(
     num_sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forced_logprobs(dtype: torch.dtype) -> torch.Tensor:
+    def thinks(dtype: torch.dtype) -> torch.Tensor:
         model = tiny_llama("cuda", dtype=dtype, stored=torch.bfloat16, hidden_size=128)
         runner = make_runner(model, dtype=dtype, **(SIZES | {"max_num_batched_tokens": 128}))
-        driver = RunnerDriver(runner)
-        sampling = SamplingParams(temperature=0.0, logprobs=0)
-        sequences = [Tracked(n, [1 + n, 2, 3, 4 + n], sampling=sampling) for n in range(num_sequences)]
-        found = []
-        for step in range(40):
-            shares = []
-            for seq in sequences:
-                token = (7 * step + seq.slot) % VOCAB
-                share = driver.dealer.share(seq, len(seq.ids) - seq.computed, fed=step > 0)
-                shares.append(msgspec.structs.replace(share, forced_id=token))
-                seq.ids.append(token)
-            found.append([token.logprob for token in driver.run(*shares).tokens])
+        found = forced_logprobs(runner, num_sequences)
         runner.close()
-        return torch.tensor(found)
+        return found
 
-    truth = forced_logprobs(torch.float32)
-    fused = forced_logprobs(torch.bfloat16)
+    truth = thinks(torch.float32)
+    fused = thinks(torch.bfloat16)
     monkeypatch.setattr(few_rows, "MAX_ROWS", 0)
-    plain = forced_logprobs(torch.bfloat16)
+    plain = thinks(torch.bfloat16)
     assert not torch.equal(fused, plain)  # they did take different ways
     error, usual = (float((found - truth).abs().mean()) for found in (fused, plain))
     assert error < 1.3 * usual, (error, usual)
