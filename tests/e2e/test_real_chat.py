@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import httpx
 import jsonschema
@@ -15,8 +16,9 @@ MODEL = "smollm2-135m-instruct"
 
 
 @pytest.fixture
-def client(house: House) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120)
+def client(house: House) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
 
 
 def ask(client: openai.OpenAI, text: str, **options: object) -> str:

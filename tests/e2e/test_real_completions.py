@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anthropic
 import openai
 import pytest
@@ -13,8 +15,9 @@ PROMPT = "The capital of France is"
 
 
 @pytest.fixture
-def client(house: House) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120)
+def client(house: House) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
 
 
 def test_an_echoed_text_has_the_log_probabilities_it_had_when_it_was_generated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -35,8 +36,9 @@ QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Oslo?
 
 
 @pytest.fixture
-def client(house: House) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120)
+def client(house: House) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
 
 
 def check(name: str, arguments: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import anyio
@@ -32,10 +32,12 @@ async def cluster(cluster_url: str) -> AsyncIterator[Bus]:
         yield bus
 
 
-def nodes(url: str) -> list[redis.Redis]:
-    with redis.Redis.from_url(url) as seed:
-        rows = seed.execute_command("CLUSTER", "SLOTS")
-    return [redis.Redis("127.0.0.1", port) for port in sorted({row[2][1] for row in rows})]
+@pytest.fixture
+def nodes(cluster_url: str) -> Iterator[list[redis.Redis]]:
+    with ExitStack() as stack:
+        seed = stack.enter_context(redis.Redis.from_url(cluster_url))
+        ports = sorted({row[2][1] for row in seed.execute_command("CLUSTER", "SLOTS")})
+        yield [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in ports]
 
 
 async def test_the_cluster_is_found_by_asking_and_partitions_lie_on_all_its_servers(cluster: Bus) -> None:
@@ -122,12 +124,14 @@ async def test_a_dead_replica_s_work_is_placed_again(cluster: Bus, make_job: Any
     assert await cluster.cancel(2, "r1") == moved["placement"]
 
 
-async def test_a_slot_that_moves_to_another_server_is_followed(cluster: Bus, cluster_url: str, make_job: Any) -> None:
+async def test_a_slot_that_moves_to_another_server_is_followed(
+    cluster: Bus, nodes: list[redis.Redis], make_job: Any
+) -> None:
     history, tokenizer = topics.history(0), topics.tokenizer(0, "m")
     slot = key_slot(history.encode())
     await cluster.admit(make_job(), {"request": Request(model="m")}, to=history, ttl_s=60)
     [delivery] = await cluster.consumer(history, group="g", name="one").read(1)
-    ids = {node: node.execute_command("CLUSTER MYID").decode() for node in nodes(cluster_url)}
+    ids = {node: node.execute_command("CLUSTER MYID").decode() for node in nodes}
     [source] = [node for node in ids if node.execute_command("CLUSTER COUNTKEYSINSLOT", slot)]
     target = next(node for node in ids if node is not source)
     target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source])
@@ -145,5 +149,3 @@ async def test_a_slot_that_moves_to_another_server_is_followed(cluster: Bus, clu
                 node.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
     assert await cluster.hand_off(delivery, make_job(), to=tokenizer) is HandOff.DONE
     assert int(target.execute_command("CLUSTER COUNTKEYSINSLOT", slot)) >= 3
-    for node in ids:
-        node.close()
