@@ -6,6 +6,7 @@ A connection that is left open may do the like.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import sys
@@ -13,6 +14,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tqdm import tqdm
@@ -29,6 +31,23 @@ def same_draws(request: pytest.FixtureRequest) -> None:
     random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
+
+
+def _open_sockets() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").glob("*"):  # empty where there is no such folder
+        with contextlib.suppress(OSError):
+            found.add(str(descriptor.readlink()))
+    return {what for what in found if what.startswith("socket:")}
+
+
+@pytest.fixture(autouse=True)
+def no_socket_is_left() -> Iterator[None]:
+    """Have a socket that nobody closed reported by this test: a later collection would blame some other one."""
+    before = _open_sockets()
+    yield
+    if _open_sockets() - before:
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

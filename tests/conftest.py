@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from tests.alone import (
+    no_socket_is_left,
     no_thread_is_left,
     pytest_sessionfinish,
     pytest_terminal_summary,
@@ -26,6 +27,7 @@ from tests.lanes import pytest_xdist_make_scheduler
 from wire.bus import Bus, BusOptions
 
 __all__ = [
+    "no_socket_is_left",
     "no_thread_is_left",
     "pytest_runtest_call",
     "pytest_runtest_setup",

@@ -49,6 +49,29 @@ def test_a_thread_that_is_left_is_named_and_draws_are_each_tests_own(tmp_path: P
     assert drawn[0] == drawn[1] != [], whole
 
 
+UNCLOSED = """
+import socket
+from tests.alone import no_socket_is_left
+
+class Client:
+    def __init__(self):
+        self.me, self.socket = self, socket.socket()
+
+def test_leaves():
+    Client()
+
+def test_after():
+    pass
+"""
+
+
+def test_a_socket_that_is_left_is_reported_by_the_test_that_left_it(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "test_unclosed.py").write_text(UNCLOSED)
+    found = run(tmp_path, "test_unclosed.py").stdout
+    assert re.findall(r"^ERROR test_unclosed\.py::(\w+)", found, re.MULTILINE) == ["test_leaves"], found
+
+
 OPEN = """
 import asyncio, socket
 import pytest
