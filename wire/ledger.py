@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from wire.bus.core import fields_of
+from wire.bus.fields import fields_of
 from wire.bus.route import Route
 from wire.bus.scripts import Script
 from wire.topics import PREFIX

@@ -10,17 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.exceptions import ResponseError
 
 from wire import topics
+from wire.bus import Bus
 from wire.bus.route import PASSING
 from wire.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from wire.bus import Bus
 
 M = TypeVar("M", Counter, Histogram)
 

@@ -14,10 +14,10 @@ import msgspec
 
 from wire import codec, topics
 from wire.bus.consumer import Consumer
-from wire.bus.core import flat, record_of
 from wire.bus.delivery import Delivery, HandOff
+from wire.bus.fields import flat, record_of
 from wire.bus.line import Arg
-from wire.bus.neighbours import NOBODY, neighbours_at
+from wire.bus.neighbours import NOBODY, Neighbours, neighbours_at
 from wire.bus.options import RING_MAXLEN, BusOptions
 from wire.bus.placement import Placing
 from wire.bus.records import Records
@@ -33,6 +33,10 @@ class Bus(Records, Placing):
     Every call survives the loss of a connection: it is repeated with backoff, each being safe to repeat. Raises
     UnavailableError when the server stays away longer than `options.patience_s`.
     """
+
+    def __init__(self, route: Route, options: BusOptions, neighbours: Neighbours) -> None:
+        super().__init__(route, options)
+        self.neighbours = neighbours
 
     @classmethod
     @asynccontextmanager

@@ -10,22 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import msgspec
 from redis.exceptions import ResponseError
 
 from wire import codec
-from wire.bus.core import fields_of
 from wire.bus.delivery import Delivery
+from wire.bus.endings import Endings
+from wire.bus.fields import fields_of
 from wire.bus.options import MAX_DELIVERIES, SILENT_CONSUMER_TTL_S
 from wire.bus.route import PASSING
 from wire.bus.scripts import CLAIM, KEEP, LEAVE, SWEEP
 from wire.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from wire.bus.bus import Bus
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ _MALFORMED = (KeyError, ValueError, msgspec.MsgspecError)
 class Consumer:
     """One named member of a consumer group. `claims`: take over the entries of members that fell silent."""
 
-    def __init__(self, bus: Bus, stream: str, *, group: str, name: str, claims: bool = True) -> None:
+    def __init__(self, bus: Endings, stream: str, *, group: str, name: str, claims: bool = True) -> None:
         self.stream, self.group, self.name = stream, group, name
         self._bus = bus
         self._claims = claims

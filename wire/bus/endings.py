@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from wire import codec, topics
-from wire.bus.core import record_of
 from wire.bus.delivery import Delivery
+from wire.bus.fields import record_of
 from wire.bus.options import DEAD_LETTER_MAXLEN, FAILURE_MAXLEN, MAX_DELIVERIES
 from wire.bus.post import Post
 from wire.bus.scripts import FINISH, MARK_ENDED, SET_ASIDE

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import msgspec
 
 from wire import codec
-from wire.bus.core import fields_of
+from wire.bus.core import Core
+from wire.bus.fields import fields_of
 from wire.bus.line import Command
 from wire.bus.route import PASSING
 from wire.messages import AnyMessage, TokenBatch
-
-if TYPE_CHECKING:
-    from wire.bus.core import Core
 
 log = logging.getLogger(__name__)
 

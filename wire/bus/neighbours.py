@@ -13,19 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio.lowlevel import RunVar
 
-from wire.bus.core import decoded
+from wire.bus.consumer import Consumer
+from wire.bus.delivery import Delivery
+from wire.bus.fields import decoded
 from wire.bus.line import Arg
+from wire.messages import Job
 
-if TYPE_CHECKING:
-    from wire.bus.consumer import Consumer
-    from wire.bus.delivery import Delivery
-    from wire.messages import Job
-
-DoAtOnce = Callable[["Job", dict[str, Any]], Any]
+DoAtOnce = Callable[[Job, dict[str, Any]], Any]
 """Does a desk's part of a job, given the record fields that it wants; None: it has to wait for something."""
 
 NOBODY: tuple[Arg, ...] = ("", "", 0)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from wire import codec, topics
-from wire.bus.core import fields_of, flat, record_of
 from wire.bus.endings import Endings
+from wire.bus.fields import fields_of, flat, record_of
 from wire.bus.options import RING_MAXLEN
 from wire.bus.scripts import DROP_IF_EMPTY, RE_PLACE, REMOVE
 from wire.errors import OverloadedError, RequestCancelledError

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from wire import codec, topics
-from wire.bus.core import Core, decoded, flat, record_of
+from wire.bus.core import Core
+from wire.bus.fields import decoded, flat, record_of
 from wire.bus.scripts import CANCEL, UPDATE
 from wire.messages import RECORD_FIELDS, Failure, Job, Placement
 
