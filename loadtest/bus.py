@@ -41,7 +41,7 @@ async def _desk(bus: Bus, stream: str, onward: str) -> None:
         return Step(to=onward)
 
     name = stream.split(":")[2]
-    await serve_desk(bus, name=name, streams=[stream], group=name, consumer="one", handle=handle, fields=["request"])
+    await serve_desk(bus, name=name, streams=[stream], consumer="one", handle=handle, fields=["request"])
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ async def _serve(bus: Bus, name: str, onward: str, tasks: Any) -> None:
     async def handle(_job: Job, _record: dict[str, Any]) -> Step:
         return Step(to=_stream(onward), fields=fields)
 
-    serve = functools.partial(serve_desk, bus, name=name, streams=[_stream(name)], group=name, consumer="one")
+    serve = functools.partial(serve_desk, bus, name=name, streams=[_stream(name)], consumer="one")
     await tasks.start(functools.partial(serve, handle=handle, fields=("request",)))
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from wire import topics
 from wire.bus import Bus
+from wire.heartbeats import MISSED_HEARTBEATS
 from wire.messages import ReplicaStatus
-
-MISSED_HEARTBEATS = 3
 
 
 class Rooms:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -72,9 +71,7 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
             await serve_desk(
                 bus,
                 name="tokenizer",
-                streams=[topics.tokenizer(p, model) for p in range(settings.partitions) for model in settings.models],
-                group="tokenizer",
-                consumer=f"tokenizer-{os.urandom(6).hex()}",
+                streams=settings.streams(topics.tokenizer),
                 handle=desk.handle,
                 on_message=TokenizeDesk(bus, builders, desk.limiter).on_message,
                 concurrency=4 * settings.tokenizer_threads,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -59,24 +60,25 @@ async def serve_desk(
     *,
     name: str,
     streams: Iterable[str],
-    group: str,
-    consumer: str,
     handle: Handler,
     concurrency: int = 16,
     fields: Sequence[str] | None = None,
     on_message: OnMessage | None = None,
     at_once: AtOnce | None = None,
+    consumer: str | None = None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the jobs of `streams` until cancelled; what is then in work is given back to the group at once.
+    """Serve the jobs of `streams` until cancelled; what is then in work is given back to the desk's group at once.
 
+    All processes of a desk are one group, `name`; in it this one is `consumer` (None: a name that nobody had).
     `handle(job, record)` gets the record fields named by `fields` (None: all) and returns the Step, or None when the
     job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
     time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself. `at_once` does
     what `handle` does if nothing has to be waited for, else it returns None: the desk before, in the same process, may
     call it and hand the job past this one.
     """
-    readers = [bus.consumer(stream, group=group, name=consumer) for stream in streams]
+    consumer = consumer or f"{name}-{os.urandom(6).hex()}"
+    readers = [bus.consumer(stream, group=name, name=consumer) for stream in streams]
     try:
         async with anyio.create_task_group() as tasks:
             desk = _Desk(bus, name, handle, fields, on_message, concurrency, tasks, at_once)

@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -81,6 +81,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def model_path(self, model: str) -> Path:
         """Return the directory of a served model."""
         return Path(self.model_dir).expanduser() / model
+
+    def streams(self, topic: Callable[[int, str], str]) -> list[str]:
+        """Return the streams of a desk that has one for each partition and model."""
+        return [topic(partition, model) for partition in range(self.partitions) for model in self.models]
 
 
 S = TypeVar("S", bound=Settings)

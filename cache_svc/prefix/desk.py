@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from cache_svc.prefix.heartbeats import Heartbeats
 from cache_svc.prefix.index import PrefixIndex, split
 from cache_svc.prefix.ledger import EventLedger, Verdict
 from cache_svc.prefix.settings import PrefixSettings
@@ -17,6 +16,7 @@ from wire.block_hash import DIGEST_BYTES
 from wire.bus import Bus
 from wire.desk import Step
 from wire.errors import HeadraceError, InternalError
+from wire.heartbeats import Heartbeats
 from wire.messages import BlocksEvicted, BlocksStored, Job, Match, Matches, Prompt, ReplicaStatus, ReportBlocks
 
 log = logging.getLogger(__name__)

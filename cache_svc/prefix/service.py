@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import anyio
 from anyio.abc import TaskStatus
 
@@ -16,26 +14,24 @@ from wire.desk import serve_desk
 
 async def serve(settings: PrefixSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Serve the prefix desk of all models until cancelled."""
-    async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
-        desk = PrefixDesk(bus, settings)
-        for model in settings.models:
-            await tasks.start(desk.follow, model)
-        await tasks.start(_jobs, bus, settings, desk)
-        task_status.started()
+    async with Bus.open(settings.redis_url) as bus:
+        await serve_streams(bus, settings, PrefixDesk(bus, settings), task_status=task_status)
 
 
-async def _jobs(
+async def serve_streams(
     bus: Bus, settings: PrefixSettings, desk: PrefixDesk, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    await serve_desk(
-        bus,
-        name="prefix",
-        streams=[topics.prefix(p, model) for p in range(settings.partitions) for model in settings.models],
-        group="prefix",
-        consumer=f"prefix-{os.urandom(6).hex()}",
-        handle=desk.handle,
-        concurrency=settings.prefix_concurrency,
-        fields=("prompt",),
-        at_once=desk.at_once,
-        task_status=task_status,
-    )
+    """Keep the desk's index true, and serve the streams of all models and partitions from it."""
+    async with anyio.create_task_group() as tasks:
+        for model in settings.models:
+            await tasks.start(desk.follow, model)
+        await serve_desk(
+            bus,
+            name="prefix",
+            streams=settings.streams(topics.prefix),
+            handle=desk.handle,
+            at_once=desk.at_once,
+            concurrency=settings.prefix_concurrency,
+            fields=("prompt",),
+            task_status=task_status,
+        )

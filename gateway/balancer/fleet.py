@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from gateway.balancer.policy import Candidate, Policy, choose, fits, home_of
 from wire.errors import ContextLengthExceededError
+from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
-
-MISSED_HEARTBEATS = 3
 
 # A heartbeat that arrives so long after a placement was sent by a replica that had the placement in its queue.
 _SETTLE_S = 0.1
@@ -22,7 +21,6 @@ _SETTLE_S = 0.1
 @dataclass(slots=True)
 class _Replica:
     status: ReplicaStatus
-    heard_at: float
     placed: list[tuple[float, int]] = field(default_factory=list)  # (when, prefill tokens), newest last
 
 
@@ -31,36 +29,32 @@ class Fleet:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._heartbeats = Heartbeats()
         self._replicas: dict[str, _Replica] = {}
         self._turn = 0
 
     def hear(self, status: ReplicaStatus, now: float) -> None:
         """Take a heartbeat. A replica that says `gone` is forgotten."""
-        if status.state == "gone":
+        if not self._heartbeats.hear(status, now):
             self._replicas.pop(status.replica_id, None)
             return
         known = self._replicas.get(status.replica_id)
         if known is None:
-            self._replicas[status.replica_id] = _Replica(status, now)
+            self._replicas[status.replica_id] = _Replica(status)
             return
-        known.status, known.heard_at = status, now
+        known.status = status
         known.placed = [(at, tokens) for at, tokens in known.placed if now < at + _SETTLE_S]
 
     def lost(self, now: float) -> list[str]:
         """Forget and return the replicas that missed three heartbeats in a row."""
-        silent = [
-            replica_id
-            for replica_id, replica in self._replicas.items()
-            if now > replica.heard_at + MISSED_HEARTBEATS * replica.status.interval_s
-        ]
+        silent = self._heartbeats.lost(now)
         for replica_id in silent:
             del self._replicas[replica_id]
         return silent
 
     def grant_grace(self, pause_s: float) -> None:
         """Count `pause_s` as not passed: this process was stopped or cut off itself and could hear nobody."""
-        for replica in self._replicas.values():
-            replica.heard_at += pause_s
+        self._heartbeats.grant_grace(pause_s)
 
     def knows(self, replica_id: str) -> bool:
         """Return whether the replica lives, as far as is known."""

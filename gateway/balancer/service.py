@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import anyio
 from anyio.abc import TaskStatus
 
@@ -16,32 +14,29 @@ from wire.desk import serve_desk
 
 async def serve(settings: BalancerSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Serve the balancer of all models until cancelled."""
-    async with Bus.open(settings.redis_url) as bus, anyio.create_task_group() as tasks:
-        desk = BalancerDesk(bus, settings)
-        for model in settings.models:
-            await tasks.start(desk.follow, model)
-        await tasks.start(_jobs, bus, settings, desk)
-        task_status.started()
+    async with Bus.open(settings.redis_url) as bus:
+        await serve_streams(bus, settings, BalancerDesk(bus, settings), task_status=task_status)
 
 
-async def _jobs(
+async def serve_streams(
     bus: Bus,
     settings: BalancerSettings,
     desk: BalancerDesk,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
+    """Follow the replicas of all models, and place on them what comes on the streams."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(desk.reports.run)
+        for model in settings.models:
+            await tasks.start(desk.follow, model)
         await serve_desk(
             bus,
             name="balancer",
-            streams=[topics.balancer(p, model) for p in range(settings.partitions) for model in settings.models],
-            group="balancer",
-            consumer=f"balancer-{os.urandom(6).hex()}",
+            streams=settings.streams(topics.balancer),
             handle=desk.handle,
+            at_once=desk.at_once,
             concurrency=settings.balancer_concurrency,
             fields=("prompt", "matches"),
-            at_once=desk.at_once,
             task_status=task_status,
         )

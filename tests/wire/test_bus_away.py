@@ -42,7 +42,7 @@ async def serve(settings):
     async with Bus.open(settings.redis_url) as bus:
         print("serving", flush=True)
         socket.getaddrinfo = {"silent": silent, "unknown": unknown}[sys.argv[2]]
-        await serve_desk(bus, name="d", streams=["hr:{p0}:d"], group="g", consumer="c", handle=None)
+        await serve_desk(bus, name="d", streams=["hr:{p0}:d"], consumer="c", handle=None)
 
 run(serve, Settings(redis_url=sys.argv[1]), name="probe")
 """

@@ -76,7 +76,7 @@ async def test_jobs_of_all_partitions_pass_a_desk_and_reach_the_next_with_their_
 
 
 async def _serve(bus: Bus, streams: list[str], handle: Any) -> None:
-    await serve_desk(bus, name="history", streams=streams, group="history", consumer="one", handle=handle)
+    await serve_desk(bus, name="history", streams=streams, consumer="one", handle=handle)
 
 
 async def test_a_claimed_job_is_handed_on_once(cluster: Bus, make_job: Any) -> None:

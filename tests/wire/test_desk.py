@@ -37,9 +37,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 @asynccontextmanager
 async def desk(bus: Bus, handle: Any, streams: Sequence[str] = (HISTORY,), **more: Any) -> AsyncIterator[None]:
-    serve = functools.partial(
-        serve_desk, bus, name="history", streams=streams, group="history", consumer="one", handle=handle, **more
-    )
+    serve = functools.partial(serve_desk, bus, name="history", streams=streams, consumer="one", handle=handle, **more)
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(60):
             await tasks.start(serve)

@@ -174,7 +174,7 @@ class Load:
             return Step(to=self.tokenizer)
 
         async with Bus.open(self.url, OPTIONS) as bus:
-            await serve_desk(bus, name="history", streams=[self.history], group="g", consumer="one", handle=handle)
+            await serve_desk(bus, name="history", streams=[self.history], consumer="one", handle=handle)
 
     async def admit(self) -> None:
         async with Bus.open(self.url, OPTIONS) as bus:

@@ -65,7 +65,7 @@ async def test_jobs_are_counted_by_how_they_leave_a_desk_with_their_wait_and_wor
             await bus.admit(make_job(name, model="counted"), {}, to=HISTORY, ttl_s=60)
 
         async def serve() -> None:
-            await serve_desk(bus, name="d", streams=[HISTORY], group="d", consumer="one", handle=handle)
+            await serve_desk(bus, name="d", streams=[HISTORY], consumer="one", handle=handle)
 
         tasks.start_soon(serve)
         await until_idle(bus)
@@ -98,7 +98,7 @@ async def test_what_waits_on_a_stream_is_shown_while_a_desk_reads_it(bus: Bus, m
             await bus.admit(make_job(f"r{number}"), {}, to=HISTORY, ttl_s=60)
 
         async def serve() -> None:
-            await serve_desk(bus, name="d", streams=[HISTORY], group="d", consumer="one", handle=handle, concurrency=1)
+            await serve_desk(bus, name="d", streams=[HISTORY], consumer="one", handle=handle, concurrency=1)
 
         tasks.start_soon(serve)
         await working.wait()

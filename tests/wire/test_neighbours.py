@@ -54,14 +54,12 @@ async def desks(
         fields = ["request", "recalled"] if reads is None else reads
         await tasks.start(
             functools.partial(
-                serve, name="tokenizer", streams=[TOKENIZER], group="tokenizer", handle=second, at_once=at_once,
+                serve, name="tokenizer", streams=[TOKENIZER], handle=second, at_once=at_once,
                 fields=["request", "recalled"],
             )
         )  # fmt: skip
         await tasks.start(
-            functools.partial(
-                serve, name="history", streams=[HISTORY], group="history", handle=first, fields=fields, concurrency=room
-            )
+            functools.partial(serve, name="history", streams=[HISTORY], handle=first, fields=fields, concurrency=room)
         )
         await _both_wait(bus)
         yield

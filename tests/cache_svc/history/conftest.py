@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cache_svc.history.desk import HistoryDesk
-from cache_svc.history.service import serve_history
+from cache_svc.history.service import serve_streams
 from cache_svc.history.settings import HistorySettings
 from wire import topics
 from wire.bus import Bus
@@ -173,7 +173,6 @@ async def edge(bus: Bus, history_settings: HistorySettings) -> AsyncIterator[Pla
     async with anyio.create_task_group() as tasks:
         for _ in range(2):
             desk = HistoryDesk(bus, history_settings)
-            tasks.start_soon(desk.rewriter.run)
-            await tasks.start(serve_history, bus, history_settings, desk)
+            await tasks.start(serve_streams, bus, history_settings, desk)
         yield PlayedEdge(bus)
         tasks.cancel_scope.cancel()

@@ -7,7 +7,7 @@ import pytest
 
 from cache_svc.history.desk import HistoryDesk
 from cache_svc.history.keys import keys_of, root_of
-from cache_svc.history.service import serve_history
+from cache_svc.history.service import serve_streams
 from cache_svc.history.settings import HistorySettings
 from tests.cache_svc.history.conftest import MODEL, PlayedEdge
 from tests.wire.conftest import cluster_url  # noqa: F401 - a fixture
@@ -22,8 +22,7 @@ async def test_conversations_and_chains_live_and_die_on_all_servers_of_a_cluster
     settings = HistorySettings(models=(MODEL,), history_rewrite_s=0.0)
     async with Bus.open(cluster_url, OPTIONS) as bus, anyio.create_task_group() as tasks:
         desk = HistoryDesk(bus, settings)
-        tasks.start_soon(desk.rewriter.run)
-        await tasks.start(serve_history, bus, settings, desk)
+        await tasks.start(serve_streams, bus, settings, desk)
         edge = PlayedEdge(bus)
         made = [await edge.create() for _ in range(8)]
         owners = {id(bus.route.owner(keys_of(root_of(conversation) or "").head)) for conversation in made}

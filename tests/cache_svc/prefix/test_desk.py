@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 
 import anyio
 import pytest
 
 from cache_svc.prefix.desk import PrefixDesk
-from cache_svc.prefix.service import _jobs
+from cache_svc.prefix.service import serve_streams
 from cache_svc.prefix.settings import PrefixSettings
 from wire import topics
 from wire.block_hash import chain, root
@@ -48,8 +47,7 @@ def prompt_of(num_tokens: int) -> Prompt:
 async def desk(bus: Bus) -> AsyncIterator[PrefixDesk]:
     made = PrefixDesk(bus, SETTINGS)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(made.follow, MODEL)
-        await tasks.start(partial(_jobs, bus, SETTINGS, made))
+        await tasks.start(serve_streams, bus, SETTINGS, made)
         yield made
         tasks.cancel_scope.cancel()
 

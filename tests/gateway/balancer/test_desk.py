@@ -15,7 +15,7 @@ import pytest
 
 from gateway.balancer.desk import BalancerDesk
 from gateway.balancer.recovery import MAX_LOSSES, merged
-from gateway.balancer.service import _jobs
+from gateway.balancer.service import serve_streams
 from gateway.balancer.settings import BalancerSettings
 from gateway.balancer.token_reports import TokenReports
 from wire import topics
@@ -85,8 +85,7 @@ async def balancers(
     async with anyio.create_task_group() as tasks:
         for _ in range(number):
             desk = BalancerDesk(bus, chosen, first_heartbeat_s=0.5, linger_s=0.0, answer_s=answer_s)
-            await tasks.start(desk.follow, MODEL)
-            await tasks.start(partial(_jobs, bus, chosen, desk))
+            await tasks.start(serve_streams, bus, chosen, desk)
             made.append(desk)
         yield made
         tasks.cancel_scope.cancel()

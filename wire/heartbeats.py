@@ -1,4 +1,4 @@
-"""Who is alive: a replica that misses three heartbeats in a row, or says `gone`, has lost its cache."""
+"""Which replicas live: one that misses three heartbeats in a row, or says `gone`, is lost, and its cache with it."""
 
 from __future__ import annotations
 

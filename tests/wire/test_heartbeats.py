@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cache_svc.prefix.heartbeats import Heartbeats
+from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
 
 
