@@ -11,7 +11,6 @@ from torch import Tensor
 
 from kernels import dispatch, store_kv
 from kernels.language import cdiv, jit, next_power_of_2, tl
-from kernels.native import record
 
 
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool = False) -> None:
@@ -45,7 +44,7 @@ def rope_store_kv(
     if dispatch.form(q) == "triton":
         _launch(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
     elif dispatch.form(q) == "native" and store_kv.plain(q, k, v, cos) and store_kv.native_cache(k_cache):
-        native(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
+        store_kv.native(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
     else:
         pick = _tables(cos, sin, positions)
         _rotate(q, *pick, interleaved)
@@ -71,31 +70,6 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
     first, second = (slice(0, R, 2), slice(1, R, 2)) if interleaved else (slice(half), slice(half, R))
     a, b = x[..., first].float(), x[..., second].float()
     x[..., first], x[..., second] = a * cos - b * sin, b * cos + a * sin
-
-
-def native(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    positions: Tensor | None,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_mapping: Tensor,
-    interleaved: bool,
-) -> None:
-    """Run the C form; without tables it only stores keys and values."""
-    T, H, D = q.shape
-    N, B, K = k_cache.shape[:3]
-    pairs, stride, length = (0, 0, 0) if cos is None else (cos.shape[1], cos.stride(0), cos.shape[0])
-    wide = positions is not None and positions.dtype == torch.int64
-    numbers = (
-        T, H, K, D, pairs, stride, B, *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3],
-        int(interleaved), int(wide), length, N * B, int(k_cache.dtype == torch.float16),
-    )  # fmt: skip
-    tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping)
-    record.call([record.Record(record.ROPE, numbers, tuple(map(record.pointer, tensors)))], tensors)
 
 
 def _check(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:

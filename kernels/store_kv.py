@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.native import record
 
 _NATIVE_D = 512  # MAX_D in rope.c
 
@@ -19,8 +20,6 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     if dispatch.form(k_cache) == "triton":
         _launch(k, v, k_cache, v_cache, slot_mapping)
     elif dispatch.form(k) == "native" and plain(k, v) and native_cache(k_cache):
-        from kernels.rope import native  # one C kernel rotates and stores; here it has nothing to rotate
-
         native(k, k, v, None, None, None, k_cache, v_cache, slot_mapping, False)
     else:
         reference(k, v, k_cache, v_cache, slot_mapping)
@@ -36,6 +35,31 @@ def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappi
     block, offset = torch.div(slots, B, rounding_mode="floor"), slots % B
     k_cache[block, offset] = k.to(k_cache.dtype)
     v_cache[block, offset] = v.to(v_cache.dtype)
+
+
+def native(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    positions: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    interleaved: bool,
+) -> None:
+    """Run the C form of rope_store_kv; without tables it has nothing to rotate and only stores."""
+    T, H, D = q.shape
+    N, B, K = k_cache.shape[:3]
+    pairs, stride, length = (0, 0, 0) if cos is None else (cos.shape[1], cos.stride(0), cos.shape[0])
+    wide = positions is not None and positions.dtype == torch.int64
+    numbers = (
+        T, H, K, D, pairs, stride, B, *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3],
+        int(interleaved), int(wide), length, N * B, int(k_cache.dtype == torch.float16),
+    )  # fmt: skip
+    tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping)
+    record.call([record.Record(record.ROPE, numbers, tuple(map(record.pointer, tensors)))], tensors)
 
 
 def native_cache(cache: Tensor) -> bool:

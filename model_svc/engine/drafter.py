@@ -12,39 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from model_svc.engine.drafting import NOTHING, Drafting
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts, foresee
 from model_svc.engine.plan import StepPlan
 from model_svc.engine.sequence import Sequence
 from model_svc.spec.credit import Credit
-from model_svc.spec.proposer import Guess, Guesser, Proposer
+from model_svc.spec.proposer import Guess, Proposer
 from model_svc.spec.step_times import StepTimes
-from model_svc.spec.worth import Acceptance, best
+from model_svc.spec.worth import best
 from wire.messages import unpack_ids
 
 _SURE = 0.5  # how often guesses must come true that are worth giving up the overlap for
 _DOUBTS = 200  # steps in which good guesses were too dear: then their price is asked again,
 _FIRST_DOUBTS = 8  # sooner where it was hardly measured
 _NOW_AND_THEN = 8  # steps
-_NOTHING = Guess([])
-
-
-class Drafting:
-    """What drafts know of one sequence.
-
-    `hint` is a guess that is not computed: where, which token, behind how many that match. `guess` and `length` are
-    what the step that is being planned may check, `matched` is that number for the guesses in flight.
-    """
-
-    __slots__ = ("acceptance", "guess", "guesser", "hint", "length", "matched", "max_length")
-
-    def __init__(self, guesser: Guesser, max_length: int) -> None:
-        self.guesser = guesser
-        self.max_length = max_length
-        self.acceptance = Acceptance()
-        self.hint: tuple[int, int, int] | None = None
-        self.matched = 0
-        self.guess = _NOTHING
-        self.length = 0
 
 
 class Drafter:
@@ -122,7 +103,7 @@ class Drafter:
         if drafting is None or not drafting.length:
             return NO_DRAFTS
         guess, length = drafting.guess, min(drafting.length, limit)
-        drafting.guess, drafting.length = _NOTHING, 0
+        drafting.guess, drafting.length = NOTHING, 0
         if length <= 0 or not guess.token_ids:
             return NO_DRAFTS
         drafting.hint, drafting.matched = None, guess.matched

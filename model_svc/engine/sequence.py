@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from array import array
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from model_svc.engine.bad_words import BadWords
+from model_svc.engine.drafting import Drafting
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import NewSequence
 from model_svc.engine.prompt_scores import PromptScores
@@ -17,9 +17,6 @@ from model_svc.engine.stopping import StopRule
 from wire import block_hash
 from wire.block_hash import DIGEST_BYTES
 from wire.messages import TokenLogprob, unpack_ids
-
-if TYPE_CHECKING:
-    from model_svc.engine.drafter import Drafting
 
 
 class Status(Enum):

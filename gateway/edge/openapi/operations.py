@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.routes.control import ControlRequest
-from gateway.edge.routes.paging import DEFAULT_LIMIT, MAX_LIMIT
 from gateway.edge.schema import answers
 from gateway.edge.schema.chat import MAX_CACHE_KEY, ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.content import MAX_MESSAGES
+from gateway.edge.schema.control import ControlRequest
 from gateway.edge.schema.conversations import CreateConversation, CreateItems, UpdateConversation
 from gateway.edge.schema.embeddings import EmbeddingList, EmbeddingRequest
 from gateway.edge.schema.message_answers import AnthropicAnswer, CountedTokens
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
+from gateway.edge.schema.paging import DEFAULT_LIMIT, MAX_LIMIT
 from gateway.edge.schema.responses import INCLUDES, InputTokensRequest, ResponsesRequest
 from gateway.edge.schema.sampling import EFFORTS, MAX_TOP_LOGPROBS, RANGES
 from gateway.edge.schema.tier import MAX_PRIORITY, PRIORITIES

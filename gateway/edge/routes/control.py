@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
 from gateway.edge.schema.body import decode_body, read_body
+from gateway.edge.schema.control import ControlRequest
 from gateway.edge.tenancy.caller import current
 
 _MAX_BYTES = 4096
-
-
-class ControlRequest(msgspec.Struct, kw_only=True):
-    """What to do."""
-
-    action: Literal["end_reasoning"]
 
 
 async def control_request(request: Request) -> Response:

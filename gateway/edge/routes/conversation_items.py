@@ -11,11 +11,11 @@ from starlette.responses import Response
 from gateway.edge.edge import Edge
 from gateway.edge.identity import new_id, partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes.paging import read_include, read_page
 from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.conversations import CreateItems
 from gateway.edge.schema.items import translate_items
+from gateway.edge.schema.paging import read_include, read_page
 from gateway.edge.schema.responses import LOGPROBS
 from gateway.edge.schema.sampling import fail
 from wire.messages import Request as WireRequest

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from gateway.edge.edge import Edge
 from gateway.edge.identity import new_id, new_root, partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
-from gateway.edge.routes.paging import read_page
 from gateway.edge.safety.screening import screen, screen_metadata
 from gateway.edge.schema.body import decode_body, read_body
 from gateway.edge.schema.conversations import CreateConversation, UpdateConversation
 from gateway.edge.schema.items import translate_items
+from gateway.edge.schema.paging import read_page
 from gateway.edge.schema.responses import check_metadata
 from wire.messages import Request as WireRequest
 

@@ -14,9 +14,9 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
-from gateway.edge.routes.paging import read_include, read_page
 from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated, warn
+from gateway.edge.schema.paging import read_include, read_page
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
 from gateway.edge.schema.responses import ResponsesRequest, translate_responses

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.edge.routes.control import ControlRequest
 from gateway.edge.schema.chat import ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
+from gateway.edge.schema.control import ControlRequest
 from gateway.edge.schema.conversations import CreateConversation, CreateItems, UpdateConversation
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
