@@ -10,6 +10,8 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import anyio
 import uvicorn
@@ -17,10 +19,12 @@ from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from gateway.edge.connection import Connection
+from gateway.edge.room import Room
 from gateway.edge.settings import EdgeSettings
 
 _KEEP_ALIVE_PROBES = 3
 _CLOSE_S = 2.0
+_IDLE_S = 75
 
 
 class _Server(uvicorn.Server):
@@ -96,15 +100,21 @@ async def serve_http(
     From `stop` on an edge that shares its port takes no new connection: a sibling would serve it, we only refuse.
     """
     listener = listen(settings)
+    connection: Any = partial(
+        Connection,
+        head_timeout_s=settings.head_timeout_s,
+        max_head_bytes=settings.max_head_bytes,
+        room=Room(settings.max_connections),
+    )
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=connection,
         lifespan="off",
         ws="none",
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=_IDLE_S,
     )
     server = _Server(config)
     async with anyio.create_task_group() as tasks:

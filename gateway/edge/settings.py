@@ -14,7 +14,9 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     `allowed_hosts` are names in the Host header beyond loopback names, IP addresses and names without a dot ("*" allows
     all). `cors_origins` are pages of other origins that may call; none by default. `max_pending_tokens` bounds what is
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
-    `send_timeout_s` is cut off. `safety_policy` is a policy file, or a directory with
+    `send_timeout_s` is cut off, and so is one that does not send a request's headers (at most `max_head_bytes`) within
+    `head_timeout_s`, and a second more for each 100 bytes. Beyond `max_connections` (0: as there are file descriptors)
+    the one that has been idle longest ends for a new one. `safety_policy` is a policy file, or a directory with
     one for each tenant and `default.toml`, looked at for changes every `safety_reload_s`; `safety_judgements` texts
     may be before judges at a time. `tool_styles` are entries `hermes` or
     `model=hermes` that say how models write tool calls, if their chat templates do not tell. `api_keys` is the path of
@@ -31,6 +33,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_choices: int = 16
     max_prompts: int = 64
     max_body_bytes: int = 8 * 1024 * 1024
+    max_head_bytes: int = 64 * 1024
+    max_connections: int = 0
     max_pending_tokens: int = 65_536
     request_timeout_s: float = 600.0
     max_wait_s: float = 0.0
@@ -41,6 +45,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     tokenize_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
     send_timeout_s: float = 30.0
+    head_timeout_s: float = 30.0
     resume_wait_s: float = 60.0
     safety_policy: str = ""
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
@@ -58,6 +63,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "max_choices",
             "max_prompts",
             "max_body_bytes",
+            "max_head_bytes",
             "max_pending_tokens",
         ):
             if getattr(self, name) < 1:
@@ -73,12 +79,14 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "keep_alive_s",
             "resume_wait_s",
             "send_timeout_s",
+            "head_timeout_s",
             "api_keys_poll_s",
         ):
             if not 0 < getattr(self, name) < 1e9:
                 raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
-        if self.max_wait_s < 0:
-            raise SettingsError(f"max_wait_s must be 0 or more, not {self.max_wait_s}")
+        for name in ("max_wait_s", "max_connections"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if not self.reasoning_fields or not set(self.reasoning_fields) <= {"reasoning_content", "reasoning"}:
             raise SettingsError("reasoning_fields must be reasoning_content, reasoning or both, separated by a comma")
         if not 0 <= self.port <= 65_535:

@@ -24,6 +24,7 @@ T = TypeVar("T")
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 _SILENCE_S = 30.0  # in the middle of a body
+_LEAST_BYTES_PER_S = 100.0  # of one that takes longer than that
 _INT64 = 2**63  # messages between desks hold no longer whole numbers
 WARNINGS = "headrace.warnings"  # of the ASGI scope; the guard makes the header of it
 _IS_BIG = "headrace.body_is_big"
@@ -40,7 +41,7 @@ _NOT_JSON_NUMBER = re.compile(rb"[-+]?(NaN|Infinity)")
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a body; one byte too many ends it at once, whatever Content-Length said, and so does a long silence.
+    """Read a body; one byte too many ends it at once, whatever Content-Length said; so does silence or a crawl.
 
     Raises BodyTooLargeError or InvalidRequestError.
     """
@@ -48,11 +49,12 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise too_large
-    raw = bytearray()
+    raw, began = bytearray(), anyio.current_time()
     try:
         pieces = request.stream()
         while True:
-            with anyio.fail_after(_SILENCE_S):  # else whoever sends halves holds connections for nothing
+            left_s = began + _SILENCE_S + len(raw) / _LEAST_BYTES_PER_S - anyio.current_time()
+            with anyio.fail_after(min(_SILENCE_S, left_s)):  # else whoever sends halves holds connections for nothing
                 piece = await anext(pieces, None)
             if piece is None:
                 break
@@ -60,7 +62,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
             if len(raw) > max_bytes:
                 raise too_large
     except TimeoutError:
-        raise InvalidRequestError(f"No more of the request body came for {_SILENCE_S:g} s.") from None
+        late = f"for {_SILENCE_S:g} s" if left_s >= _SILENCE_S else f"at {_LEAST_BYTES_PER_S:g} bytes a second"
+        raise InvalidRequestError(f"No more of the request body came {late}.") from None
     except ClientDisconnect:
         raise RequestCancelledError("The client left before its request was read.") from None
     return bytes(raw)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import anyio
+import anyio.abc
 import psutil
 import pytest
 
@@ -131,6 +132,26 @@ async def test_half_a_body_and_then_silence_is_answered(ring: Ring, monkeypatch:
     assert answer.startswith(b"HTTP/1.1 400 ") and b"No more of the request body came" in answer
     monkeypatch.undo()
     await still_serves(ring)
+
+
+async def test_a_body_that_crawls_is_answered(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.edge.schema.body._SILENCE_S", 0.2)
+    monkeypatch.setattr("gateway.edge.schema.body._LEAST_BYTES_PER_S", 1e6)
+    port = int(ring.url.rsplit(":", 1)[1])
+
+    async def crawl(stream: anyio.abc.ByteStream) -> None:
+        with suppress(anyio.BrokenResourceError):
+            while True:  # never silent for long
+                await stream.send(b" ")
+                await anyio.sleep(0.01)
+
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream, anyio.create_task_group() as tasks:
+        await stream.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n".encode())
+        tasks.start_soon(crawl, stream)
+        with anyio.fail_after(60):
+            answer = await stream.receive()
+        tasks.cancel_scope.cancel()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"No more of the request body came at 1e+06 bytes" in answer
 
 
 async def test_a_body_longer_than_its_content_length_harms_nobody(ring: Ring) -> None:
