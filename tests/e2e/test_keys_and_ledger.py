@@ -56,7 +56,7 @@ def placed(state_dir: Path) -> int:
 
 def edge_of(house: House) -> int:
     """Return the process of the light desks, the edge among them."""
-    return next(process.pid for process in house.family() if any(w.endswith(",edge") for w in process.cmdline()))
+    return int(next(one.pid for one in house.family() if any(word.endswith(",edge") for word in one.cmdline())))
 
 
 def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path: Path, smollm2_path: Path) -> None:

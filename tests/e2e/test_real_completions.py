@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import anthropic
 import openai
 import pytest
+from anthropic.types import MessageParam
 
 from tests.e2e.house import House
 
@@ -37,7 +38,7 @@ def test_an_echoed_text_has_the_log_probabilities_it_had_when_it_was_generated(
     assert again.logprobs.tokens[-8:] == said.logprobs.tokens  # type: ignore[index]
     assert again.logprobs.token_logprobs[-8:] == pytest.approx(said.logprobs.token_logprobs, abs=0.05)
     assert again.logprobs.token_logprobs[0] is None
-    assert again.logprobs.text_offset[-8:] == [at + len(PROMPT) for at in said.logprobs.text_offset or ()]  # type: ignore[index]
+    assert again.logprobs.text_offset[-8:] == [at + len(PROMPT) for at in said.logprobs.text_offset or ()]
 
 
 def test_prompts_of_one_answer_say_what_they_say_alone(client: openai.OpenAI) -> None:
@@ -60,9 +61,10 @@ def test_the_likeliest_of_several_is_at_least_as_likely_as_any(client: openai.Op
 
 def test_anthropics_client_gets_an_answer_and_its_count(house: House) -> None:
     with anthropic.Anthropic(base_url=house.url, api_key="none", max_retries=0, timeout=120) as client:
-        messages = [{"role": "user", "content": "Name a colour."}]
+        messages: list[MessageParam] = [{"role": "user", "content": "Name a colour."}]
         counted = client.messages.count_tokens(model=MODEL, messages=messages, system="Be brief.")
         with client.messages.stream(model=MODEL, messages=messages, system="Be brief.", max_tokens=12) as stream:
             final = stream.get_final_message()
-    assert final.content[0].text
+    [block] = final.content
+    assert block.type == "text" and block.text
     assert final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) == counted.input_tokens

@@ -69,6 +69,7 @@ def test_a_named_function_is_called_and_its_result_answered(client: openai.OpenA
     )
     for choice in first.choices:
         [call] = choice.message.tool_calls or []
+        assert call.type == "function"
         assert (choice.finish_reason, call.function.name) == ("tool_calls", "get_weather")
         check(call.function.name, call.function.arguments)
     calls = first.choices[0].message.tool_calls or []

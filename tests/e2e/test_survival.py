@@ -228,4 +228,4 @@ def kill_what_works_on_it(house: House) -> None:
 def process_of(house: House, replica: str) -> int:
     """Return the process of a replica, by the name in its id."""
     name = replica.removeprefix(f"{MODEL}-").rsplit("-", 1)[0]
-    return next(process.pid for process in house.family() if f"--replica-name={name}" in process.cmdline())
+    return int(next(one.pid for one in house.family() if f"--replica-name={name}" in one.cmdline()))

@@ -222,6 +222,7 @@ def test_the_models_files_say_whether_a_prompt_begins_with_bos(tmp_path: Path, a
         file = path / name
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     built = builder(path)
+    assert built.card.bos_token_id is not None
     assert ids_of(built.build(chat(("user", "hi")))).count(built.card.bos_token_id) == (adds or writes)
     raw = ids_of(built.build(Request(model="m", kind="text", prompt_text="hi")))
     assert raw.count(built.card.bos_token_id) == adds
@@ -245,7 +246,7 @@ def test_raw_text_has_the_ids_of_the_tokenizer(model: tuple[PromptBuilder, Oracl
 
 def test_an_empty_raw_prompt_is_bos_or_refused(inst: PromptBuilder, chatml: PromptBuilder) -> None:
     for kind in ("text", "ids"):
-        empty = Request(model="m", kind=kind)  # type: ignore[arg-type]
+        empty = Request(model="m", kind=kind)
         assert ids_of(inst.build(empty)) == [inst.card.bos_token_id]
         with pytest.raises(InvalidRequestError) as caught:
             chatml.build(empty)
@@ -345,7 +346,9 @@ def test_an_unknown_role_and_a_wrong_order_are_the_callers_fault(inst: PromptBui
 def test_a_later_system_message_joins_the_users_where_the_template_refuses_it(
     inst: PromptBuilder, chatml: PromptBuilder, roles: tuple[str, ...], folded: tuple[str, ...]
 ) -> None:
-    given, wanted = (chat(*[tuple(turn.split(" ", 1)) for turn in turns]) for turns in (roles, folded))
+    given, wanted = (
+        chat(*[(role, text) for role, _, text in [turn.partition(" ") for turn in turns]]) for turns in (roles, folded)
+    )
     assert ids_of(inst.build(given)) == ids_of(inst.build(wanted))
     assert ids_of(chatml.build(given)) != ids_of(chatml.build(wanted)), "this template takes it as it is"
 
@@ -390,10 +393,10 @@ def test_a_bad_word_of_spaces_is_refused(chatml: PromptBuilder) -> None:
 
 
 def test_a_prediction_is_plain_text_as_long_as_the_answer_may_be(chatml: PromptBuilder) -> None:
-    def predicted(text: str, **sampling: int) -> list[int]:
+    def predicted(text: str, max_tokens: int = 3, **sampling: Any) -> list[int]:
         asked = Request(
             model="m", messages=(ChatMessage(role="user", content="hi"),), prediction=text,
-            sampling=SamplingParams(**{"max_tokens": 3, **sampling}),
+            sampling=SamplingParams(max_tokens=max_tokens, **sampling),
         )  # fmt: skip
         return unpack_ids(chatml.build(asked).prediction_ids)
 

