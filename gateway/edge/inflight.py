@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from time import time
 
 import anyio
@@ -13,8 +14,7 @@ from gateway.edge.flight import Flight, Gap
 from wire.errors import DeadlineExceededError, HeadraceError
 from wire.messages import Checkpoint, Failure, TokenBatch
 
-_LOOK_S = 0.1  # how late a passed deadline may be noticed ...
-_LONG_S = 10.0  # ... and how much later if the machine's clock is set meanwhile
+_LOOK_S = 0.1  # how late a passed deadline may be noticed
 
 
 class InFlight:
@@ -36,9 +36,13 @@ class InFlight:
 
     @contextmanager
     def open(self, request_id: str, *, deadline: float, bell: Bell | None = None) -> Iterator[Flight]:
-        """Keep an entry for a request while the block runs; an older entry of the same request gives up."""
+        """Keep an entry for a request while the block runs; an older entry of the same request gives up.
+
+        `deadline` is Unix time. From here on only what is left counts: clocks are set now and then, by hours even.
+        """
         if request_id in self._flights:
             self._flights[request_id].give_up()
+        deadline = anyio.current_time() + deadline - time()
         flight = Flight(request_id, deadline=deadline, max_pending_tokens=self._max_pending_tokens, bell=bell)
         self._flights[request_id] = flight
         if deadline < self._looks_at:
@@ -59,8 +63,7 @@ class InFlight:
         When the nearest deadline passes: looks now and then would wake an idle process, and a busy one between tokens.
         """
         while True:
-            now = time()
-            nearest = now + _LONG_S
+            now, nearest = anyio.current_time(), inf
             for flight in list(self._flights.values()):
                 if now >= flight.deadline:
                     flight.fail(DeadlineExceededError("The deadline passed before the answer was complete."))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def flight(*, max_pending_tokens: int = 100, deadline_s: float = 100.0) -> Flight:
-    return Flight("r", deadline=time.time() + deadline_s, max_pending_tokens=max_pending_tokens)
+    return Flight("r", deadline=deadline_s, max_pending_tokens=max_pending_tokens)
 
 
 def chunk(index: int, *token_ids: int, attempt: int = 0, finish: str | None = None, choice: int = 0) -> TokenChunk:
@@ -116,8 +116,22 @@ async def test_the_deadline_ends_the_wait() -> None:
         assert not other.is_ready
 
 
-async def test_the_deadline_of_a_request_that_comes_later_may_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflight, "_LONG_S", 1e6)
+@pytest.mark.parametrize("set_by_s", [3600.0, -3600.0])
+async def test_a_clock_that_is_set_moves_no_deadline(monkeypatch: pytest.MonkeyPatch, set_by_s: float) -> None:
+    clock = [1e9]
+    monkeypatch.setattr(inflight, "time", lambda: clock[0])
+    table = InFlight(100)
+    with table.open("late", deadline=1e9 + 0.01) as late, table.open("other", deadline=1e9 + 600) as other:
+        clock[0] += set_by_s
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(table.watch_deadlines)
+            with anyio.fail_after(60), pytest.raises(DeadlineExceededError):
+                await late.take()
+            tasks.cancel_scope.cancel()
+        assert not other.is_ready
+
+
+async def test_the_deadline_of_a_request_that_comes_later_may_be_the_first() -> None:
     table = InFlight(100)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(table.watch_deadlines)
