@@ -44,7 +44,6 @@ class Vocabulary:
     def __init__(self, tokens: list[bytes], special: dict[str, int], *, strips_first_space: bool = False) -> None:
         self._tokens = tokens
         self.special = special
-        self._special_ids = frozenset(special.values())
         self.strips_first_space = strips_first_space
 
     @classmethod
@@ -93,10 +92,6 @@ class Vocabulary:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes a token adds to the text; empty for special and unknown ids (padding rows of the head)."""
         return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
-
-    def is_special(self, token_id: int) -> bool:
-        """Tell whether a token is a control token."""
-        return token_id in self._special_ids
 
     def decode_bytes(self, token_ids: Iterable[int]) -> bytes:
         """Return the bytes of a run of tokens."""
