@@ -2,8 +2,9 @@
 
     python -m loadtest.stepping_replica REDIS_URL MODEL TOKEN_ID WINDOW
 
-It says WINDOW steps at once, and the next ones when few lie in the edge's inbox: an edge that keeps up finds several in
-a read, as one does that serves several fast replicas. What tokens cost that come alone shows in loadtest.token_path.
+It says WINDOW steps at once, by courier as a model service does, and the next ones when few lie in the edge's inbox: an
+edge that keeps up finds several in a read, as one does that serves several fast replicas. What tokens cost that come
+alone shows in loadtest.token_path.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from loadtest.echo_replica import MAXLEN, EchoReplica
 from wire.bus import Bus, Delivery
 from wire.messages import Job, Prompt, TokenBatch, TokenChunk
 
-_LYING = 16
+_LYING = 32  # steps that an edge works on between two looks of ours; half of what it would join for a slow client
 
 
 @dataclass
@@ -36,6 +37,9 @@ class SteppingReplica(EchoReplica):
         super().__init__(bus, model, token_id, partitions=partitions)
         self._window = window
         self._running: dict[str, _Running] = {}
+        self._courier = bus.courier()
+        self._num_under_way = 0
+        self._heard = anyio.Event()
 
     async def step_forever(self) -> None:
         """Step until cancelled."""
@@ -51,21 +55,39 @@ class SteppingReplica(EchoReplica):
             step += self._window
 
     async def _say(self, edge: str, group: list[_Running], step: int) -> None:
-        """Send a window of steps in one write, each a batch of its own."""
-        steps = []
+        """Send a window of steps in one write, each a batch of its own, and wait until they have arrived."""
         for number in range(self._window):
             running = [one for one in group if one.num_said < one.prompt.max_tokens]
             if running:
                 chunks = tuple(self._next_chunk(one) for one in running)
-                steps.append((edge, TokenBatch(replica_id=self._replica_id, step=step + number, chunks=chunks)))
-        await self._bus.send_many(steps, maxlen=MAXLEN)
+                await self._post(edge, TokenBatch(replica_id=self._replica_id, step=step + number, chunks=chunks))
+        await self._until_heard(edge)
         for one in group:
             if one.num_said == one.prompt.max_tokens:
                 del self._running[one.job.request_id]
                 await self._bus.finish(one.delivery)
 
+    async def _post(self, edge: str, batch: TokenBatch) -> None:
+        if not self._courier.may_post(edge):
+            await self._until_heard(edge)
+            await self._courier.prepare(edge)
+        self._num_under_way += 1
+        self._courier.post(edge, batch, maxlen=MAXLEN, tell=self._told, patient=True)
+
+    def _told(self, arrived: bool) -> None:
+        assert arrived, "the edge's inbox is full"
+        self._num_under_way -= 1
+        if not self._num_under_way:
+            self._heard.set()
+
+    async def _until_heard(self, edge: str) -> None:
+        while self._num_under_way:
+            self._heard = anyio.Event()
+            self._courier.ask(edge)
+            await self._heard.wait()
+
     async def _until_taken(self, edge: str) -> None:
-        """Wait until the edge is at work on the last window; a few that it has read may not be removed yet."""
+        """Wait until few steps lie there; some of those that the edge has read may not be removed yet."""
         while await self._bus.route.call(edge, "XLEN", edge) >= self._window + _LYING:  # noqa: ASYNC110 - another process
             await anyio.sleep(0.0005)
 
