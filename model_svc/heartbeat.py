@@ -30,6 +30,7 @@ class Heartbeat:
         self._changed = anyio.Event()
         self._beating = anyio.Lock()
         self.state = "loading"
+        self.died = False
         self.info: RunnerInfo | None = None
         self.load: EngineLoad | None = None
         self.num_generated_tokens = 0
@@ -62,6 +63,7 @@ class Heartbeat:
             state=self.state,
             sent_at=time.time(),
             interval_s=self._interval_s,
+            died=self.died,
         )
         if self.info is None:
             return status
@@ -92,4 +94,5 @@ class Heartbeat:
             num_accepted_tokens=load.num_accepted_tokens,
             num_generated_tokens=self.num_generated_tokens,
             preemptions=load.preemptions,
+            died=self.died,
         )

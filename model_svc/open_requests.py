@@ -10,7 +10,7 @@ import msgspec
 
 from model_svc.token_log import TokenLog
 from wire.errors import HeadraceError, RequestCancelledError
-from wire.messages import Checkpoint, Job, PromptNote, TokenChunk, unpack_ids
+from wire.messages import PROOF_TOKENS, Checkpoint, Job, PromptNote, TokenChunk, unpack_ids
 
 KEPT_S = 60.0
 KEPT_MAX = 1024  # ended requests; beyond, the oldest is forgotten and its client gets what the edge has kept
@@ -28,6 +28,7 @@ class OpenRequest:
         self.logs: dict[int, TokenLog] = {}
         self.error: HeadraceError | None = None
         self.cancelled = False
+        self.owes_proof = PROOF_TOKENS  # so many tokens more, and whatever ends this replica is not its doing
         self.submitted = False
         self.keeps_checkpoints = False
         self.num_kept = 0  # tokens in the newest checkpoint

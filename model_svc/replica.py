@@ -18,6 +18,7 @@ from model_svc.open_requests import OpenRequest, OpenRequests
 from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
+from model_svc.quarantine import Quarantine
 from model_svc.usage import note_usage
 from wire import errors, metrics, telemetry, topics
 from wire.bus import Bus, Delivery
@@ -31,7 +32,7 @@ from wire.messages import Cancel, EndReasoning, Failure, Job, ReportBlocks, Resu
 
 log = logging.getLogger(__name__)
 
-_FIELDS = ("request", "prompt", "checkpoint", "closed", "holder")
+_FIELDS = ("request", "prompt", "checkpoint", "closed", "holder", "placement")
 
 
 class Replica:
@@ -44,6 +45,7 @@ class Replica:
         self._bus = bus
         self._link = link
         self._heartbeat = heartbeat
+        self._quarantine = Quarantine(bus)
         self._outbox = Outbox(bus, self.requests, replica_id=replica_id, model=model)
         self._replica_id = replica_id
         self._model = model
@@ -98,6 +100,10 @@ class Replica:
             if request is not None and request.job.attempt == chunk.attempt and request.error is None:
                 request.add(chunk)
                 self._outbox.put(progress.step, request)
+                if request.owes_proof > 0:
+                    request.owes_proof -= len(chunk.token_ids)
+                    if request.owes_proof <= 0 or request.ended.is_set():
+                        self._quarantine.prove(request)
         if progress.events:
             self._outbox.put_events(progress.events)
         if progress.load is not None:
@@ -192,6 +198,7 @@ class Replica:
             await request.ended.wait()
             if request.error is None:
                 await request.settled.wait()
+        self._quarantine.prove(request)
         if not request.settled.is_set() and request.error is None:
             request.error = DeadlineExceededError("the deadline passed while the answer was generated")
             request.ended.set()
@@ -202,7 +209,7 @@ class Replica:
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")
-        wanted, prompt, checkpoint, closed, holder = (record.get(name) for name in _FIELDS)
+        wanted, prompt, checkpoint, closed, holder, placement = (record.get(name) for name in _FIELDS)
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices, request.prompt_note = wanted.sampling.n, prompt.note
@@ -211,6 +218,9 @@ class Replica:
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
             request.begin_with(checkpoint)
+        await self._quarantine.admit(request, job, placement)
+        if request.cancelled:
+            raise RequestCancelledError("the request was cancelled before it began")
         request.submitted = True
         request.closed_at = dict(closed.at) if closed is not None else {}
         engine_request = EngineRequest(

@@ -61,6 +61,9 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                     async with EngineLink.open(settings) as link:
                         replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
                         await _run(replica, heartbeat, settings, stop, task_status)
+            except Exception:
+                heartbeat.died = True
+                raise
             finally:
                 heartbeat.state = "gone"
                 with anyio.move_on_after(_LAST_WORD_S, shield=True):

@@ -98,7 +98,9 @@ class BalancerDesk:
 
     async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
         is_loading = self._fleets[job.model].is_loading
-        patience_s = self._settings.balancer_loading_wait_s if is_loading else self._settings.balancer_wait_s
+        # Whoever ran a lost replica starts another, with a pause; an answer that has begun can wait for that.
+        waits_long = is_loading or job.attempt > 0
+        patience_s = self._settings.balancer_loading_wait_s if waits_long else self._settings.balancer_wait_s
         left_s = started + patience_s - now
         if left_s <= 0:
             state = "is still loading" if is_loading else "is not served by any replica now"
@@ -124,7 +126,7 @@ class BalancerDesk:
             is_new = not fleet.knows(status.replica_id)
             fleet.hear(status, anyio.current_time())
             if status.state == "gone":
-                self._start_recovery(model, status.replica_id, tasks, left=True)
+                self._start_recovery(model, status.replica_id, tasks, left=not status.died)
                 continue
             if is_new:
                 tasks.start_soon(self._note, model, status.replica_id)

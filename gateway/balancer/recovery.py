@@ -5,8 +5,9 @@ What was generated goes along: its edge is asked for it, and if that is gone too
 A replica counted as lost may still get work from a balancer that has not noticed yet, so its stream is looked at again
 until that can no longer be.
 
-What was on `MAX_LOSSES` replicas in a row when they died, and gained no token on any, may well be what killed them: it
-is given up. Answers that go on do not count, nor do replicas that left on purpose.
+What was on replicas in a row when they died, and gained next to nothing on any, may be what killed them. After two
+losses each replica tries it apart from others (`model_svc/quarantine.py`), and from then on only trials count; at
+`MAX_LOSSES` it is given up. Answers that go on do not count, nor do replicas that left on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from wire import metrics, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadLetterError, DeadlineExceededError, HeadraceError, InternalError
-from wire.messages import Checkpoint, Holder, Job, Placement
+from wire.messages import PROOF_TOKENS, Checkpoint, Holder, Job, Placement, Trial
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ Place = Callable[[Job, Mapping[str, Any]], Awaitable[Placement]]
 MAX_LOSSES = 5
 
 _LOOK_AGAIN_S = 1.0
-_FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement")
+_FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement", "trial")
 _ID_BYTES = 4
 _AT_ONCE = 16
 
@@ -92,7 +93,7 @@ class Recovery:
             placement = await self._place(again, record)
             checkpoint = await self._checkpoint(job, record)  # last: until then tokens may come in
             num_tokens = sum(map(len, checkpoint.token_ids.values())) // _ID_BYTES
-            losses = _losses(record.get("placement"), num_tokens, left=left)
+            losses = _losses(job, record, num_tokens, left=left)
             to = topics.replica(job.partition, placement.replica_id)
             placement = msgspec.structs.replace(placement, num_tokens=num_tokens, losses=losses)
             fields = {"placement": placement, "checkpoint": checkpoint}
@@ -123,11 +124,14 @@ class Recovery:
             log.warning("could not end request %s: %r", job.request_id, unreachable)
 
 
-def _losses(before: Placement | None, num_tokens: int, *, left: bool) -> int:
+def _losses(job: Job, record: Mapping[str, Any], num_tokens: int, *, left: bool) -> int:
     """Return how many replicas were lost in vain, this one included. Raises DeadLetterError when these are too many."""
-    if before is None or num_tokens > before.num_tokens:
+    before: Placement | None = record.get("placement")
+    trial: Trial | None = record.get("trial")
+    if before is None or num_tokens >= before.num_tokens + PROOF_TOKENS:
         return 0
-    losses = before.losses + (not left)
+    only_waited = before.is_suspect and (trial is None or trial.attempt != job.attempt)
+    losses = before.losses + (not left and not only_waited)
     if losses >= MAX_LOSSES:
         raise DeadLetterError(f"{losses} replicas in a row were lost while they worked on this request")
     return losses

@@ -15,6 +15,7 @@ from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
 from model_svc.outbox import EDGE_MAXLEN
 from model_svc.persist import until_done
+from model_svc.quarantine import Quarantine
 from wire import metrics, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, OverloadedError, RequestCancelledError
@@ -40,6 +41,7 @@ class EmbeddingReplica:
         self._heartbeat = heartbeat
         self._replica_id = replica_id
         self._num_blocks = num_blocks
+        self._quarantine = Quarantine(bus)
         self._open: dict[str, tuple[int, anyio.CancelScope]] = {}
 
     @property
@@ -106,14 +108,19 @@ class EmbeddingReplica:
         return error
 
     async def _embed(self, job: Job) -> None:
-        record = await self._bus.open_record(job, "request", "prompt")
+        record = await self._bus.open_record(job, "request", "prompt", "placement")
         if record is None:
             raise RequestCancelledError("the request was cancelled, or its record expired")
         request: Request | None = record.get("request")
         prompt: Prompt | None = record.get("prompt")
         if request is None or prompt is None or request.kind != "embedding":
             raise InternalError("the job came without inputs to embed")
-        vectors = await self.batcher.embed(split(prompt), request.dimensions)
+        me = (job.request_id, job.attempt)
+        try:
+            await self._quarantine.admit(me, job, record.get("placement"))
+            vectors = await self.batcher.embed(split(prompt), request.dimensions)
+        finally:
+            self._quarantine.prove(me)
         await self._send(job, prompt, vectors)
 
     async def _send(self, job: Job, prompt: Prompt, vectors: list[bytes]) -> None:

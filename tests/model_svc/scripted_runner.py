@@ -7,6 +7,8 @@ function of the whole context as read from that cache: a wrong schedule cannot g
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import zlib
 from collections import deque
@@ -265,7 +267,8 @@ class Script(msgspec.Struct, kw_only=True):
     """`script.json` in a model directory: what a scripted replica says and how big it is.
 
     `pieces`: ids by output index; empty for a hash of the context. At `crash_at_step` the runner raises, at
-    `hang_at_step` it never returns.
+    `hang_at_step` it never returns. A prompt with the id `dies_of` kills the process in the step that `dies_after` of
+    its tokens come before.
     """
 
     pieces: list[int | None] = []
@@ -275,6 +278,8 @@ class Script(msgspec.Struct, kw_only=True):
     depth: int = 0
     crash_at_step: int = -1
     hang_at_step: int = -1
+    dies_of: int = -1
+    dies_after: int = 0
 
 
 class _ProcessRunner(ScriptedRunner):
@@ -283,13 +288,24 @@ class _ProcessRunner(ScriptedRunner):
     def __init__(self, script: Script, reply: Reply, **sizes: int) -> None:
         super().__init__(reply, **sizes)
         self._script = script
+        self._deadly: dict[int, int] = {}  # slots, and how many draws are left to them
 
     def submit(self, plan: StepPlan) -> int:
         if plan.step == self._script.crash_at_step:
             raise RuntimeError("the script says crash")
         while plan.step == self._script.hang_at_step:
             time.sleep(60)
+        if any(map(self._kills, plan.sequences)):
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().submit(plan)
+
+    def _kills(self, item: SequenceStep) -> bool:
+        if item.new is not None and self._script.dies_of in unpack_ids(item.new.prompt_ids):
+            self._deadly[item.slot] = self._script.dies_after
+        if item.slot not in self._deadly:
+            return False
+        self._deadly[item.slot] -= item.sample
+        return self._deadly[item.slot] < 0
 
 
 def load_runner(model_path: Path, *, max_num_seqs: int, block_size: int, **_: object) -> ScriptedRunner:

@@ -51,6 +51,7 @@ from wire.messages import (
     TokenLogprob,
     TokenReport,
     ToolCall,
+    Trial,
     Turn,
     pack_ids,
     unpack_ids,
@@ -258,6 +259,7 @@ RECORDS: list[Any] = [
     Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}, ended=(1,)),
     Closed(at={0: (12,)}),
     Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
+    Trial(attempt=3),
 ]
 
 

@@ -10,6 +10,7 @@ from wire.messages.base import Message, pack_ids, unpack_ids
 from wire.messages.calls import HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
 from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
 from wire.messages.record import (
+    PROOF_TOKENS,
     RECORD_FIELDS,
     Checkpoint,
     Closed,
@@ -20,6 +21,7 @@ from wire.messages.record import (
     Prompt,
     ReasoningPlan,
     Recalled,
+    Trial,
 )
 from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall, ToolForm
 from wire.messages.ring import Cancel, EndReasoning, Failure, Job, ReportTokens, Resubscribe, TokenReport, Turn
@@ -60,6 +62,7 @@ AnyMessage = (
 __all__ = [
     "ANSWER",
     "MARKUP",
+    "PROOF_TOKENS",
     "REASONING",
     "RECORD_FIELDS",
     "AnyMessage",
@@ -102,6 +105,7 @@ __all__ = [
     "TokenizeReply",
     "ToolCall",
     "ToolForm",
+    "Trial",
     "Turn",
     "pack_ids",
     "unpack_ids",

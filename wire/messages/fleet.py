@@ -12,7 +12,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
 
     `kv_waste` is the share of held KV room that holds no token; `num_preemptions` (`preemptions`: by reason) and
     `num_prefilled_tokens` (of prompts) count since the replica's start, and so do runs of guesses, guesses, and those
-    that came true.
+    that came true. `died`: it is gone, but not on purpose.
     """
 
     replica_id: str
@@ -37,6 +37,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_accepted_tokens: int = 0
     num_generated_tokens: int = 0
     preemptions: dict[str, int] = msgspec.field(default_factory=dict)
+    died: bool = False
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

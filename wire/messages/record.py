@@ -84,11 +84,17 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replicas: tuple[Match, ...] = ()
 
 
+PROOF_TOKENS = 16
+"""What has gained so many goes on, whatever ended its replica; what kills may well get a token or two first."""
+
+_SUSPECT_LOSSES = 2
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `placement` (balancer).
 
     `num_tokens` had been generated when the job was placed; `losses`: how many replicas were lost with it since it last
-    gained any.
+    gained `PROOF_TOKENS`.
     """
 
     replica_id: str
@@ -96,6 +102,17 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int = 0
     num_tokens: int = 0
     losses: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what those replicas were lost by. It is tried apart then, and only trials count."""
+        return self.losses >= _SUSPECT_LOSSES
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `trial` (replica): in this attempt the job has begun to run apart from others."""
+
+    attempt: int
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,4 +159,5 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "checkpoint": Checkpoint,
     "closed": Closed,
     "holder": Holder,
+    "trial": Trial,
 }

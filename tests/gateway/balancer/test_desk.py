@@ -21,6 +21,7 @@ from gateway.balancer.token_reports import TokenReports
 from wire import topics
 from wire.bus import Bus
 from wire.messages import (
+    PROOF_TOKENS,
     Checkpoint,
     Failure,
     Holder,
@@ -33,6 +34,7 @@ from wire.messages import (
     ReplicaStatus,
     ReportTokens,
     TokenReport,
+    Trial,
     pack_ids,
     unpack_ids,
 )
@@ -297,8 +299,9 @@ async def test_what_gains_nothing_on_replicas_that_die_is_given_up_and_what_goes
             tasks.start_soon(following.live)
             await met(desks, following)
             if gains:
-                kept = Checkpoint(attempt=number, token_ids={0: pack_ids([7] * number)})
+                kept = Checkpoint(attempt=number, token_ids={0: pack_ids([7] * number * PROOF_TOKENS)})
                 await bus.update_record(0, "q", {"checkpoint": kept})
+            await bus.update_record(0, "q", {"trial": Trial(attempt=number - 1)})
             held.life.cancel()
             if not gains and number == MAX_LOSSES:
                 failed = await failure(bus)
@@ -309,18 +312,31 @@ async def test_what_gains_nothing_on_replicas_that_die_is_given_up_and_what_goes
         tasks.cancel_scope.cancel()
 
 
+async def test_what_only_waited_where_a_replica_died_lost_nothing(bus: Bus) -> None:
+    before = Placement(replica_id="a", attempt=9, losses=MAX_LOSSES - 1)
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks:
+        await met(desks, a, b)
+        await submit(bus, "q", 20, a=16)
+        await until(partial(_has, a, 1))
+        await bus.update_record(0, "q", {"placement": before, "trial": Trial(attempt=8)})  # of another replica
+        a.life.cancel()
+        await until(partial(_has, b, 1))
+        assert (await bus.record(0, "q"))["placement"].losses == MAX_LOSSES - 1
+
+
 async def test_replicas_that_leave_on_purpose_are_not_held_against_a_job(bus: Bus) -> None:
     before = Placement(replica_id="a", attempt=9, losses=MAX_LOSSES - 1)
-    for how, code in (("gone", None), ("killed", "dead_letter")):
+    for how, code in (("gone", None), ("died", "dead_letter"), ("killed", "dead_letter")):
         async with replicas(bus, f"a {how}", f"b {how}") as (a, b), balancers(bus) as desks:
             await met(desks, a, b)
             await submit(bus, how, 20, **{a.replica_id: 16})
             await until(partial(_has, a, 1))
-            await bus.update_record(0, how, {"placement": before})
+            await bus.update_record(0, how, {"placement": before, "trial": Trial(attempt=0)})
             a.life.cancel()
-            if code is None:
-                a.state = "gone"
+            if how != "killed":
+                a.state, a.status["died"] = "gone", how == "died"
                 await a.beat()
+            if code is None:
                 await until(partial(_has, b, 1))
                 assert (await bus.record(0, how))["placement"].losses == MAX_LOSSES - 1
             else:
@@ -362,6 +378,19 @@ async def test_without_any_replica_a_job_ends_unavailable_after_a_bounded_wait(b
     assert (ended.request_id, ended.code, ended.desk) == ("q", "unavailable", "balancer")
 
 
+async def test_an_answer_that_has_begun_waits_longer_for_a_replica_to_come_back(bus: Bus) -> None:
+    async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=0.0) as desks:
+        await met(desks, a)
+        await submit(bus, "q")
+        await until(partial(_has, a, 1))
+        a.life.cancel()
+        await until(lambda: _is_unknown(desks[0], a))
+        await submit(bus, "new")
+        assert (await failure(bus)).request_id == "new"
+        async with replicas(bus, "b") as (b,):
+            await until(partial(_has, b, 1))
+
+
 async def test_a_prompt_that_no_replica_could_ever_hold_is_refused_at_once(bus: Bus) -> None:
     async with replicas(bus, "a", num_blocks=4) as (a,), balancers(bus) as desks:
         await met(desks, a)
@@ -395,3 +424,7 @@ async def _is_forgotten(bus: Bus, replica_id: str) -> bool:
 
 async def _is_loading(desk: BalancerDesk) -> bool:
     return desk.fleet(MODEL).is_loading
+
+
+async def _is_unknown(desk: BalancerDesk, replica: PlayedReplica) -> bool:
+    return not desk.fleet(MODEL).knows(replica.replica_id)
