@@ -91,17 +91,17 @@ class Lane:
         text = self._detokenizer.flush()
         return self._part(text) if text else []
 
-    def close(self) -> list[TextDelta]:
-        """Let go what is held at the end of the text."""
-        return self._part(self._detokenizer.flush(), final=True)
+    def close(self, *, cut: bool = False) -> list[TextDelta]:
+        """Let go what is held at the end of the text, which may have been `cut` in the middle of a call."""
+        return self._part(self._detokenizer.flush(), final=True, cut=cut)
 
-    def _part(self, text: str, *, final: bool = False) -> list[TextDelta]:
+    def _part(self, text: str, *, final: bool = False, cut: bool = False) -> list[TextDelta]:
         if self.exempt:
             self._exempt_until = self._detokenizer.num_chars
         if self._calls is None:
             return self._pass(text, final=final)
         deltas: list[TextDelta] = []
-        for part in self._calls.feed(text, final=final):
+        for part in self._calls.feed(text, final=final, cut=cut):
             if self.stop_string is not None or (self._safety and self._safety.blocked_by is not None):
                 break
             deltas += self._pass(part) if isinstance(part, str) else [part]

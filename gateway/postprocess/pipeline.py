@@ -139,13 +139,14 @@ class Pipeline:
     def close(self, finish_reason: str) -> list[TextDelta]:
         """End the text; returns what was held. `finish_reason` holds unless a stop string or a rule ended it first.
 
-        A text that stopped by itself and made whole calls has the reason "tool_calls".
+        A text that stopped by itself and made whole calls has the reason "tool_calls". One that did not was cut: what
+        may have become a call, and the beginning of its tag, are no text then.
         """
         if not self._over and not self._closed:
             piece = self._splitter.close()
             if piece is not None:
                 self._show(piece, None)
-            self._close_lanes()
+            self._close_lanes(cut=finish_reason != "stop")
         if self._reason is None:
             self._reason = "tool_calls" if finish_reason == "stop" and self._answer.called else finish_reason
         return self._collect()
@@ -155,12 +156,12 @@ class Pipeline:
         """Tell whether no more tokens are taken."""
         return self._reason is not None or self.finish_reason is not None
 
-    def _close_lanes(self) -> None:
+    def _close_lanes(self, *, cut: bool = False) -> None:
         """Let go what the lanes hold, up to a block: nothing comes out after one."""
         self._closed = True
         for lane in self._lanes():
             if self._reason != "content_filter":
-                self._add(lane, lane.close())
+                self._add(lane, lane.close(cut=cut))
 
     def _lanes(self) -> list[Lane]:
         return [self._answer] if self._reasoning is None else [self._reasoning, self._answer]

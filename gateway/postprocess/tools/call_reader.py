@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 
 from gateway.postprocess.tools.events import Arguments, CallBegin, Event
 
@@ -46,7 +46,7 @@ class CallReader:
     as that is sure. With `name` given the text is the arguments alone, starting at their brace.
     """
 
-    def __init__(self, known: Container[str] | None = None, *, name: str | None = None) -> None:
+    def __init__(self, known: Collection[str] | None = None, *, name: str | None = None) -> None:
         self.name: str | None = None
         self.done = False
         self.rejected = False
@@ -71,6 +71,14 @@ class CallReader:
         """Tell whether the text stands inside a string."""
         return self._quoted
 
+    @property
+    def may_be_call(self) -> bool:
+        """Tell whether what was read so far may become a call."""
+        if self.rejected or self._known is None or not self._quoted:
+            return not self.rejected
+        words = self._known if self._state == self._read_name else _KEYS if self._state == self._read_key else ("",)
+        return any(word.startswith(unescaped(self._word)) for word in words) or self._state == self._text
+
     def feed(self, text: str, at: int, end: int) -> int:
         """Read text[at:end]; returns how far it came, which is less than `end` only when the call is over."""
         while at < end and not self.done and not self.rejected:
@@ -82,7 +90,7 @@ class CallReader:
 
     def break_off(self) -> None:
         """Pass on what is held when the text ends inside the call."""
-        if self._state == self._scalar and self._word != "null":
+        if self._state == self._scalar and not "null".startswith(self._word):
             self._to(self._word)
 
     def _between(self, text: str, at: int, _end: int) -> int:

@@ -64,6 +64,11 @@ class ElementReader:
         """Tell whether the text stands inside a value."""
         return self._state in (self._text, self._scalar)
 
+    @property
+    def may_be_call(self) -> bool:
+        """Tell whether it may become a call: its name is read already."""
+        return True
+
     def feed(self, text: str, at: int, end: int) -> int:
         """Read text[at:end]; returns how far it came, which is less than `end` only when the call is over."""
         self._held += text[at:end]
@@ -77,11 +82,9 @@ class ElementReader:
             self._finish()
 
     def break_off(self) -> None:
-        """Pass on what is held when the text ends inside the call."""
-        if self._state == self._text:
-            self._argue(_inside(self._held))
-        elif self._state == self._scalar:
-            self._argue(self._held.strip())
+        """Pass on what is held when the text ends inside the call, up to where a tag may have begun."""
+        if self._state == self._scalar:
+            self._argue(self._held[: len(self._held) - overlap(self._held, (self._form.value_end,))].strip())
 
     def _between(self) -> bool:
         form = self._form

@@ -7,7 +7,7 @@ be no call is answer text, without the tags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from typing import ClassVar, Protocol
 
@@ -29,8 +29,8 @@ class ToolParser(Protocol):
     def feed(self, text: str) -> list[Event]:
         """Take answer text; returns what is sure by now."""
 
-    def close(self) -> list[Event]:
-        """End the text; returns what was held."""
+    def close(self, *, cut: bool = False) -> list[Event]:
+        """End the text, which may have been `cut` in the middle; returns what was held."""
 
     def call_id(self, name: str) -> str:
         """Return the id of the call of this name, in the form that the model's template takes back."""
@@ -48,7 +48,7 @@ class JsonToolParser:
     inner: ClassVar[tuple[str, ...]] = ()
     leads: ClassVar[tuple[str, ...] | None] = None
 
-    def __init__(self, known: Container[str] = ()) -> None:
+    def __init__(self, known: Collection[str] = ()) -> None:
         self._known = known
         self._buffer = ""
         self._at = 0  # of the buffer, read by a call reader that is not sure yet
@@ -75,8 +75,11 @@ class JsonToolParser:
         self._run(final=False)
         return self._collect()
 
-    def close(self) -> list[Event]:
-        """End the text."""
+    def close(self, *, cut: bool = False) -> list[Event]:
+        """End the text. Of one that was cut nothing is said that may have become a tag or a call."""
+        if cut:
+            self._break_off()
+            return self._collect()
         self._run(final=True)
         if self._state == self._call:
             self._end_call()
@@ -90,6 +93,18 @@ class JsonToolParser:
     def _collect(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+    def _break_off(self) -> None:
+        if self._state == self._call and self._reader.name is None and not self._reader.may_be_call:
+            self._at, self._is_beginning, self._state = 0, False, self._answer
+            self._run(final=False)
+        if self._state == self._call and self._reader.name is not None:
+            self._end_call()
+        elif self._state == self._answer and not self._trims:
+            is_lead = self._is_beginning and self.leads is not None and self._lead() is None
+            at = 0 if is_lead else self._open_tag_at()
+            self._say(len(self._buffer) if not self._buffer[at:].strip() else len(self._buffer[:at].rstrip()))
+        self._hide(len(self._buffer))
 
     # --- outside of calls ---
 

@@ -61,12 +61,12 @@ class CallSplitter:
         """Return the matches of safety rules in arguments."""
         return self._hits + (self._safety.hits if self._safety else [])
 
-    def feed(self, text: str, *, final: bool = False) -> list[str | TextDelta]:
-        """Take text; returns pieces of what is said, and tool deltas, in order."""
+    def feed(self, text: str, *, final: bool = False, cut: bool = False) -> list[str | TextDelta]:
+        """Take text, the last of it, which may be cut; returns pieces of what is said, and tool deltas, in order."""
         if self.over or self.blocked:
             return []
         parts: list[str | TextDelta] = []
-        for event in self._parser.feed(text) + (self._parser.close() if final else []):
+        for event in self._parser.feed(text) + (self._parser.close(cut=cut) if final else []):
             if isinstance(event, Text):
                 self._num_chars += len(event.text)
                 parts.append(event.text)

@@ -40,9 +40,9 @@ def collect(events: list[Event]) -> Found:
     return Found(text, calls)
 
 
-def parse(style: str, *pieces: str) -> Found:
+def parse(style: str, *pieces: str, cut: bool = False) -> Found:
     parser = STYLES[style](KNOWN)
-    events = [event for piece in pieces for event in parser.feed(piece)] + parser.close()
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.close(cut=cut)
     num_chars = sum(len(e.text) if isinstance(e, Text) else e.num_chars for e in events if isinstance(e, Text | Hidden))
     assert num_chars == sum(map(len, pieces)), "every character is text or hidden"
     return collect(events)

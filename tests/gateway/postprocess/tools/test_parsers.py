@@ -32,6 +32,22 @@ from tests.gateway.postprocess.tools.calls import (
     parse,
 )
 
+ARGUMENTS = '{"city": "Oslo"}'
+WHOLE = [
+    ("hermes", f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'),
+    ("llama3", f'{{"name": "weather", "parameters": {ARGUMENTS}}}'),
+    ("llama3", f'<|python_tag|>{{"name": "weather", "parameters": {ARGUMENTS}}}'),
+    ("mistral", f'[TOOL_CALLS][{{"name": "weather", "arguments": {ARGUMENTS}}}]'),
+    ("mistral", f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}"),
+    ("json", f'{{"name": "weather", "arguments": {ARGUMENTS}}}'),
+    ("json", f'```json\n[{{"name": "weather", "arguments": {ARGUMENTS}}}]\n```'),
+    ("qwen3_coder", coder(("city", "Oslo"))),
+    ("glm45", glm(("city", "Oslo"))),
+    ("deepseek_v3", deepseek(("weather", ARGUMENTS))),
+    ("deepseek_v31", f"{CALLS}{CALL}weather{SEP}{ARGUMENTS}{CALL_END}{CALLS_END}"),
+    ("kimi_k2", kimi(("weather", ARGUMENTS))),
+]
+
 
 @pytest.mark.parametrize(("style", "text", "expected"), CASES)
 def test_the_whole_text_and_single_characters_give_the_same_calls(style: str, text: str, expected: Found) -> None:
@@ -39,6 +55,29 @@ def test_the_whole_text_and_single_characters_give_the_same_calls(style: str, te
     assert parse(style, *text) == expected
     for at in range(1, len(text)):
         assert parse(style, text[:at], text[at:]) == expected
+
+
+@pytest.mark.parametrize(("style", "text"), WHOLE, ids=[style for style, _ in WHOLE])
+def test_of_a_call_that_was_cut_nothing_is_text_and_no_tag_stands_in_its_arguments(style: str, text: str) -> None:
+    for at in range(1, len(text)):
+        for pieces in ((text[:at],), tuple(text[:at])):
+            found = parse(style, *pieces, cut=True)
+            assert found.text == "" and len(found.calls) <= 1
+            assert all(ARGUMENTS.startswith(arguments) for _, arguments, _ in found.calls)
+
+
+@pytest.mark.parametrize("style", ["json", "llama3"])
+def test_bare_json_that_can_be_no_call_is_text_where_it_was_cut(style: str) -> None:
+    for text in ('{"name": "Ann lives', '{"type": "x", "fo', '{"x', "[1", "hello "):
+        assert parse(style, text, cut=True) == Found(text, [])
+    for text in ('{"name": "weat', '{"na', "{", "["):
+        assert parse(style, text, cut=True) == Found("", [])
+
+
+def test_text_before_a_tag_that_was_cut_is_shown_without_it() -> None:
+    assert parse("hermes", "I look. <tool", cut=True) == Found("I look.", [])
+    assert parse("hermes", "I look. ", cut=True) == Found("I look. ", [])
+    assert parse("hermes", "<tool_call>no call</tool_call> at all <", cut=True) == Found("no call at all", [])
 
 
 TAGS = (
