@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.edge.schema.grammar import check_lark, check_schema, check_tools
+from gateway.edge.schema.grammar import check_lark, check_schema, check_tools, passed_over
 from gateway.edge.schema.tool_grammar import argument_schemas
 from gateway.edge.served import Served
 from wire.errors import InvalidRequestError
@@ -73,7 +73,7 @@ class GrammarTrial:
         """Return what is wrong with a grammar; nothing if it can work."""
         try:
             if grammar.kind == "json_schema":
-                check_schema(msgspec.json.decode(grammar.source), grammar.field)
+                check_schema(msgspec.json.decode(grammar.source), grammar.field, lenient=grammar.lenient)
             elif grammar.kind == "lark" and grammar.field:  # without a field it is ours, of tools that were looked at
                 check_lark(grammar.source, grammar.field)
             if self._tokenizer is None:
@@ -95,24 +95,31 @@ class GrammarTrials:
         self._served = served
         self._trials: dict[str, GrammarTrial] = {}
 
-    async def admit(self, request: Request) -> None:
-        """Raise InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work."""
+    async def admit(self, request: Request) -> list[str]:
+        """Return what of schemas that are not strict is passed over.
+
+        Raises InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work.
+        """
         name, grammar = request.model, request.sampling.grammar
         of_tools = [form.grammar for form in request.tool_forms.values() if form.grammar is not None]
         if grammar is None and not of_tools:
-            return
+            return []
         if name not in self._trials:
             model = self._served.model(name)
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
         for one in of_tools:
             await self._trials[name].admit(one)
         if grammar is None:
-            return
+            return []
+        schemas = [grammar] if grammar.field else argument_schemas(request.tools)
         if not grammar.field:
             await anyio.to_thread.run_sync(check_tools, request.tools)
-            for schema in argument_schemas(request.tools):
+            for schema in schemas:
                 await self._trials[name].admit(schema)
         await self._trials[name].admit(grammar)
+        if not any(schema.lenient for schema in schemas):
+            return []
+        return [said for said in await anyio.to_thread.run_sync(lambda: list(map(passed_over, schemas))) if said]
 
 
 def walk(matcher: LLMatcher, num_steps: int = _STEPS) -> None:

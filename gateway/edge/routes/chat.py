@@ -29,7 +29,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     came_from = request.headers.get("last-event-id")
     if came_from:
         return _resumed(request, body, parse_place(came_from))
-    await edge.grammars.admit(wanted)
+    warn(request, *await edge.grammars.admit(wanted))
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
     resumable = Resumable(edge) if body.stream_options is not None and body.stream_options.resumable else None

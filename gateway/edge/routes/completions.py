@@ -10,7 +10,7 @@ from starlette.requests import Request
 from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.safety.screening import screen
-from gateway.edge.schema.body import read_as
+from gateway.edge.schema.body import read_as, warn
 from gateway.edge.schema.completions import CompletionRequest, translate_completions
 from gateway.edge.schema.completions_reply import CompletionsReply
 from gateway.edge.tracing import trace_headers
@@ -29,7 +29,7 @@ async def create_completion(request: Request) -> GenerationResponse:
     # A list may hold millions of ids, which take longer to look at than others shall wait.
     is_list = not isinstance(body.prompt, str)
     wanted = await anyio.to_thread.run_sync(translate) if is_list else translate()
-    await edge.grammars.admit(wanted[0])  # the same for all
+    warn(request, *await edge.grammars.admit(wanted[0]))  # the same for all
     place = "prompt[{}]" if len(wanted) > 1 else "prompt"
     wanted = [await screen(one, edge.safety, place.format(at)) for at, one in enumerate(wanted)]
     stream = bool(body.stream)

@@ -9,7 +9,7 @@ from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.jsontext import json_response
 from gateway.edge.safety.screening import screen
-from gateway.edge.schema.body import read_as, translated
+from gateway.edge.schema.body import read_as, translated, warn
 from gateway.edge.schema.messages import MessagesRequest, translate_messages
 from gateway.edge.schema.messages_reply import MessagesReply
 from gateway.edge.tracing import trace_headers
@@ -22,7 +22,7 @@ async def create_message(request: Request) -> GenerationResponse:
     body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
     card = edge.model(body.model).card
     wanted = await translated(request, lambda: translate_messages(body, card))
-    await edge.grammars.admit(wanted)
+    warn(request, *await edge.grammars.admit(wanted))
     wanted = await screen(wanted, edge.safety, "messages", system="system")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)

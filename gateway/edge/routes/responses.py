@@ -34,7 +34,7 @@ async def create_response(request: Request) -> ASGIApp:
     edge: Edge = request.app.state.edge
     body, wanted = await read_wanted(request, ResponsesRequest)
     wanted = await screen(wanted, edge.safety, "input")
-    await edge.grammars.admit(wanted)
+    warn(request, *await edge.grammars.admit(wanted))
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     if body.background or body.is_resumable:

@@ -84,10 +84,11 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     return body
 
 
-def warn(request: Request, text: str) -> None:
+def warn(request: Request, *texts: str) -> None:
     """Say something in a header of the answer."""
-    said = request.scope.get(WARNINGS)
-    request.scope[WARNINGS] = f"{said}; {text}" if said else text
+    said = [request.scope[WARNINGS]] if WARNINGS in request.scope else []
+    if said or texts:
+        request.scope[WARNINGS] = "; ".join([*said, *texts])
 
 
 async def translated(request: Request, translate: Callable[[], T]) -> T:

@@ -17,11 +17,14 @@ from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.finite import has_finite_value
 from gateway.edge.schema.sampling import SamplingFields, StructuredOutputs, fail
 from gateway.edge.schema.schema_size import MAX_PATTERN, MAX_TEXT, TOOLS_FACTOR, Size, measure
+from gateway.edge.schema.unenforced import settled, unenforced
 from wire.messages import Grammar, SamplingParams
 
 MAX_CHOICES = 1_000
 MAX_SOURCE = 8_192  # characters of a grammar
 MAX_JSON = 1_000_000  # characters of a schema given as text
+MAX_PLACE = 120  # characters of a place that is named
+_MAX_PLACES = 8
 _JSON = re.compile(r"%json\s*")
 _DECODER = json.JSONDecoder()
 
@@ -107,14 +110,31 @@ def _schema(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
         raise fail(param, "must be a JSON schema, an object.")
     schema = {key: value for key, value in schema.items() if key != "x-guidance"}  # the compiler's own options
     check_depth(schema, param)
-    return Grammar(kind="json_schema", source=msgspec.json.encode(schema).decode(), lenient=lenient, field=param)
+    return Grammar(
+        kind="json_schema", source=msgspec.json.encode(settled(schema)).decode(), lenient=lenient, field=param
+    )
 
 
-def check_schema(schema: dict[str, Any], param: str) -> None:
-    """Refuse a schema that is too big to be compiled in good time, or that nothing can satisfy; takes some 10 ms."""
+def check_schema(schema: dict[str, Any], param: str, *, lenient: bool = False) -> None:
+    """Refuse a schema that is too big to be compiled in good time, or that nothing can satisfy; takes some 10 ms.
+
+    One that is not `lenient` is refused for what cannot be enforced, too.
+    """
     measure(schema).check(param)
+    place = None if lenient else next(unenforced(schema), None)
+    if place is not None:
+        raise fail(param, f"{place[:MAX_PLACE]} cannot be enforced; leave it out, or do not ask for strict: true.")
     if not has_finite_value(schema, param):
         raise fail(param, "no finite value can satisfy it; give a recursion a way to end.")
+
+
+def passed_over(grammar: Grammar) -> str:
+    """Return what of a schema that is not strict is not enforced, for a header of the answer; nothing if all is."""
+    if grammar.kind != "json_schema" or not grammar.lenient:
+        return ""
+    places = [ascii(place)[1:-1][:MAX_PLACE] for place in unenforced(msgspec.json.decode(grammar.source))]
+    more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    return f"{grammar.field}: not enforced: {', '.join(places[:_MAX_PLACES])}{more}" if places else ""
 
 
 def check_tools(tools: Sequence[dict[str, Any]]) -> None:

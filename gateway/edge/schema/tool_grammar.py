@@ -18,6 +18,7 @@ from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tool_grammar_elements import glm45, qwen3_coder
 from gateway.edge.schema.tool_grammar_tags import deepseek_v3, deepseek_v31, kimi_k2
+from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.free_input import NAME
 from wire.messages import Grammar
 from wire.model_card import ModelCard
@@ -90,7 +91,7 @@ def argument_schemas(tools: Sequence[dict[str, Any]]) -> list[Grammar]:
 def _schema(function: dict[str, Any]) -> str:
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     lenient = {} if function.get("strict") else {"lenient": True}
-    return json.dumps({**without_prose(schema), "x-guidance": {**_WRITTEN, **lenient}})
+    return json.dumps({**settled(without_prose(schema)), "x-guidance": {**_WRITTEN, **lenient}})
 
 
 def _calls(functions: Sequence[dict[str, Any]], key: str) -> list[str]:

@@ -14,6 +14,7 @@ from gateway.edge.schema.custom_lark import nested
 from gateway.edge.schema.lark import any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.sampling import fail
+from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.element_reader import kinds_of, resolved
 from wire.messages import Grammar
 from wire.model_card import ModelCard
@@ -57,7 +58,7 @@ def _arguments(functions: Sequence[dict[str, Any]], written: _Written, line: str
     rules = [f"{text}{written.behind}", r"TEXT: /(.|\n)*/", r"KEY: /[A-Za-z0-9_.-]{1,64}/"]
     rules += [f"free: {written.before} KEY {written.between} text {line}".rstrip()]
     for at, function in enumerate(functions):
-        root = without_prose(function.get("parameters") or {"properties": {}, "additionalProperties": False})
+        root = settled(without_prose(function.get("parameters") or {"properties": {}, "additionalProperties": False}))
         elements, needed = [], root.get("required") or ()
         properties: dict[str, Any] = root.get("properties") or {}
         for number, key in enumerate(dict.fromkeys((*properties, *needed))):
