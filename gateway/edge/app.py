@@ -81,6 +81,7 @@ def _routes() -> list[Route]:
         Route("/v1/completions", completions.create_completion, methods=["POST"]),
         Route("/v1/responses", responses.create_response, methods=["POST"]),
         Route("/v1/responses/input_tokens", input_tokens.count_input_tokens, methods=["POST"]),
+        Route("/v1/responses/compact", responses.compact, methods=["POST"], include_in_schema=False),
         Route("/v1/responses/{id}", responses.get_response, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete_response, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", responses.cancel_response, methods=["POST"]),

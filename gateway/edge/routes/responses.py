@@ -16,6 +16,7 @@ from gateway.edge.jsontext import json_response
 from gateway.edge.references import resolve
 from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated, warn
+from gateway.edge.schema.items import parted
 from gateway.edge.schema.paging import read_include, read_page
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
@@ -26,7 +27,7 @@ from gateway.edge.schema.tools import is_unasked
 from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
 from wire import messages
-from wire.errors import ConflictError
+from wire.errors import ConflictError, NotFoundError
 
 
 async def create_response(request: Request) -> ASGIApp:
@@ -64,7 +65,8 @@ async def read_wanted(
 
 def _tell_of_tools(request: Request, body: ResponsesRequest) -> None:
     """Name the tools in a header that are left out: nobody runs them here."""
-    kinds = sorted({str(tool["type"]) for tool in body.tools or () if is_unasked(tool)})
+    tools = [*(body.tools or ()), *(tool for _, tool in parted(body.input, "input")[1])]
+    kinds = sorted({str(tool["type"]) for tool in tools if is_unasked(tool)})
     if kinds:
         warn(request, f"tools that are not run here: {', '.join(kinds)}")
 
@@ -105,6 +107,11 @@ async def delete_response(request: Request) -> Response:
             raise
     await edge.background.cancel(found["id"])
     return json_response(await _ask(request, "delete_response", running=True))
+
+
+async def compact(_request: Request) -> Response:
+    """Say that there is no compaction: OpenAI's is sealed, and agents make a summary themselves where it is refused."""
+    raise NotFoundError("Compaction is not supported; ask for a summary in a message, and go on from that.")
 
 
 async def list_input_items(request: Request) -> Response:

@@ -14,7 +14,7 @@ from gateway.edge.identity import new_id, new_root, root_of
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.chat import check_salt
 from gateway.edge.schema.grammar import bind_format
-from gateway.edge.schema.items import Item, translate_items
+from gateway.edge.schema.items import Item, parted, translate_items
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -151,13 +151,14 @@ def translate_responses(
     _refuse_unsupported(body)
     reasoning = body.reasoning or Reasoning()
     conversation = _conversation(body)
-    messages = translate_items(body.input, "input", root=root_of(conversation.response_id))
+    said, more = parted(body.input, "input")
+    messages = translate_items(said, "input", root=root_of(conversation.response_id))
     continues = bool(conversation.conversation_id or conversation.previous_response_id)
     if not messages and not (counting and continues):
         raise fail("input", "must hold at least one message.")
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
-    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, is_response=True)
+    tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, more=more, is_response=True)
     created_at = time.time()
     return Request(
         model=card.name,

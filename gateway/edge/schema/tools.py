@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -50,17 +51,19 @@ def plan_tools(
     card: ModelCard,
     *,
     param: str = "tools",
+    more: Sequence[tuple[str, dict[str, Any]]] = (),
     is_response: bool = False,
 ) -> ToolPlan:
     """Check tools and choice and say what follows from them. Raises InvalidRequestError naming the field.
 
-    `is_response`: there may be namespaces, and tools that OpenAI would run and nobody runs here are left out.
+    `more`: tools that stand elsewhere in the body, with their places. `is_response`: there may be namespaces, and tools
+    that OpenAI would run and nobody runs here are left out.
     """
     found = [
         entry
-        for at, tool in enumerate(tools or ())
+        for place, tool in (*((f"{param}[{at}]", tool) for at, tool in enumerate(tools or ())), *more)
         if not (is_response and is_unasked(tool))
-        for entry in declared(tool, f"{param}[{at}]", namespaces=is_response)
+        for entry in declared(tool, place, namespaces=is_response)
     ]
     if len(found) > MAX_TOOLS:
         raise fail(param, f"at most {MAX_TOOLS}, not {len(found)}.")

@@ -16,6 +16,7 @@ from anthropic.types import message_count_tokens_params as counted
 from anthropic.types import message_create_params as message
 from anthropic.types.beta import BetaContentBlockParam
 from anthropic.types.beta import message_create_params as beta
+from openai import NotFoundError
 from openai.types import completion_create_params as completion
 from openai.types import embedding_create_params as embedding
 from openai.types import moderation_create_params as moderation
@@ -77,7 +78,7 @@ BODIES: list[tuple[Any, type[msgspec.Struct], set[str]]] = [
     ),
 ]
 ITEMS = {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
-ITEMS |= {"reasoning", "item_reference"}
+ITEMS |= {"reasoning", "item_reference", "additional_tools"}
 TOOLS = {"function", "custom", "namespace"}
 PARTS = {"text", "input_text", "output_text", "refusal"}
 BLOCKS = {"text", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result"}
@@ -137,7 +138,8 @@ OF_OTHERS: list[dict[str, Any]] = [
         "output": [{"stdout": "x", "stderr": "", "outcome": {"type": "timeout"}}],
     },
     {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"q": "x"}},
-    {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]},
+    {"type": "compaction", "encrypted_content": "x"},
+    {"type": "compaction_trigger"},
 ]
 
 
@@ -171,6 +173,40 @@ async def test_each_tool_is_taken_left_out_or_refused_by_its_place(ring: Ring) -
         else:
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0].type"), kind
     assert kinds(ChatCompletionToolUnionParam) == {"function", "custom"}
+
+
+async def test_tools_that_stand_in_the_input_are_tools(ring: Ring) -> None:
+    ring.replica.play(*say("hello"))
+    old, new = ({"type": "function", "name": "f", "description": text} for text in ("old", "new"))
+    inner = {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "c"}]}
+    items = [
+        {"type": "additional_tools", "role": "developer", "tools": [old, inner]},
+        {"role": "user", "content": "hi"},
+        {"type": "additional_tools", "role": "developer", "tools": [new, {"type": "web_search"}]},
+    ]
+    ask = {"model": "tiny", "input": items, "tools": [{"type": "function", "name": "g"}]}
+    answer = await ring.http.post(RESPONSES, json=ask)
+    assert answer.status_code == 200 and "web_search" in answer.headers["x-headrace-warning"]
+    request = ring.replica.requests[-1].request
+    functions = [tool["function"] for tool in request.tools]
+    assert [function["name"] for function in functions] == ["g", "f", "n__c"]
+    assert functions[1]["description"] == "new" and [message.content for message in request.messages] == ["hi"]
+    items[0]["tools"] = [{"type": "mcp"}]
+    answer = await ring.http.post(RESPONSES, json=ask)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].tools[0].type")
+    counted = await ring.http.post(f"{RESPONSES}/input_tokens", json={"model": "tiny", "input": [items[2], items[1]]})
+    plain = await ring.http.post(f"{RESPONSES}/input_tokens", json={"model": "tiny", "input": [items[1]]})
+    assert counted.json()["input_tokens"] > plain.json()["input_tokens"]
+
+
+async def test_compaction_is_refused_and_says_what_to_do_instead(ring: Ring) -> None:
+    async with ring.openai() as client:
+        with pytest.raises(NotFoundError, match="summary in a message"):
+            await client.responses.compact(model="tiny", input="hi")
+    items = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
+    answer = await ring.http.post(RESPONSES, json={"model": "tiny", "input": items})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "input[1].type") and "summary" in error["message"]
 
 
 async def test_each_part_of_a_message_is_text_or_refused_by_its_place(ring: Ring) -> None:
