@@ -135,7 +135,7 @@ class Supervisor:
         if child.log is None:
             sys.stderr.write(text)
             return
-        with child.log.open("a") as log:
+        with contextlib.suppress(OSError), child.log.open("a") as log:  # a full disk must not end the house
             log.write(text)
 
     async def _stop(self) -> None:

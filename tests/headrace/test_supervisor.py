@@ -52,6 +52,15 @@ async def test_a_crashed_child_is_started_again(tmp_path: Path) -> None:
         assert "starting again" in child.log.read_text()
 
 
+async def test_a_full_disk_does_not_keep_a_crashed_child_from_being_started_again(tmp_path: Path) -> None:
+    async with Supervisor.open(tmp_path, grace_s=5) as supervisor:
+        child = await supervisor.start("loop", ["bench", "--url", "http://127.0.0.1:9", "--requests", "1"])
+        child.log, supervisor.ready = Path("/dev/full"), True
+        with anyio.fail_after(60):
+            while child.restarts < 1:
+                await anyio.sleep(0.05)
+
+
 async def test_leaving_ends_every_child(tmp_path: Path) -> None:
     async with Supervisor.open(tmp_path, grace_s=5) as supervisor:
         child = await supervisor.start("help", ["chat", "--url", "http://127.0.0.1:9"])

@@ -286,3 +286,23 @@ async def test_a_lost_reply_to_an_admission_or_hand_off_is_no_second_one(
     assert len(cuts) >= 4
     assert await bus.route.call(history, "XLEN", history) == 0
     assert await bus.route.call(tokenizer, "XLEN", tokenizer) == 1
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "MISCONF Errors writing to the AOF file: No space left on device",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+    ],
+)
+async def test_a_server_that_takes_no_writes_now_is_waited_for(bus: Bus, why: str) -> None:
+    script = "if redis.call('INCR', KEYS[1]) < 3 then return redis.error_reply(ARGV[1]) end return 7"
+    assert await bus.route.call("k", "EVAL", script, 1, "k", why) == 7
+
+
+async def test_a_server_that_takes_no_writes_for_long_is_told_as_a_bus_that_is_away(bus_url: str) -> None:
+    async with Bus.open(bus_url, BusOptions(patience_s=0.0)) as hasty:
+        with pytest.raises(UnavailableError, match="No space left"):
+            await hasty.route.call("k", "EVAL", "return redis.error_reply('MISCONF No space left')", 1, "k")

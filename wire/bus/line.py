@@ -16,7 +16,7 @@ import hiredis
 from redis._parsers.base import BaseParser
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse
+from redis.exceptions import InvalidResponse, ReadOnlyError
 
 Arg = bytes | str | int | float
 Command = tuple[Arg, ...]
@@ -24,6 +24,8 @@ Command = tuple[Arg, ...]
 Told = Callable[[list[Any] | RedisConnectionError], None]
 
 _packed: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub names bytes only
+# What redis-py has no word for: the disk is full, replicas are too few or cut off, the server has just become one.
+_NOT_NOW = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "UNBLOCKED")
 _MORE = object()  # what the parser returns when a reply is not complete
 # Of the next command; it has no reply itself.
 _SKIP = _packed(("CLIENT", "REPLY", "SKIP"))
@@ -35,9 +37,7 @@ class Line(asyncio.Protocol):
     def __init__(self, dialled: AbstractConnection) -> None:
         self._dialled = dialled  # whoever forgets it closes it
         self._transport: asyncio.Transport = dialled._writer.transport  # type: ignore[union-attr, assignment]
-        self._parser = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_MORE
-        )
+        self._parser = hiredis.Reader(protocolError=InvalidResponse, replyError=_error, notEnoughData=_MORE)
         self._waiting: deque[tuple[int, Told]] = deque()
         self._replies: list[Any] = []
         self._lost: RedisConnectionError | None = None
@@ -134,6 +134,15 @@ class Line(asyncio.Protocol):
         waiting, self._waiting = self._waiting, deque()
         for _, tell in waiting:
             tell(self._lost)
+
+
+class NotNowError(ReadOnlyError):
+    """The server takes no writes as things stand. It may again: nothing was executed."""
+
+
+def _error(text: str) -> Exception:
+    known: Exception = BaseParser.parse_error(text)  # type: ignore[no-untyped-call]
+    return NotNowError(text) if text.startswith(_NOT_NOW) else known
 
 
 async def answer_to(send: Callable[[Told], None]) -> list[Any]:
