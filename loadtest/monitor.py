@@ -9,11 +9,12 @@ import anyio
 import redis.asyncio
 
 from wire.bus import scripts
+from wire.bus.script import Script
 
 BESIDE = frozenset({"XADD status", "XADD kv", "XREAD status", "XREAD kv", "HKEYS replicas", "HSET replicas", "PING"})
 """Heartbeats and their like: they come whether anybody asks for anything or not."""
 
-_SCRIPTS = {value.digest: name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
+_SCRIPTS = {value.digest: name for name, value in vars(scripts).items() if isinstance(value, Script)}
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ must keep more reads it (`headrace ledger`) into a place of their own.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,7 @@ import msgspec
 
 from wire.bus.fields import fields_of
 from wire.bus.route import Route
-from wire.bus.scripts import Script
+from wire.bus.script import Script
 from wire.topics import PREFIX
 
 log = logging.getLogger(__name__)
@@ -32,11 +31,7 @@ _PAGE = 500
 _ENTRIES, _NOTES = f"{PREFIX}:{{ledger}}:entries", f"{PREFIX}:{{ledger}}:notes"
 
 
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-WRITE = _script("""
+WRITE = Script("""
 -- KEYS entries, notes, seen. ARGV request, most entries, seen ms, field, value, ... 1 if it is the first entry.
 redis.call('HDEL', KEYS[2], ARGV[1])
 if not redis.call('SET', KEYS[3], 1, 'NX', 'PX', ARGV[3]) then return 0 end
@@ -44,7 +39,7 @@ redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4))
 return 1
 """)
 
-NOTE = _script("""
+NOTE = Script("""
 -- KEYS notes, seen. ARGV request, most notes, note. 1 if it is kept.
 if redis.call('EXISTS', KEYS[2]) == 1 or redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from cache_svc.history import scripts
 from cache_svc.history.catalog import Catalog
 from cache_svc.history.items import input_items, named, title_of
 from cache_svc.history.reading import Reader, listing
 from cache_svc.history.records import Said
 from cache_svc.history.rewrite import Rewriter
+from cache_svc.history.scripts.conversations import CREATE, DELETE_CONVERSATION, UPDATE
+from cache_svc.history.scripts.turns import DELETE_TURN
 from cache_svc.history.store import Store, find, missing, now_ms
 from wire import codec, topics
 from wire.bus.route import Route
@@ -72,7 +73,7 @@ class Calls:
         said = Said(input=messages)
         now = now_ms()
         await self._route.run(
-            scripts.CREATE,
+            CREATE,
             (keys.head, keys.turns, keys.order, keys.at),
             *(call.tenant, conversation_id, now, self._ttl_ms, title_of(messages)),
             msgspec.msgpack.encode(call.args.get("metadata") or {}),
@@ -94,7 +95,7 @@ class Calls:
         keys = find(conversation_id, "conversation")
         now = now_ms()
         found = await self._route.run(
-            scripts.UPDATE,
+            UPDATE,
             (keys.head, keys.turns, keys.order, keys.at),
             *(call.tenant, conversation_id, now, self._ttl_ms),
             msgspec.msgpack.encode(call.args.get("metadata") or {}),
@@ -107,7 +108,7 @@ class Calls:
     async def _delete_conversation(self, call: HistoryCall, partition: int) -> Any:
         conversation_id: str = call.args["id"]
         keys = find(conversation_id, "conversation")
-        turns = await self._route.run(scripts.DELETE_CONVERSATION, keys, call.tenant, conversation_id)
+        turns = await self._route.run(DELETE_CONVERSATION, keys, call.tenant, conversation_id)
         if turns is None:
             raise missing(conversation_id, "conversation")
         for turn in turns:
@@ -156,7 +157,7 @@ class Calls:
         keys = find(response_id, "response_id")
         running = int(bool(call.args.get("running")))
         outcome = await self._route.run(
-            scripts.DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id, running
+            DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id, running
         )
         if outcome == 2:
             raise ConflictError(f"Response {response_id!r} is still being generated.", param="response_id")

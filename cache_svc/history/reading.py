@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cache_svc.history import scripts
 from cache_svc.history.items import all_items, input_items, output_items
 from cache_svc.history.keys import Keys
 from cache_svc.history.records import Meta, Said
+from cache_svc.history.scripts.items import FIND_ITEM, PAGE_ITEMS
+from cache_svc.history.scripts.turns import READ_TURN
 from cache_svc.history.store import find, missing, now_ms, off_loop
 from wire import codec, topics
 from wire.bus.route import Route
@@ -26,7 +27,7 @@ class Reader:
         """Return a page of a conversation's items. Raises NotFoundError for the conversation or for `after`."""
         keys = find(conversation_id, "conversation")
         state, *rest = await self._route.run(
-            scripts.PAGE_ITEMS,
+            PAGE_ITEMS,
             (keys.head, keys.turns, keys.order, keys.at),
             *(tenant, conversation_id, after or "", order, limit + 2),  # every turn has an item; one is skipped into
         )
@@ -98,7 +99,7 @@ class Reader:
         """Return a stored item, of any turn or of one conversation's. Raises NotFoundError."""
         keys = find(item_id, "item_id")
         found = await self._route.run(
-            scripts.FIND_ITEM, (keys.head, keys.turns, keys.order, keys.at), tenant, conversation_id, item_id
+            FIND_ITEM, (keys.head, keys.turns, keys.order, keys.at), tenant, conversation_id, item_id
         )
         for item in _items(found or [], newest_first=False):
             if item["id"] == item_id:
@@ -107,7 +108,7 @@ class Reader:
 
     async def _turn(self, keys: Keys, tenant: str, turn_id: str) -> list[bytes]:
         found: list[bytes] = await self._route.run(
-            scripts.READ_TURN, (keys.head, keys.turns, keys.pending), tenant, turn_id, now_ms()
+            READ_TURN, (keys.head, keys.turns, keys.pending), tenant, turn_id, now_ms()
         )
         return found
 

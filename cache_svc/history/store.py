@@ -13,11 +13,14 @@ from typing import NamedTuple, TypeVar
 import anyio
 import msgspec
 
-from cache_svc.history import scripts, token_ids
+from cache_svc.history import token_ids
 from cache_svc.history.editing import without
 from cache_svc.history.items import input_items, items_of, named, output_items, title_of
 from cache_svc.history.keys import Keys, keys_of, root_of
 from cache_svc.history.records import Meta, Said, TokenIds
+from cache_svc.history.scripts.items import FIND_ITEM, REPLACE_SAID
+from cache_svc.history.scripts.recall import LINK, RECALL_CHAIN, RECALL_CONVERSATION
+from cache_svc.history.scripts.turns import ADMIT, STORE
 from wire import codec
 from wire.bus.route import Route
 from wire.errors import ConflictError, InternalError, NotFoundError
@@ -91,9 +94,7 @@ class Store:
         parent = ref.previous_response_id or "-"
         request = f"{job.partition}/{job.request_id}"
         arguments = (parent, ref.response_id, int(job.deadline * 1000), now_ms(), request, job.model)
-        found = await self._route.run(
-            scripts.ADMIT, (keys.head, keys.pending), tenant, ref.conversation_id or "", *arguments
-        )
+        found = await self._route.run(ADMIT, (keys.head, keys.pending), tenant, ref.conversation_id or "", *arguments)
         if not found:
             raise missing(*_continued(ref))
 
@@ -116,7 +117,7 @@ class Store:
         keys = find(ref.conversation_id, "conversation")
         own = ref.response_id if ref.store else ""
         state, *parts = await self._route.run(
-            scripts.RECALL_CONVERSATION,
+            RECALL_CONVERSATION,
             (keys.head, keys.turns, keys.order, keys.pending),
             *(tenant, ref.conversation_id, own, now_ms(), int(wait)),
         )
@@ -132,7 +133,7 @@ class Store:
     ) -> list[bytes] | Pending:
         keys = find(turn_id, "previous_response_id")
         state, *parts = await self._route.run(
-            scripts.RECALL_CHAIN,
+            RECALL_CHAIN,
             (keys.head, keys.turns, keys.pending),
             *(tenant, turn_id, now_ms(), int(wait), int(only_ids)),
         )
@@ -162,7 +163,7 @@ class Store:
         parent, is_seen = await self._parent(turn, keys)
         ids = await self._packed_ids(turn, parent) if is_seen else None
         outcome = await self._route.run(
-            scripts.STORE,
+            STORE,
             keys,
             *(turn.tenant, ref.conversation_id or "", parent, turn.response_id),
             *(turn.attempt, now_ms(), self.ttl_ms, int(in_order), title_of(turn.input)),
@@ -175,7 +176,7 @@ class Store:
         """Put messages behind a conversation that no request has said, once. Raises NotFoundError."""
         said = Said(input=messages)
         outcome = await self._route.run(
-            scripts.STORE,
+            STORE,
             find(conversation_id, "conversation"),
             *(tenant, conversation_id, "?", turn_id),  # behind whatever is the last then
             *(0, now_ms(), self.ttl_ms, 1, title_of(messages)),
@@ -194,13 +195,13 @@ class Store:
         keys = find(conversation_id, "conversation")
         four = (keys.head, keys.turns, keys.order, keys.at)
         for _ in range(_MAX_TRIES):
-            found = await self._route.run(scripts.FIND_ITEM, four, tenant, conversation_id, item_id)
+            found = await self._route.run(FIND_ITEM, four, tenant, conversation_id, item_id)
             left = without(codec.decode(found[1], Said), item_id) if found and found[1] else None
             if left is None:
                 raise missing(item_id, "item_id")
             empty = int(not left.input and not left.output)
             arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms())
-            turns = await self._route.run(scripts.REPLACE_SAID, four, tenant, conversation_id, *arguments)
+            turns = await self._route.run(REPLACE_SAID, four, tenant, conversation_id, *arguments)
             if turns is not None:
                 return [turn.decode() for turn in turns]
         raise ConflictError(f"Item {item_id!r} is being changed by others.", param="item_id")
@@ -209,7 +210,7 @@ class Store:
         """Return the turn that this one was said after, and whether it is what the prompt saw last."""
         if turn.conversation.conversation_id is None:
             return turn.conversation.previous_response_id or "-", True
-        parent, is_seen = await self._route.run(scripts.LINK, (keys.turns, keys.order, keys.pending), turn.response_id)
+        parent, is_seen = await self._route.run(LINK, (keys.turns, keys.order, keys.pending), turn.response_id)
         return parent.decode(), bool(is_seen)
 
     async def _packed_ids(self, turn: Turn, parent: str) -> TokenIds | None:

@@ -8,22 +8,17 @@ from then on an edge that was thought dead and comes back is refused. The log is
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from wire import topics
 from wire.bus.route import Route
-from wire.bus.scripts import Script
+from wire.bus.script import Script
 
 _PAGE = 256
 
 
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-APPEND = _script("""
+APPEND = Script("""
 -- KEYS log, record. ARGV writer, first number, next number, tokens, data, last ('1'), ttl ms.
 -- 1 appended (or was by an earlier try), 0 somebody else writes, or the response was deleted.
 if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
@@ -37,7 +32,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[7])
 return 1
 """)
 
-TAKE = _script("""
+TAKE = Script("""
 -- KEYS log, record. ARGV writer, ttl ms. {next number, tokens told of}, or nothing: it is complete, or gone.
 if redis.call('EXISTS', KEYS[2]) == 0 then return false end
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]

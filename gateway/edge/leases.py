@@ -6,24 +6,22 @@ ran out too early: only one of the two can write the events.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterable
 
 from wire import topics
 from wire.bus.route import Route
-from wire.bus.scripts import Script
+from wire.bus.script import Script
 
 _AT_ONCE = 16
 
-_TEXT = """
+CLAIM = Script("""
 -- KEYS leases. ARGV response, now, until. 1 if its promise had run out and is now ours.
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not score or tonumber(score) > tonumber(ARGV[2]) then return 0 end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1])
 return 1
-"""
-CLAIM = Script(_TEXT, hashlib.sha1(_TEXT.encode(), usedforsecurity=False).hexdigest())
+""")
 
 
 class Leases:

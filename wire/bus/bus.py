@@ -22,7 +22,8 @@ from wire.bus.options import RING_MAXLEN, BusOptions
 from wire.bus.placement import Placing
 from wire.bus.records import Records
 from wire.bus.route import Route
-from wire.bus.scripts import ADMIT, HAND_OFF, Script
+from wire.bus.script import Script
+from wire.bus.scripts import ADMIT, HAND_OFF
 from wire.errors import OverloadedError, RequestCancelledError
 from wire.messages import Job
 

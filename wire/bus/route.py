@@ -33,7 +33,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from wire.bus.connection import Server
 from wire.bus.line import Arg, Command
 from wire.bus.options import BusOptions
-from wire.bus.scripts import Script
+from wire.bus.script import Script
 from wire.errors import OverloadedError, UnavailableError
 
 T = TypeVar("T")

@@ -1,25 +1,12 @@
 """The Lua scripts of the bus: what must happen together happens inside one of them.
 
-Each checks before it writes, because a script that fails half-way is not rolled back. Every key of a script carries the
+Every key of a script carries the
 hash tag of one partition.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import NamedTuple
-
-
-class Script(NamedTuple):
-    """A script's text and the digest under which a server remembers it."""
-
-    text: str
-    digest: str
-
-
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
+from wire.bus.script import Script
 
 # Who reads the stream in the sender's own process (see `wire.bus.neighbours`) is given the entry at once.
 _DELIVER = """
@@ -36,7 +23,7 @@ local function deliver(stream, id, record, at)
 end
 """
 
-ADMIT = _script(
+ADMIT = Script(
     _DELIVER
     + """
 -- KEYS record, stream. ARGV nonce, max length, record ttl ms, now, message, reader's group, its name, number of fields
@@ -54,7 +41,7 @@ return deliver(KEYS[2], id, KEYS[1], 6)
 """
 )
 
-HAND_OFF = _script(
+HAND_OFF = Script(
     _DELIVER
     + """
 -- KEYS from, record, to. ARGV group, entry id, max length, now, message, reader's group, its name, number of fields it
@@ -74,7 +61,7 @@ return deliver(KEYS[3], id, KEYS[2], 6)
 """
 )
 
-FINISH = _script("""
+FINISH = Script("""
 -- KEYS stream, record (of a job that ends well). ARGV group, entry id. 1 if it was still ours to finish.
 local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if acked == 0 then return 0 end
@@ -83,7 +70,7 @@ if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSETNX', KEYS
 return 1
 """)
 
-MARK_ENDED = _script("""
+MARK_ENDED = Script("""
 -- KEYS record, stream. ARGV entry id (or ''), failure. The failure to send, or nothing: the entry has moved on, or the
 -- job ended well. The first failure wins, and a repeat after a crash sends that one again.
 if ARGV[1] ~= '' and #redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1]) == 0 then return false end
@@ -92,7 +79,7 @@ redis.call('HSETNX', KEYS[1], 'ended', ARGV[2])
 return redis.call('HGET', KEYS[1], 'ended')
 """)
 
-SET_ASIDE = _script("""
+SET_ASIDE = Script("""
 -- KEYS stream, dead letters. ARGV group, entry id, max length, reason. 1 if it was still there.
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
@@ -103,14 +90,14 @@ redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], '*', unpack(why))
 return 1
 """)
 
-CANCEL = _script("""
+CANCEL = Script("""
 -- KEYS record. The placement ('' if there is none yet), or nothing: the job is unknown or over.
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'ended') == 1 then return false end
 redis.call('HSET', KEYS[1], 'cancelled', '1')
 return redis.call('HGET', KEYS[1], 'placement') or ''
 """)
 
-UPDATE = _script("""
+UPDATE = Script("""
 -- KEYS record. ARGV field, value, ... 0 if the record is gone (it must not come back without an expiry).
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV))
@@ -125,7 +112,7 @@ local function forget(stream, id)
 end
 """
 
-RE_PLACE = _script(
+RE_PLACE = Script(
     _FORGET
     + """
 -- KEYS old stream, record, new stream. ARGV entry id, max length, now, message, field, value, ...
@@ -142,7 +129,7 @@ return 1
 """
 )
 
-REMOVE = _script(
+REMOVE = Script(
     _FORGET
     + """
 -- KEYS stream. ARGV entry id. 1 if it was there.
@@ -151,7 +138,7 @@ return forget(KEYS[1], ARGV[1])
 """
 )
 
-SEND = _script("""
+SEND = Script("""
 -- KEYS stream. ARGV max length, expiry ms (0: none), nonce, now, message. 0 if the stream is full.
 if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
 redis.call('XADD', KEYS[1], '*', 'm', ARGV[5], 'n', ARGV[3], 't', ARGV[4])
@@ -159,7 +146,7 @@ if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1
 """)
 
-PUBLISH = _script("""
+PUBLISH = Script("""
 -- KEYS stream. ARGV max length, now, nonce, message, ... How many were added.
 for at = 3, #ARGV, 2 do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'm', ARGV[at + 1], 'n', ARGV[at], 't', ARGV[2])
@@ -167,7 +154,7 @@ end
 return (#ARGV - 2) / 2
 """)
 
-CLAIM = _script("""
+CLAIM = Script("""
 -- KEYS stream. ARGV group, consumer, idle ms, cursor, count.
 -- Cursor, claimed {id, fields, times delivered}, ids without payload.
 local found = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
@@ -179,7 +166,7 @@ end
 return {found[1], claimed, found[3] or {}}
 """)
 
-KEEP = _script("""
+KEEP = Script("""
 -- KEYS stream. ARGV group, consumer, idle ms, entry id, ...
 -- Sets how long these entries have been idle, where they are still ours.
 local kept = 0
@@ -192,7 +179,7 @@ end
 return kept
 """)
 
-LEAVE = _script("""
+LEAVE = Script("""
 -- KEYS stream. ARGV group, consumer, idle ms. Gives back all that is pending with a consumer that leaves in good order:
 -- anybody may claim it at once, and the delivery does not count.
 local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000, ARGV[2])
@@ -204,7 +191,7 @@ if #pending == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV
 return #pending
 """)
 
-SWEEP = _script("""
+SWEEP = Script("""
 -- KEYS stream. ARGV group, idle ms. Removes consumers that hold nothing and were not seen for long: names are unique.
 local removed = 0
 for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
@@ -218,7 +205,7 @@ end
 return removed
 """)
 
-DROP_IF_EMPTY = _script("""
+DROP_IF_EMPTY = Script("""
 -- KEYS stream. 1 if it was removed: it holds nothing, so its owner can be forgotten.
 if redis.call('XLEN', KEYS[1]) > 0 then return 0 end
 return redis.call('DEL', KEYS[1])

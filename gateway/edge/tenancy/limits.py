@@ -8,14 +8,13 @@ whose edge died leaves when its time is up. A request that could never be paid w
 from __future__ import annotations
 
 import enum
-import hashlib
 from typing import NamedTuple
 
 import msgspec
 
 from gateway.edge.tenancy.key_file import ApiKey
 from wire.bus.route import Route
-from wire.bus.scripts import Script
+from wire.bus.script import Script
 from wire.messages import Request
 from wire.topics import PREFIX
 
@@ -23,11 +22,7 @@ _CHARS_PER_TOKEN = 4
 _MINUTE_S = 60.0
 
 
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-ENTER = _script("""
+ENTER = Script("""
 -- KEYS rate, open. ARGV request, requests a minute, tokens a minute, concurrent (0: no limit), tokens wanted, lease s.
 -- Answers: why not (0: it may), requests left, tokens left, requests open before. May run twice for a request.
 local time = redis.call('TIME')
@@ -56,7 +51,7 @@ redis.call('EXPIRE', KEYS[1], 3600)
 return {why, tostring(requests), tostring(tokens), open}
 """)
 
-LEAVE = _script("""
+LEAVE = Script("""
 -- KEYS rate, open. ARGV request, tokens a minute, tokens taken, tokens used. Once for each request that is in.
 if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return 0 end
 local tokens = tonumber(redis.call('HGET', KEYS[1], 'tokens'))
