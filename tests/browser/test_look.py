@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
-from tests.browser.live_ring import LiveRing, spoken
+from tests.browser.live_ring import LiveRing, spoken, thought
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 WIDE = f"""{"x" * 300}
@@ -28,6 +28,25 @@ OVERFLOW = """() => {
     return [...document.querySelectorAll("body *")]
         .filter((node) => !inside(node) && node.getBoundingClientRect().right > width + 0.5 && node.checkVisibility())
         .map((node) => node.tagName + "." + node.className);
+}"""
+
+
+# Contrast as WCAG 2 has it, of a text with the page's ground, at nine moments of what moves it.
+CONTRASTS = """(selector) => {
+    const node = document.querySelector(selector);
+    const numbers = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    const linear = (value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+    const light = (rgb) => rgb.map(linear).reduce((sum, value, i) => sum + value * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = numbers(getComputedStyle(document.documentElement).backgroundColor);
+    const [moving] = node.getAnimations();
+    moving.pause();
+    return [...Array(9).keys()].map((step) => {
+        moving.currentTime = (step / 8) * moving.effect.getTiming().duration;
+        const { color, opacity } = getComputedStyle(node);
+        const shown = numbers(color).map((value, i) => value * opacity + ground[i] * (1 - opacity));
+        const [dark, bright] = [light(shown), light(ground)].sort((a, b) => a - b);
+        return (bright + 0.05) / (dark + 0.05);
+    });
 }"""
 
 
@@ -107,6 +126,18 @@ def test_nothing_jumps_while_an_answer_comes_and_ends(ring: LiveRing, chat: Chat
         "() => window.shifts.filter((entry) => !entry.hadRecentInput).reduce((sum, entry) => sum + entry.value, 0)"
     )
     assert shift < 0.01
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_that_the_model_thinks_can_be_read_at_every_moment(ring: LiveRing, open_page: OpenPage, scheme: str) -> None:
+    chat = open_page(ring.url, color_scheme=scheme)
+    gate = ring.gate()
+    ring.play(*thought("A thought."), *spoken("Done.", after=gate))
+    chat.send("Think")
+    expect(chat.newest.locator(".reasoning.running")).to_be_visible()
+    ratios = chat.page.evaluate(CONTRASTS, ".reasoning-label")
+    ring.open(gate)
+    assert len(ratios) == 9 and min(ratios) >= 4.5, ratios
 
 
 @pytest.mark.parametrize("how", ["wheel", "keyboard"])

@@ -71,6 +71,37 @@ def test_text_that_breaks_the_parser_is_shown_as_text(chat: ChatPage) -> None:
     assert shown == '<div class="block" dir="auto"><p class="unformatted"># &lt;b&gt;deep&lt;/b&gt;</p></div>'
 
 
+MATHS = (
+    "\\(a_1 \\, b_1\\)",
+    "\\[ x^{*} = \\frac{1}{2} \\\\ y^{*} \\]",
+    "$$\n\\int_0^1 x\\,dx\n$$",
+    "$x*y*z$",
+    "$\\{1, 2\\}$",
+    "$a<b>c$",
+)
+
+
+def test_maths_is_text_as_the_model_wrote_it_and_prices_are_no_formulas(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("\n\n".join(MATHS) + "\n\nIt costs $5, and **$6** or $7 `$x$`."))
+    chat.ask("Maths")
+    blocks = chat.answer.locator("p")
+    for at, text in enumerate(MATHS):
+        assert blocks.nth(at).text_content() == text
+    expect(blocks.nth(len(MATHS)).locator("strong")).to_have_text("$6")
+    expect(chat.answer.locator("code")).to_have_text("$x$")
+    expect(chat.answer.locator("em, b")).to_have_count(0)
+
+
+def test_tasks_have_one_box_each_and_quotes_in_quotes_are_not_pushed_away(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("- [ ] open\n- [x] done\n- plain\n\n> one\n>\n> > two"))
+    chat.ask("Tasks")
+    kinds = chat.page.eval_on_selector_all(
+        ".answer-text li", "nodes => nodes.map((node) => getComputedStyle(node).listStyleType)"
+    )
+    assert kinds == ["none", "none", "disc"]
+    expect(chat.answer.locator("blockquote blockquote")).to_have_css("margin-left", "0px")
+
+
 def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -> None:
     chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     code = "def f(x):\n    return x < 2 and `x`\n\n# end"

@@ -39,6 +39,24 @@ def test_a_called_tool_is_shown_with_what_it_was_given_and_gave(ring: LiveRing, 
     expect(chat.newest.locator(".tool code").nth(2)).to_have_text("12 degrees")
 
 
+def test_a_custom_tool_and_one_of_a_namespace_are_shown_with_their_texts(ring: LiveRing, chat: ChatPage) -> None:
+    patch = "*** Begin Patch\n+<b>water</b>\n*** End Patch"
+    _open(
+        ring,
+        chat,
+        [
+            {"role": "user", "content": "Patch it."},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": patch},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "Done!"}]},
+            {"type": "function_call", "call_id": "c2", "namespace": "files", "name": "read", "arguments": "{}"},
+        ],
+    )
+    expect(chat.newest.locator(".tool summary")).to_have_text(["Called apply_patch", "Calls files.read"])
+    chat.page.get_by_text("Called apply_patch").click()
+    expect(chat.newest.locator(".tool pre").nth(0)).to_have_text(patch)
+    expect(chat.newest.locator(".tool pre").nth(1)).to_have_text("Done!")
+
+
 def test_a_conversation_is_downloaded_as_markdown_and_as_json(ring: LiveRing, chat: ChatPage) -> None:
     expect(chat.button("Download this conversation")).to_be_hidden()
     _open(ring, chat, CALLED, title="Weather / Ulm?")

@@ -8,7 +8,22 @@ import { make } from "./dom.js";
 
 const escapeHtml = (text) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
 
+// Maths is text: its backslashes and underscores are no markdown. A single dollar must touch what it encloses, and no
+// digit follows the second one, or prices would be formulas.
+const MATHS = /^(?:\$\$[^$]+\$\$|\\\((?:[^\\]|\\[^()[\]])*\\\)|\\\[(?:[^\\]|\\[^()[\]])*\\\]|\$(?![\s$])[^$\n`]*[^\s$\\`]\$(?!\d))/;
+const maths = {
+  name: "maths",
+  level: "inline",
+  start: (source) => /\$|\\[([]/.exec(source)?.index,
+  tokenizer(source) {
+    const found = MATHS.exec(source);
+    return found ? { type: "maths", raw: found[0] } : undefined;
+  },
+  renderer: ({ raw }) => escapeHtml(raw),
+};
+
 const marked = new Marked({
+  extensions: [maths],
   gfm: true,
   renderer: {
     html: ({ text, block }) => (block ? `<p>${escapeHtml(text)}</p>` : escapeHtml(text)),
@@ -64,6 +79,7 @@ function decorate(fragment) {
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
   }
+  for (const item of fragment.querySelectorAll("li")) if (/^[☐☑] /.test(item.textContent)) item.classList.add("task");
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
     if (code) pre.replaceWith(codeBlock(code.textContent.replace(/\n$/, ""), languageOf(code)));

@@ -95,8 +95,9 @@ export class Turn {
 
   #takeCall(item) {
     const known = this.calls.find((call) => call.id === item.call_id);
-    if (item.type === "function_call" && !known) this.calls.push({ id: item.call_id, name: item.name, given: item.arguments, output: null });
-    if (item.type === "function_call_output" && known) known.output = typeof item.output === "string" ? item.output : JSON.stringify(item.output);
+    const given = GIVEN[item.type];
+    if (given && !known) this.calls.push({ id: item.call_id, name: nameOf(item), given: item[given], output: null });
+    if (OUTPUTS.has(item.type) && known) known.output = outputText(item.output);
   }
 
   /** Take a Problem, or the error object of an event. */
@@ -104,6 +105,17 @@ export class Turn {
     this.status = error.code === "content_filter" ? "filtered" : "failed";
     this.problem = error instanceof Problem ? error : new Problem({ code: error.code || "internal_error", message: error.message });
   }
+}
+
+// The page offers no tools, so its own streams bring no calls; conversations that other clients wrote may hold any.
+const GIVEN = { function_call: "arguments", custom_tool_call: "input" };
+const OUTPUTS = new Set(["function_call_output", "custom_tool_call_output"]);
+
+const nameOf = (item) => (item.namespace ? `${item.namespace}.${item.name}` : item.name);
+
+function outputText(output) {
+  if (typeof output === "string") return output;
+  return (output ?? []).map((part) => part.text ?? JSON.stringify(part)).join("");
 }
 
 function incompleteStatus(reason) {
