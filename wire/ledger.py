@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -82,8 +82,13 @@ class Ledger:
         keys = (_NOTES, _seen(entry.request_id))
         return bool(await self._route.run(NOTE, keys, entry.request_id, MAX_NOTES, msgspec.json.encode(entry)))
 
-    async def sweep(self, patience_s: float = PATIENCE_S) -> int:
-        """Write the entries of requests that were noted long ago and that no edge has accounted for."""
+    async def sweep(
+        self, patience_s: float = PATIENCE_S, *, settle: Callable[[Entry], Awaitable[None]] | None = None
+    ) -> int:
+        """Write the entries of requests that were noted long ago and that no edge has accounted for.
+
+        `settle` does first what else their edges would have done; it may be called again after a failure.
+        """
         written = 0
         cursor = b"0"
         while True:
@@ -96,6 +101,8 @@ class Ledger:
                     await self._route.call(_NOTES, "HDEL", _NOTES, request_id)
                     continue
                 if time.time() - entry.at >= patience_s:
+                    if settle is not None:
+                        await settle(entry)
                     written += await self.write(entry)
             if int(cursor) == 0:
                 return written

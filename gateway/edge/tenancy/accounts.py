@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
@@ -15,7 +15,7 @@ from gateway.edge.tenancy.caller import current
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.edge.tenancy.limits import Limits, tokens_wanted
 from wire.bus import Bus
-from wire.errors import HeadraceError
+from wire.errors import HeadraceError, InvalidRequestError, RateLimitError
 from wire.ledger import PATIENCE_S, Entry, Ledger
 from wire.messages import Job, Request
 
@@ -41,8 +41,16 @@ class Accounts:
     async def enter(self, request_id: str, request: Request, *, deadline: float) -> None:
         """Ask the limits of the caller's key. Raises ForbiddenError or RateLimitError."""
         caller = current.get()
-        if caller is not None:
+        if caller is None:
+            return
+        try:
             await caller.enter(request_id, request, lease_s=deadline - time.time() + _LEASE_SLACK_S)
+        except (InvalidRequestError, RateLimitError):
+            raise
+        except BaseException:  # the client has left, or the reply was lost: it may be in all the same
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_SETTLE_S), suppress(HeadraceError):
+                await self.release(request_id, request, used=0)
+            raise
 
     async def leave(self, job: Job, request: Request, bill: Bill, *, end: str) -> None:
         """Account for a request that is over; what goes wrong is logged, since its answer is out."""
@@ -82,9 +90,16 @@ class Accounts:
         while True:
             await anyio.sleep(PATIENCE_S / 2)
             try:
-                await self.ledger.sweep()
+                await self.ledger.sweep(settle=self.settle)
             except HeadraceError as error:
                 logger.warning("the ledger was not swept: %s", error.message)
+
+    async def settle(self, entry: Entry) -> None:
+        """Free the place of a request whose edge is gone. What it took of the minute's tokens stays taken."""
+        key = self.keyring.by_id(entry.key_id) if self.keyring is not None else None
+        if key is not None:
+            used = entry.prompt_tokens + entry.completion_tokens
+            await self.limits.leave(key, entry.request_id, used, used=used)
 
 
 def _entry(job: Job, request: Request, bill: Bill, end: str) -> Entry:
