@@ -25,6 +25,7 @@ import uvloop
 
 from gateway.edge.app import build_app
 from gateway.edge.edge import Edge
+from gateway.edge.open_body import OPEN_BODY
 from gateway.edge.served import Served
 from gateway.edge.settings import EdgeSettings
 from loadtest.ring import MODEL
@@ -45,6 +46,12 @@ class Clients:
     def __init__(self, edge: Edge) -> None:
         self.num_sent = 0
         self._app = build_app(edge)
+        self.takes = True  # this is an open body, too
+
+    def write(self, data: bytes) -> None:
+        """Take a piece of a body."""
+        del data
+        self.num_sent += 1
 
     async def ask(self) -> None:
         """Open a stream and take what comes."""
@@ -54,7 +61,7 @@ class Clients:
         scope = {
             "type": "http", "method": "POST", "path": _PATH, "raw_path": _PATH.encode(), "query_string": b"",
             "root_path": "", "scheme": "http", "http_version": "1.1", "asgi": {"version": "3.0"},
-            "headers": head, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+            "headers": head, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), OPEN_BODY: self,
         }  # fmt: skip
 
         async def receive() -> MutableMapping[str, Any]:

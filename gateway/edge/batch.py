@@ -23,7 +23,7 @@ class Batch:
 
     def __init__(self, generations: Sequence[Generation], reply: Reply, bell: Bell) -> None:
         self._generations = generations
-        self._bell = bell
+        self.bell = bell
         self.reply = reply
 
     @property
@@ -49,7 +49,7 @@ class Batch:
     async def wait(self, timeout_s: float) -> None:
         """Wait until every prompt has begun, one has failed, or the time is up: a bad prompt shall be a true status."""
         flights = [generation.flight for generation in self._generations]
-        await self._bell.wait_for(
+        await self.bell.wait_for(
             timeout_s, lambda: all(f.is_ready for f in flights) or any(f.early_failure is not None for f in flights)
         )
 
@@ -73,12 +73,15 @@ class Batch:
         opened = [(at, one) for at, one in enumerate(self._generations) if not one.ended]
         slow = any(one.flight.is_ready for _, one in opened)
         if not slow:
-            await self._bell.wait_until(lambda: any(one.flight.is_ready for _, one in opened))
+            await self.bell.wait_until(lambda: any(one.flight.is_ready for _, one in opened))
         new: list[ChoiceUpdate] = []
         for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
             with self._naming(at):
                 new += self._numbered(at, await one.take_updates(slow=slow))
         return new
+
+    def take_at_once(self) -> None:
+        """Leave it to the task: the prompts are taken one after another, and the error of one names it."""
 
     def _numbered(self, at: int, updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
         request = self._generations[0].request

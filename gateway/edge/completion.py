@@ -15,6 +15,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.edge.bell import Bell
 from gateway.edge.bill import Bill
 from gateway.edge.control import Controls
 from gateway.edge.errors import error_response
@@ -23,7 +24,7 @@ from gateway.edge.jsontext import to_json
 from gateway.edge.reply import ChoiceUpdate, Reply
 from gateway.edge.resumable import Resumable
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream, cancel_when_gone, until_gone
+from gateway.edge.streaming import COMMENT, LONE_COMMENT, Block, EventStream, Live, cancel_when_gone, until_gone
 from wire.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class Answer(Protocol):
 
     reply: Reply
     error: HeadraceError | None
+    bell: Bell
+    """It rings when there are news."""
 
     @property
     def name(self) -> str:
@@ -58,6 +61,9 @@ class Answer(Protocol):
 
     async def take_updates(self) -> list[ChoiceUpdate]:
         """Wait for tokens and return what is new, which may be nothing."""
+
+    def take_at_once(self) -> list[ChoiceUpdate] | None:
+        """Return what is new, or None if it needs more than a call."""
 
     async def settle(self, status: str = "") -> Bill:
         """Make up the bill."""
@@ -133,12 +139,14 @@ class GenerationResponse:
 
     def _stream_of(self, generation: Answer) -> EventStream:
         resumable = self._resumable
+        events = _Events(generation)
         return EventStream(
-            _blocks(generation) if resumable is None else resumable.blocks(generation.generations[0]),
+            events.blocks() if resumable is None else resumable.blocks(generation.generations[0]),
             keep_alive_s=self._settings.keep_alive_s,
             send_timeout_s=self._settings.send_timeout_s,
             headers=generation.headers(),
             comment=COMMENT if resumable is None else LONE_COMMENT,
+            live=Live(generation.bell, events.at_once) if resumable is None else None,
         )
 
 
@@ -155,26 +163,41 @@ async def _whole(generation: Answer, path: str) -> Response:
     return Response(body, headers=generation.headers(), media_type="application/json")
 
 
-async def _blocks(generation: Answer) -> AsyncGenerator[Block, None]:
-    """Yield the events of an answer; the turn of a stored response is published before its last event."""
-    reply = generation.reply
-    opening = reply.opening
-    try:
-        while not generation.ended:
-            if updates := await generation.take_updates():
-                yield Block(opening() + reply.events(updates))
-                opening = bytes
-        bill = await generation.settle()
-    except HeadraceError as error:
-        generation.error = error
-        yield Block(opening() + await _failed(generation, error), last=True)
-    else:
-        yield Block(opening() + reply.closing(bill), last=True)
+class _Events:
+    """The events of an answer: all in blocks, for a task, and those of the middle by a call, while the task waits."""
 
+    def __init__(self, generation: Answer) -> None:
+        self._generation = generation
+        self._is_open = False
 
-async def _failed(generation: Answer, error: HeadraceError) -> bytes:
-    try:
-        await generation.settle("failed")
-    except HeadraceError:
-        logger.exception("request %s: its failed turn could not be stored", generation.name)
-    return generation.reply.failure(error)
+    async def blocks(self) -> AsyncGenerator[Block, None]:
+        """Yield what no call has taken; the turn of a stored response is published before its last event."""
+        generation, reply = self._generation, self._generation.reply
+        try:
+            while not generation.ended:
+                if updates := await generation.take_updates():
+                    yield Block(self._opening() + reply.events(updates))
+            bill = await generation.settle()
+        except HeadraceError as error:
+            generation.error = error
+            yield Block(self._opening() + await self._failed(error), last=True)
+        else:
+            yield Block(self._opening() + reply.closing(bill), last=True)
+
+    def at_once(self) -> bytes | None:
+        """Return the events of what is new; None: it is for the task."""
+        updates = self._generation.take_at_once() if self._is_open else None
+        return None if updates is None else self._generation.reply.events(updates)
+
+    def _opening(self) -> bytes:
+        if self._is_open:
+            return b""
+        self._is_open = True
+        return self._generation.reply.opening()
+
+    async def _failed(self, error: HeadraceError) -> bytes:
+        try:
+            await self._generation.settle("failed")
+        except HeadraceError:
+            logger.exception("request %s: its failed turn could not be stored", self._generation.name)
+        return self._generation.reply.failure(error)

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.edge.errors import error_object
 from gateway.edge.jsontext import to_json
+from gateway.edge.open_body import OPEN_BODY, OpenBody
 from gateway.edge.room import Room
 from gateway.edge.upgrades import without_offer
 from wire.errors import HeadraceError, InvalidRequestError, UnavailableError
@@ -161,6 +162,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        cast(Scope, cycle.scope)[OPEN_BODY] = OpenBody(cycle)
         if cycle.scope["http_version"] == "1.0":
             app = _unchunked(app, cycle)
         super()._start_asgi_task(cycle, app)

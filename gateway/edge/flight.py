@@ -59,7 +59,7 @@ class Flight:
         self._ended: set[int] = set()  # here, before the replica knew
         self._asked_at: dict[int, float] = {}
         self._failure: HeadraceError | None = None
-        self._bell = bell or Bell()
+        self.bell = bell or Bell()
 
     @property
     def is_ready(self) -> bool:
@@ -90,18 +90,33 @@ class Flight:
         """End the request with an error, unless it speaks for an old attempt."""
         if self._failure is None and (attempt is None or attempt >= self.attempt):
             self._failure = error
-            self._bell.ring()
+            self.bell.ring()
 
     async def take(self) -> list[TokenChunk]:
-        """Wait for tokens and return all there are. Raises the failure that ended the request, after the last token."""
-        while not self._pending and self._failure is None:
-            await self._bell.next_ring()
-        if self._pending:
-            chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
-            self._join_at = _JOIN_FROM
-            return chunks
-        assert self._failure is not None
-        raise self._failure
+        """Wait for a ring if nothing is here, and return all there is, which may be nothing.
+
+        Raises the failure that ended the request, after the last token.
+        """
+        if not self._pending and self._failure is None:
+            await self.bell.next_ring()
+        if not self._pending and self._failure is not None:
+            raise self._failure
+        return self._take()
+
+    def take_at_once(self, most: int) -> list[TokenChunk] | None:
+        """Return what is here: at most so many chunks of answers that go on. None, and nothing is taken: it is else."""
+        pending = self._pending
+        if not 0 < len(pending) <= most or self._failure is not None:
+            return None
+        for chunk in pending:
+            if chunk.finish_reason is not None or chunk.prompt_logprobs:
+                return None
+        return self._take()
+
+    def _take(self) -> list[TokenChunk]:
+        chunks, self._pending, self.num_pending_tokens = self._pending, [], 0
+        self._join_at = _JOIN_FROM
+        return chunks
 
     def nudge(self, choice: int) -> None:
         """Let who takes look at a choice again, though no token came: text that it holds may leave now."""
@@ -111,7 +126,7 @@ class Flight:
             self._pending.append(
                 TokenChunk(request_id=self.request_id, attempt=self.attempt, index=index, choice=choice)
             )
-            self._bell.ring()
+            self.bell.ring()
 
     def put_back(self, chunks: list[TokenChunk]) -> None:
         """Undo a part of `take`: these come first again."""
@@ -134,7 +149,7 @@ class Flight:
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to take, or until the time is up."""
-        await self._bell.wait_for(timeout_s, lambda: self.is_ready)
+        await self.bell.wait_for(timeout_s, lambda: self.is_ready)
         return self.is_ready
 
     def checkpoint(self) -> Checkpoint:
@@ -158,7 +173,7 @@ class Flight:
         self.num_pending_tokens += len(chunk.token_ids)
         if self.num_pending_tokens > self._max_pending_tokens:
             self._failure = OverloadedError("The client reads too slowly: its answer does not fit the buffer any more.")
-        self._bell.ring()
+        self.bell.ring()
 
     def _gap(self, chunk: TokenChunk, replica_id: str, expected: int) -> Gap | None:
         now = monotonic()

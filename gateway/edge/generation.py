@@ -20,6 +20,7 @@ from gateway.edge.choice import Choice
 from gateway.edge.chunks import only_first, without_first
 from gateway.edge.flight import Flight
 from gateway.edge.reply import ChoiceUpdate, Reply
+from gateway.edge.turn import turn_of
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.hit import Hit
 from wire import topics
@@ -60,6 +61,8 @@ class Generation:
         self.request = request
         self.reply = reply
         self.flight = flight
+        self.bell = flight.bell
+        self.name = job.request_id  # in the log
         self.error: HeadraceError | None = None
         self.bill = Bill()
         self.first_token_at: float | None = None
@@ -71,11 +74,6 @@ class Generation:
         self._stop_choice = stop_choice
         self._settled = False
         self.handed_over = False  # another edge, or another answer here, goes on with the request
-
-    @property
-    def name(self) -> str:
-        """Return the name of the request in the log."""
-        return self.job.request_id
 
     @property
     def generations(self) -> tuple[Generation, ...]:
@@ -162,7 +160,19 @@ class Generation:
         except HeadraceError as error:
             self.error = error
             raise
-        return [one for one in updates if one.deltas or one.finish_reason or one.prompt_logprobs]
+        return _shown(updates)
+
+    def take_at_once(self) -> list[ChoiceUpdate] | None:
+        """Return what is new, each chunk an update; None: nothing is, or it needs more than a call. Does not wait."""
+        chunks = self.flight.take_at_once(_SLICE)
+        if chunks is None:
+            return None
+        updates = [ChoiceUpdate(chunk.choice, []) for chunk in chunks]
+        for chunk, update in zip(chunks, updates, strict=True):
+            self._feed(chunk, update)
+        if self.ended:  # by a stop string, or a rule
+            self.bell.ring()
+        return _shown(updates)
 
     async def _add_prompt(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
         """Put the prompt's log probabilities beside its ids, which lie in the record."""
@@ -271,30 +281,18 @@ class Generation:
                 bill.tokens_per_second = (bill.completion_tokens - 1) / decode_s
 
     def _turn(self, prompt: Prompt | None, status: str) -> Turn:
-        conversation = self.request.conversation
-        assert conversation is not None
         response = self.reply.stored(self.bill, status, self.error)
-        first = self._choices[0]
+        first, attempt = self._choices[0], self.flight.attempt
         ids = prompt.token_ids + pack_ids(first.pipeline.token_ids) if prompt is not None and first.clean else b""
-        return Turn(
-            request_id=self.job.request_id,
-            attempt=self.flight.attempt,
-            partition=self.job.partition,
-            model=self.request.model,
-            tenant=self.request.tenant,
-            response_id=conversation.response_id,
-            conversation=conversation,
-            input=self.request.messages,
-            output=self.reply.messages(),
-            prompt_ids=ids,
-            status=response["status"],
-            usage=response["usage"] or {},
-            created_at=self.request.created_at,
-            response=response,
-        )
+        return turn_of(self.job, self.request, self.reply, response, attempt=attempt, prompt_ids=ids)
 
     async def cancel(self, choice: int | None = None) -> None:
         """Stop a choice, or everything."""
         job, flight = self.job, self.flight
         at, attempt = flight.replica_id, flight.attempt
         await jobs.cancel(self._bus, job.partition, job.request_id, attempt=attempt, replica_id=at, choice=choice)
+
+
+def _shown(updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
+    """Leave out what shows nothing."""
+    return [one for one in updates if one.deltas or one.finish_reason or one.prompt_logprobs]

@@ -9,9 +9,11 @@ listens for the client's leaving, where it has five; what must be done in time i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from time import monotonic
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -20,7 +22,9 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from gateway.edge.bell import Bell
 from gateway.edge.errors import BODY_SEND
+from gateway.edge.open_body import OPEN_BODY, OpenBody
 
 AppStatus.enable_automatic_graceful_drain = False
 
@@ -36,8 +40,18 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     last: bool = False
 
 
+class Live(NamedTuple):
+    """Where it rings for the next block of a stream, and what may make its events by a call (None: the source must)."""
+
+    bell: Bell
+    at_once: Callable[[], bytes | None]
+
+
 class EventStream(EventSourceResponse):
-    """An SSE response over blocks of encoded events. `gave_up`: the client took nothing for too long."""
+    """An SSE response over blocks of encoded events. `gave_up`: the client took nothing for too long.
+
+    `live`: while the source waits for news and the client keeps up, events are written by whoever brings the news.
+    """
 
     def __init__(
         self,
@@ -47,11 +61,13 @@ class EventStream(EventSourceResponse):
         send_timeout_s: float,
         headers: Mapping[str, str],
         comment: bytes = COMMENT,
+        live: Live | None = None,
     ) -> None:
         headers = {**headers, "Cache-Control": "no-cache, no-transform"}
         super().__init__(blocks, headers=headers, ping=keep_alive_s, sep="\n")
         self._blocks = blocks
         self._comment = comment
+        self._live = live
         self._send_timeout_s = send_timeout_s
         self._written_at = 0.0
         self._sending_since: float | None = None
@@ -81,6 +97,9 @@ class EventStream(EventSourceResponse):
         body_send = scope.get(BODY_SEND, send)  # past the layers that made the headers
         await self._send(send, self._head())
         self._look(body_send, tasks)
+        live, body = self._live, scope.get(OPEN_BODY)
+        if live is not None and body is not None:
+            live.bell.at_once = partial(self._write_at_once, body, live.at_once)
         try:
             async with aclosing(self._blocks) as blocks:
                 async for block in blocks:
@@ -90,6 +109,16 @@ class EventStream(EventSourceResponse):
                     await self._send(body_send, body)
         finally:
             self._stop_looking()
+            if live is not None:
+                live.bell.at_once = None
+
+    def _write_at_once(self, body: OpenBody, make: Callable[[], bytes | None]) -> bool:
+        """Write what is new, unless its source or the client makes us wait; tell whether that is done."""
+        data = make() if self._sending_since is None and body.takes else None
+        if data:
+            body.write(data)
+            self._written_at = monotonic()
+        return data is not None
 
     def _head(self) -> dict[str, object]:
         return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from gateway.edge.connection import Joining
-from tests.gateway.edge.asks import whole
+from gateway.edge.open_body import OpenBody
+from tests.gateway.edge.asks import opened, whole
 from tests.ring import Ring
-from tests.script import say
+from tests.script import Piece, Script, say
 
 pytestmark = pytest.mark.anyio
 
@@ -84,3 +87,39 @@ async def test_the_edge_answers_over_such_connections(ring: Ring, monkeypatch: p
     ring.replica.play(*say("one ", "two "))
     await whole(ring)
     assert any(data.startswith(b"HTTP/1.1 200") for data in writes)
+
+
+async def test_the_middle_of_a_stream_is_written_with_the_news(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    write = OpenBody.write
+    monkeypatch.setattr(OpenBody, "write", lambda self, data: (written.append(data), write(self, data))[1])
+    go, end = anyio.Event(), anyio.Event()
+    ring.replica.script = Script([*say("one "), Piece(b"two ", after=go)], before_end=end)
+    async with opened(ring) as response:
+        lines = response.aiter_lines()
+        for text, then in (("one ", go), ("two ", end), ("[DONE]", None)):
+            async for line in lines:
+                if text in line:
+                    break
+            if then is not None:
+                await anyio.wait_all_tasks_blocked()
+                then.set()
+    assert [b"two " in data for data in written] == [True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"response_started": False},
+        {"response_complete": True},
+        {"disconnected": True},
+        {"chunked_encoding": False},
+        {"flow": SimpleNamespace(write_paused=True)},
+    ],
+)
+def test_a_body_takes_nothing_at_once_before_behind_or_past_its_client(change: dict[str, Any]) -> None:
+    now = {"response_started": True, "response_complete": False, "disconnected": False, "chunked_encoding": True}
+    cycle: Any = SimpleNamespace(**now, flow=SimpleNamespace(write_paused=False))
+    assert OpenBody(cycle).takes
+    vars(cycle).update(change)
+    assert not OpenBody(cycle).takes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import anyio
@@ -34,13 +34,13 @@ def inflight() -> InFlight:
 
 
 @pytest.fixture
-def generation(inflight: InFlight) -> Iterator[Generation]:
+async def generation(inflight: InFlight) -> AsyncIterator[Generation]:
     job = Job(request_id="r", partition=0, model="m", edge="e", deadline=time.time() + 60)
     request = Request(model="m", messages=(), sampling=SamplingParams())
     nothing: Any = None
     with inflight.open("r", deadline=job.deadline) as flight:
         yield Generation(
-            job, request, flight, cast(Reply, nothing), [Pipeline(Letters())],
+            job, request, flight, cast(Reply, nothing), [Pipeline(Letters(), stop=("z",))],
             bus=cast(Bus, nothing), stop_choice=lambda *_: None,
         )  # fmt: skip
 
@@ -84,3 +84,30 @@ async def test_what_came_while_the_client_was_written_to_is_joined(inflight: InF
     with pytest.raises(StopAsyncIteration):
         await anext(updates)
     assert generation.num_tokens == 6
+
+
+async def test_what_is_here_is_taken_by_a_call_each_chunk_apart(inflight: InFlight, generation: Generation) -> None:
+    assert generation.take_at_once() is None
+    inflight.deliver(batch("abc"))
+    assert texts(generation.take_at_once() or []) == ["a", "b", "c"]
+    inflight.deliver(batch("d", at=3, finish=True))
+    assert generation.take_at_once() is None  # an end is for the task, and so is what comes with it
+    assert texts(await generation.take_updates()) == ["d"]
+
+
+async def test_an_answer_that_a_call_ended_wakes_its_task(inflight: InFlight, generation: Generation) -> None:
+    taken: list[str] = []
+
+    def take() -> bool:
+        updates = generation.take_at_once()
+        taken.extend(texts(updates or []))
+        return updates is not None
+
+    generation.bell.at_once = take
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, generation.updates(), None)
+            await anyio.wait_all_tasks_blocked()
+            inflight.deliver(batch("az"))
+    assert taken == ["a", ""]
+    assert generation.finish_reasons == ("stop",)

@@ -9,9 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.edge.bell import Bell
+from gateway.edge.open_body import OPEN_BODY
 from gateway.edge.server import listen
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import Block, EventStream, SendTimeoutError
+from gateway.edge.streaming import Block, EventStream, Live, SendTimeoutError
 
 pytestmark = pytest.mark.anyio
 
@@ -151,3 +153,45 @@ async def test_a_comment_that_the_last_event_overtakes_is_not_sent() -> None:
     async with anyio.create_task_group() as tasks:
         await written.write(SCOPE, send, tasks)
     assert [message["body"] for message in sent[1:]] == [b"data: 1\n\n", b"data: [DONE]\n\n"]
+
+
+class Body:
+    """An open body whose client keeps up, or does not."""
+
+    def __init__(self, sent: list[Any]) -> None:
+        self.takes = True
+        self._sent = sent
+
+    def write(self, data: bytes) -> None:
+        self._sent.append(("at once", data))
+
+
+async def test_events_leave_with_the_news_while_the_client_keeps_up_and_by_the_task_when_not() -> None:
+    bell, sent, news = Bell(), list[Any](), list[bytes]()
+    body = Body(sent)
+
+    async def blocks() -> AsyncGenerator[Block, None]:
+        while not (news and news[0] == b"end"):
+            await bell.next_ring()
+            if news and news[0] != b"end":
+                yield Block(news.pop(0))
+        yield Block(b"end", last=True)
+
+    async def send(message: Message) -> None:
+        sent.append(("by the task", message["body"]) if "body" in message else "head")
+
+    def tell(data: bytes) -> None:
+        news.append(data)
+        bell.ring()
+
+    live = Live(bell, lambda: news.pop(0) if news and news[0] != b"end" else None)
+    answer = EventStream(blocks(), keep_alive_s=10, send_timeout_s=10, headers={}, live=live)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer, {**SCOPE, OPEN_BODY: body}, stay, send)
+            for takes, data in ((True, b"1"), (False, b"2"), (True, b"3"), (True, b"end")):
+                await anyio.wait_all_tasks_blocked()
+                body.takes = takes
+                tell(data)
+    assert sent == ["head", ("at once", b"1"), ("by the task", b"2"), ("at once", b"3"), ("by the task", b"end")]
+    assert bell.at_once is None
