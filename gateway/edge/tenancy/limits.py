@@ -2,8 +2,8 @@
 
 One script lets a request in or says why not. It takes from the buckets what the request may use at most: an estimate of
 its prompt, and its `max_tokens`. What it did not use comes back when it ends, what it used beyond is owed. A request
-whose edge died leaves when another edge accounts for it (`Accounts.keep`), or when its time is up. A request that could never be paid waits
-for a full bucket.
+whose edge died leaves when another edge accounts for it (`Accounts.keep`), or when its time is up. A request that could
+never be paid waits for a full bucket.
 """
 
 from __future__ import annotations
