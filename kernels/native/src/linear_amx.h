@@ -1,8 +1,8 @@
 /* The linear layer's rows in groups of 16 by Intel's tile unit (AMX), whose sums of bytes are the same integers; what turns
- * them into floats is done in the order of linear.c, so a row has the same bits by either way.
+ * them into floats is done in the order of linear_tile.h, so a row has the same bits by either way.
  *
- * Here a tile of weights is unpacked once for all rows. A product of 16 rows x 32 inputs x 16 outputs takes the unit 8 to 16
- * cycles, its conversion 32: the next product is issued before the last one is converted. */
+ * Weights are unpacked once for up to ROW_BLOCK rows, there once for 8. A product of 16 rows x 32 inputs (Q6_K: 16) x 16
+ * outputs takes the unit 8 to 16 cycles, its conversion 32: the next product is issued before the last is converted. */
 #ifndef HR_LINEAR_AMX_H
 #define HR_LINEAR_AMX_H
 
