@@ -50,20 +50,19 @@ class Replicas:
         """Return how many replicas of a model are ready and alive; the dead are forgotten."""
         replicas = self._seen.get(model, {})
         now = monotonic()
-        dead = [
-            replica_id
-            for replica_id, (status, at) in replicas.items()
-            if now - at > _MISSED * status.interval_s + _SLACK_S
-        ]
+        dead = [replica_id for replica_id, (status, at) in replicas.items() if now - at > _patience_s(status)]
         for replica_id in dead:
             del replicas[replica_id]
             self._paces.pop(replica_id, None)
         return sum(status.state == "ready" for status, _ in replicas.values())
 
     def _measure(self, before: ReplicaStatus, now: ReplicaStatus) -> None:
-        """Learn how fast a replica works its queue off: only while there is one does it show what it can do."""
+        """Learn how fast a replica works its queue off: only while there is one does it show what it can do.
+
+        What would be a silence for dead is its clock that was set, and measures nothing.
+        """
         seconds = now.sent_at - before.sent_at
-        if seconds <= 0 or not before.num_waiting_tokens or not now.num_waiting_tokens:
+        if not 0 < seconds <= _patience_s(now) or not before.num_waiting_tokens or not now.num_waiting_tokens:
             return
         pace = self._paces.setdefault(now.replica_id, _Pace())
         pace.add(max(0, now.num_prefilled_tokens - before.num_prefilled_tokens), seconds)
@@ -85,3 +84,7 @@ class Replicas:
     def missing(self) -> list[str]:
         """Return a sentence for each model that has no ready replica."""
         return [f"no ready replica of {model}" for model in self._seen if not self.num_ready(model)]
+
+
+def _patience_s(status: ReplicaStatus) -> float:
+    return _MISSED * status.interval_s + _SLACK_S

@@ -101,7 +101,7 @@ class EmbeddingReplica:
                 except Exception:
                     log.exception("request %s could not be embedded", job.request_id)
                     error = InternalError("the replica failed on this request; its log says why")
-            if scope.cancelled_caught and time.time() >= job.deadline:
+            if scope.cancelled_caught and anyio.current_time() >= scope.deadline:
                 error = DeadlineExceededError("the deadline passed while the inputs were embedded")
             if error is not None:
                 telemetry.mark_error(span, error)

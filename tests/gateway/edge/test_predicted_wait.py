@@ -61,6 +61,16 @@ def test_answers_that_hold_every_seat_for_a_while_make_no_endless_wait() -> None
     assert longest < 600, "a request with the usual deadline is let in from the first half minute on"
 
 
+@pytest.mark.parametrize("set_by_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_does_not_change_what_is_known_of_a_pace(set_by_s: float) -> None:
+    replicas = Replicas(("m",))
+    for second in range(30):
+        replicas.note(status(1e9 + second, waiting=60_000, done=10_000 * second))
+    before = replicas.wait_s("m")
+    replicas.note(status(1e9 + 30 + set_by_s, waiting=60_000, done=300_000))
+    assert replicas.wait_s("m") == before
+
+
 def test_the_least_busy_ready_replica_counts() -> None:
     replicas = Replicas(("m",))
     for at in (1.0, 2.0):
