@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -194,11 +193,11 @@ async def test_a_fault_is_a_failed_response(ring: Ring) -> None:
     assert text_of(done) == "one "
 
 
-async def test_the_deadline_ends_it_as_failed(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadline_ends_it_as_failed(pass_deadlines: Callable[[], None], ring: Ring) -> None:
     ring.replica.play(*say("one "), finish=None)
     response_id = await begin(ring.http)
     await until(ring.http, response_id, text="one ")
-    monkeypatch.setattr("gateway.edge.inflight.time", lambda: time.time() + 3601)
+    pass_deadlines()
     done = await until(ring.http, response_id)
     assert (done["status"], text_of(done)) == ("failed", "one ")
     assert "deadline" in done["error"]["message"]

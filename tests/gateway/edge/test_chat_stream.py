@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -177,14 +177,16 @@ async def test_a_replica_that_reports_an_error_as_finish_reason_fails_the_reques
     assert "left no token to say" in stream.chunks[-1]["error"]["message"]
 
 
-async def test_a_passed_deadline_ends_the_request_and_cancels_it(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_passed_deadline_ends_the_request_and_cancels_it(
+    pass_deadlines: Callable[[], None], ring: Ring
+) -> None:
     ring.replica.play(*say("one "), finish=None)
     got = []
     async with opened(ring) as response:
         async for line in response.aiter_lines():
             got.append(line)
             if "one " in line:
-                monkeypatch.setattr("gateway.edge.inflight.time", lambda: time.time() + 61)
+                pass_deadlines()
     stream = read("\n".join(got) + "\n")
     assert stream.text() == "one "
     assert stream.chunks[-1]["error"]["code"] == "deadline_exceeded"

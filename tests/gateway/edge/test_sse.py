@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import anyio
 import httpx
@@ -76,7 +76,7 @@ async def test_keep_alive_is_not_the_first_token(make_ring: MakeRing) -> None:
 
 
 async def test_an_error_after_keep_alive_but_before_a_token_is_an_error_event(
-    make_ring: MakeRing, monkeypatch: pytest.MonkeyPatch
+    make_ring: MakeRing, pass_deadlines: Callable[[], None]
 ) -> None:
     async with make_ring(keep_alive_s=0.05) as ring:
         ring.replica.play(finish=None)
@@ -85,7 +85,7 @@ async def test_an_error_after_keep_alive_but_before_a_token_is_an_error_event(
             async for line in response.aiter_lines():
                 got.append(line)
                 if ": keep-alive" in line:
-                    monkeypatch.setattr("gateway.edge.inflight.time", lambda: time.time() + 61)
+                    pass_deadlines()
         stream = read("\n".join(got) + "\n")
         assert stream.chunks[-1]["error"]["code"] == "deadline_exceeded"
         assert stream.events[-1].data == "[DONE]"
