@@ -103,10 +103,7 @@ class Connection(HttpToolsProtocol):
         only_head = self._in_head
         self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offered:
-            self._read_again(data[offered.args[0] :])
-            return
+            self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("This is not a valid HTTP request.")
             return
@@ -172,11 +169,18 @@ class Connection(HttpToolsProtocol):
         self.waits_since = self.loop.time()
         super().on_response_complete()
 
-    def _read_again(self, rest: bytes) -> None:
-        """Read a request without its offer of another protocol."""
-        head = without_offer(self.parser.get_method(), self.url, self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        self.data_received(head + rest)
+    def _parse(self, data: bytes) -> None:
+        """Parse on; a request that offers another protocol is read once more without the offer."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offered:
+                rest = rest[offered.args[0] :]
+                head = without_offer(self.parser.get_method(), self.url, self.headers)
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(head)
 
     def _count(self, num_bytes: int) -> None:
         self._num_parsed += num_bytes

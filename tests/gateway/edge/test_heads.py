@@ -6,12 +6,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -101,6 +105,12 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closing
 
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_a_slow_client_that_goes_on_is_waited_for(goes_on: bool) -> None:
@@ -117,6 +127,49 @@ async def test_a_slow_client_that_goes_on_is_waited_for(goes_on: bool) -> None:
         connection.data_received(b"\r\n")
         await anyio.wait_all_tasks_blocked()
         assert wire.written.endswith(b"served")
+    connection.connection_lost(None)
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    await PlainTextResponse(scope["method"].encode() + b" " + body)(scope, receive, send)
+
+
+OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n%s\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
+PARTS = (
+    LIVE + b"\r\n",
+    b"\r\n" + LIVE + OFFER + b"\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n" + OFFER + b"\r\nabcde",
+    CHUNKED % b"",
+    CHUNKED % OFFER,
+)
+
+
+@given(
+    st.lists(st.integers(0, len(PARTS) - 1), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 10_000), st.booleans()), max_size=12),
+)
+async def test_requests_mean_the_same_however_they_are_cut_into_pieces(
+    order: list[int], cuts: list[tuple[int, bool]]
+) -> None:
+    raw = b"".join(PARTS[at] for at in order)
+    pauses = {place % len(raw): pause for place, pause in cuts}
+    config = Config(echo, log_config=None, lifespan="off")
+    limits: dict[str, Any] = {"head_timeout_s": 60.0, "max_head_bytes": 65_536, "room": Room()}
+    connection, wire = Connection(config, ServerState(), {}, **limits), Wire()
+    connection.connection_made(wire)
+    for begin, end in pairwise([0, *sorted(pauses), len(raw)]):
+        connection.data_received(raw[begin:end])
+        if pauses.get(end):
+            await anyio.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
+    answers = [part.partition(b"\r\n\r\n")[2] for part in wire.written.split(b"HTTP/1.1 200 OK")[1:]]
+    assert answers == [b"GET " if at < 2 else b"POST abcde" for at in order]
+    assert not wire.closing
     connection.connection_lost(None)
 
 
@@ -235,6 +288,12 @@ async def test_an_offer_to_speak_http_2_is_passed_over(ring: Ring) -> None:
                     got += await stream.receive()
     assert len(ring.replica.requests) == 3
     assert (await talk(ring, LIVE + b"Connection: close, upgrade\r\nUpgrade: h2c\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_thousand_such_offers_in_one_go_are_passed_over(ring: Ring) -> None:
+    offer = LIVE + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    answers = await talk(ring, offer * 1500 + LIVE + b"Connection: close\r\n\r\n")
+    assert answers.count(b"HTTP/1.1 200 ") == 1501
 
 
 async def test_beyond_the_limit_an_idle_connection_ends_for_a_new_one(make_ring: MakeRing) -> None:
