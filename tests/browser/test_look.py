@@ -165,6 +165,18 @@ def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveR
     _until_at_bottom(chat)
 
 
+def test_turns_that_are_far_off_cost_no_layout_and_come_back(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("".join(f"Line {number}.\n\n" for number in range(60))), per_chunk=64)
+    for word in ("One", "Two", "Three"):
+        chat.ask(word)
+    first = chat.turns.first.locator("p").first
+    is_drawn = "(node) => node.checkVisibility({ contentVisibilityAuto: true })"
+    chat.page.wait_for_function(f"(node) => !({is_drawn})(node)", arg=first.element_handle())
+    chat.page.locator("#scroller").press("Home")
+    chat.page.wait_for_function(is_drawn, arg=first.element_handle())
+    expect(first).to_be_in_viewport()
+
+
 def _settled_place(chat: ChatPage) -> float:
     """Return where the reader is once scrolling has come to rest: three frames in one place."""
     place: float = chat.page.evaluate("""async () => {
