@@ -142,7 +142,8 @@ def _wrong_field(error: msgspec.ValidationError) -> InvalidRequestError:
     if missing:
         path = f"{path}.{missing['name']}" if path else missing["name"]
     where = f"{path}: " if path else ""
-    return InvalidRequestError(f"{where}{found['what'].replace('`', '')}.", param=path or None)
+    what = "is missing" if missing else found["what"].replace("`", "")
+    return InvalidRequestError(f"{where}{what}.", param=path or None)
 
 
 def _not_json(raw: bytes, message: str) -> InvalidRequestError:
