@@ -42,7 +42,7 @@ class Bert:
         self.hidden_size = config.hidden_size
         self._act = _ACTIVATIONS[config.act]
         self._eps = float(config.get("layer_norm_eps", 1e-12))
-        self._weights = self._load(open_weights(directory), dtype)
+        self._weights = self._load(open_weights(directory, config.raw), dtype)
 
     @property
     def num_bytes(self) -> int:

@@ -15,6 +15,7 @@ from kernels.native.packed_weight import PackedWeight
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
 from model_svc.layers.parallel_linear import GatheredLinear, head_parts
+from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.source import Stored, narrow
 
@@ -68,7 +69,7 @@ def _head(loader: Loader, rows: Stored, vocab: int) -> Linear:
 
 
 def _equal(left: Stored, right: Stored) -> bool:
-    if isinstance(left, QuantizedTensor) and isinstance(right, QuantizedTensor) and left.type == right.type:
+    if isinstance(left, BlockTensor) and isinstance(right, BlockTensor) and left.type == right.type:
         return torch.equal(left.blocks, right.blocks)
     numbers = [item.dequantize() if isinstance(item, QuantizedTensor) else item.float() for item in (left, right)]
     return torch.equal(*numbers)

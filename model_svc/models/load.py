@@ -35,7 +35,8 @@ def load_model(
     """
     config = load_config(directory)
     method = method or Dequantized(dtype, device)
-    return build_model(config, open_weights(directory), method, device=device, max_len=max_len, group=group)
+    source = open_weights(directory, config.raw)
+    return build_model(config, source, method, device=device, max_len=max_len, group=group)
 
 
 def build_model(

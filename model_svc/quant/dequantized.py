@@ -97,7 +97,10 @@ class Dequantized:
                 self._reading.fill(out, part)
                 return
             self._upload.fill(out, part)
-        else:  # the blocks are the smallest form to send over the bus
-            blocks = torch.empty(part.blocks.shape, dtype=torch.uint8, device=out.device)
-            self._upload.fill(blocks, part.blocks)
-            QuantizedTensor(blocks, part.shape, part.type).dequantize(out=out)
+        else:  # as it is stored, it is smallest to send over the bus
+            part.moved(self._sent).dequantize(out=out)
+
+    def _sent(self, stored: Tensor) -> Tensor:
+        there = torch.empty(stored.shape, dtype=stored.dtype, device=self._device)
+        self._upload.fill(there, stored)
+        return there

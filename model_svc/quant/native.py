@@ -1,6 +1,6 @@
-"""Keep GGML blocks packed and multiply with int8 activations: the fast path on CPUs, by the native kernels.
+"""Keep quantized weights packed and multiply with int8 activations: the fast path on CPUs, by the native kernels.
 
-Weights are the checkpoint's own, without loss; only activations are rounded. What has no packed form is dequantized.
+Weights are the checkpoint's own, as GGML blocks; only activations are rounded. What has no packed form is dequantized.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from kernels import dispatch
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
+from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import LinearOp
 from model_svc.quant.tensor import QuantizedTensor
@@ -47,6 +48,18 @@ class PackedLinear:
         return gated_rounded(x, self._weights[0], act, self._bias)
 
 
+class ReorderedLinear:
+    """A product whose weight has its inputs in another order (GPTQ's activation order)."""
+
+    def __init__(self, packed: PackedLinear, order: Tensor) -> None:
+        self._packed = packed
+        self._order = order
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return self._packed(x.index_select(1, self._order))
+
+
 class Native:
     """Packed products on the CPU; activations are float32 between them."""
 
@@ -57,7 +70,7 @@ class Native:
     def __init__(self) -> None:
         self._dense = Dequantized(torch.float32, torch.device("cpu"))
         self._packed_bytes = 0
-        self._tables: dict[int, tuple[QuantizedTensor, PackedWeight]] = {}
+        self._tables: dict[int, tuple[BlockTensor, PackedWeight]] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -66,17 +79,20 @@ class Native:
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Pack the parts; neighbours of one format become one weight."""
-        blocks = [part for part in parts if isinstance(part, QuantizedTensor) and _fits(part)]
-        if len(blocks) < len(parts):
+        found = [_packable(part) for part in parts]
+        blocks = [part for part in found if part is not None]
+        if len(blocks) < len(parts) or not _share_order(parts):
             return self._dense.linear(parts, bias)
-        runs: list[list[QuantizedTensor]] = []
+        runs: list[list[BlockTensor]] = []
         for part in blocks:
             aligned = bool(runs) and sum(item.shape[0] for item in runs[-1]) % _STRIP == 0
             if aligned and runs[-1][0].type == part.type:
                 runs[-1].append(part)
             else:
                 runs.append([part])
-        return PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
+        packed = PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
+        order = _order(parts[0])
+        return packed if order is None else ReorderedLinear(packed, order)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in float32."""
@@ -84,13 +100,14 @@ class Native:
 
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table; a tied head uses the same tiles."""
-        if not isinstance(tensor, QuantizedTensor) or not _fits(tensor):
+        blocks = _packable(tensor)
+        if blocks is None or _order(tensor) is not None:
             return self.dense(tensor)
-        packed = self._pack([tensor])
-        self._tables[id(tensor)] = tensor, packed
+        packed = self._pack([blocks])
+        self._tables[id(blocks)] = blocks, packed
         return packed
 
-    def _pack(self, parts: Sequence[QuantizedTensor]) -> PackedWeight:
+    def _pack(self, parts: Sequence[BlockTensor]) -> PackedWeight:
         known = self._tables.get(id(parts[0])) if len(parts) == 1 else None
         if known is not None:
             return known[1]
@@ -99,5 +116,18 @@ class Native:
         return packed
 
 
-def _fits(part: QuantizedTensor) -> bool:
-    return len(part.shape) == 2 and packable(part.type.name, part.shape[1])
+def _packable(part: Tensor | QuantizedTensor) -> BlockTensor | None:
+    blocks = part.as_blocks() if isinstance(part, QuantizedTensor) and len(part.shape) == 2 else None
+    return blocks if blocks is not None and packable(blocks.type.name, blocks.shape[1]) else None
+
+
+def _order(part: Tensor | QuantizedTensor) -> Tensor | None:
+    return part.order if isinstance(part, QuantizedTensor) else None
+
+
+def _share_order(parts: Sequence[Tensor | QuantizedTensor]) -> bool:
+    orders = [_order(part) for part in parts]
+    first = orders[0]
+    return all(
+        order is first or (order is not None and first is not None and torch.equal(order, first)) for order in orders
+    )

@@ -1,45 +1,66 @@
-"""A weight as it lies in the checkpoint: blocks of small integers with their scales, not yet numbers.
+"""A weight as it lies in the checkpoint: small integers (or 8 bit floats) with their scales, not yet numbers.
 
 The bytes stay reachable, so that a quantization method may compute on them; the float32 exact mode dequantizes.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
+
 import torch
 from torch import Tensor
 
-from model_svc.quant.ggml import dequantize
-from model_svc.quant.ggml_types import GgmlType
+if TYPE_CHECKING:
+    from model_svc.quant.block_tensor import BlockTensor
+
+_PIECE_BYTES = 1 << 20
 
 
-class QuantizedTensor:
-    """Rows of GGML blocks: `blocks` is uint8 [rows, bytes a row], `shape` what it stands for, `type` the format."""
+class QuantizedTensor(ABC):
+    """What all forms share: `shape` is that of the numbers they stand for."""
 
-    def __init__(self, blocks: Tensor, shape: tuple[int, ...], type: GgmlType) -> None:  # noqa: A002 - the field's word
-        self.blocks = blocks
-        self.shape = torch.Size(shape)
-        self.type = type
+    shape: torch.Size
 
-    def rows(self, index: Tensor | slice) -> QuantizedTensor:
-        """Return some rows, in any order (a shard, an un-permuted projection): blocks never span rows."""
-        blocks = self.blocks[index]
-        return QuantizedTensor(blocks, (blocks.shape[0], *self.shape[1:]), self.type)
+    @property
+    def order(self) -> Tensor | None:
+        """The order of inputs in which `as_blocks` puts them; None: as they are."""
+        return None
 
-    def columns(self, start: int, stop: int) -> QuantizedTensor:
-        """Return a range of columns. Raises ValueError if it does not fall on block borders."""
-        values, width = self.type.values, self.type.num_bytes
-        if start % values or stop % values:
-            raise ValueError(f"columns {start}..{stop} cut a block of {values} values")
-        blocks = self.blocks[:, start // values * width : stop // values * width]
-        return QuantizedTensor(blocks, (self.shape[0], stop - start), self.type)
+    @abstractmethod
+    def rows(self, index: Tensor | slice) -> Self:
+        """Return some rows, in any order (a shard, an un-permuted projection)."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> Self:
+        """Return a range of columns. Raises ValueError if that would cut what is stored as one."""
+
+    @abstractmethod
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same on another device: `move` takes there each tensor that it is made of."""
+
+    @abstractmethod
+    def as_blocks(self) -> BlockTensor | None:
+        """Return the same numbers as GGML blocks along `order`; None if these cannot hold them."""
+
+    @abstractmethod
+    def piece(self, rows: slice) -> Tensor:
+        """Return the float32 numbers of some rows [n, values of a row]."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> Tensor:
+        """The stored values, a row for each row of numbers."""
 
     def dequantize(self, dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
-        """Return the numbers the blocks stand for (computed in float32, then rounded), into `out` if given."""
+        """Return the numbers it stands for (computed in float32, then rounded), into `out` if given."""
+        stored = self.stored
         if out is None:
-            out = torch.empty(self.shape, dtype=dtype, device=self.blocks.device)
-        rows = out.view(self.blocks.shape[0], -1)
-        # 1 MiB of blocks at a time: the float32 temporaries stay in cache and peak memory small.
-        step = max((1 << 20) // max(self.blocks.shape[1], 1), 1)
+            out = torch.empty(self.shape, dtype=dtype, device=stored.device)
+        rows = out.view(stored.shape[0], -1)
+        # 1 MiB at a time: the float32 temporaries stay in cache and peak memory small.
+        step = max(_PIECE_BYTES // max(stored.shape[1] * stored.element_size(), 1), 1)
         for start in range(0, rows.shape[0], step):
-            rows[start : start + step] = dequantize(self.blocks[start : start + step], self.type.name)
+            rows[start : start + step] = self.piece(slice(start, start + step))
         return out

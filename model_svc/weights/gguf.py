@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import GgufTensor, read_header
@@ -45,7 +46,7 @@ class GgufSource(TrackedSource):
         if tensor.type.name in _PLAIN:
             stored = raw.view(_PLAIN[tensor.type.name]).view(tensor.shape)
         else:
-            stored = QuantizedTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
+            stored = BlockTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
         if change.unpermute:
             if change.unpermute < 0 or tensor.shape[0] % (2 * change.unpermute):
                 fault = f"tensor {tensor.name!r} has {tensor.shape[0]} rows, no pairs of {change.unpermute} heads"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.formats.choose import format_of
 from model_svc.weights.gguf import GgufSource
+from model_svc.weights.quantized import QuantizedSource
 from model_svc.weights.safetensors import SafetensorsSource, has_safetensors
 from model_svc.weights.source import WeightSource
 
 
-def open_weights(directory: Path) -> WeightSource:
-    """Open the safetensors or the one GGUF file of a model directory (safetensors win). Raises CheckpointError."""
+def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> WeightSource:
+    """Open the safetensors or the one GGUF file of a model directory (safetensors win).
+
+    `config` (config.json's content) may say that safetensors are quantized. Raises CheckpointError.
+    """
     if not directory.is_dir():
         raise CheckpointError(directory, "is no model directory; `headrace pull` makes one")
     if has_safetensors(directory):
-        return SafetensorsSource(directory)
+        form = format_of(directory / "config.json", config or {})
+        checkpoint = SafetensorsSource(directory)
+        return checkpoint if form is None else QuantizedSource(checkpoint, form)
     found = sorted(directory.glob("*.gguf"))
     if len(found) != 1:
         raise CheckpointError(directory, f"needs one .gguf file or safetensors; it holds {len(found)} .gguf files")

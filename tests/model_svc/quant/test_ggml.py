@@ -6,8 +6,8 @@ import pytest
 import torch
 from gguf.quants import dequantize as oracle
 
+from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.ggml_types import BY_NAME
-from model_svc.quant.tensor import QuantizedTensor
 
 QUANTIZED = sorted(set(BY_NAME) - {"F32", "F16", "BF16"})
 
@@ -27,7 +27,7 @@ def test_blocks_become_the_numbers_of_the_gguf_package(name: str) -> None:
     kind = BY_NAME[name]
     raw = random_blocks(name, rows=33, blocks=5)
     expected = oracle(raw, gguf.GGMLQuantizationType[name])
-    ours = QuantizedTensor(torch.from_numpy(raw), (33, 5 * kind.values), kind).dequantize()
+    ours = BlockTensor(torch.from_numpy(raw), (33, 5 * kind.values), kind).dequantize()
     assert ours.shape == (33, 5 * kind.values)
     np.testing.assert_array_equal(ours.numpy(), expected)
 
@@ -41,7 +41,7 @@ def test_block_sizes_are_those_of_the_gguf_package(name: str) -> None:
 
 def test_rows_and_columns_of_blocks_are_rows_and_columns_of_numbers() -> None:
     kind = BY_NAME["Q4_1"]
-    whole = QuantizedTensor(torch.from_numpy(random_blocks("Q4_1", 8, 4)), (8, 128), kind)
+    whole = BlockTensor(torch.from_numpy(random_blocks("Q4_1", 8, 4)), (8, 128), kind)
     numbers = whole.dequantize()
     assert torch.equal(whole.rows(torch.tensor([5, 0, 3])).dequantize(), numbers[[5, 0, 3]])
     assert torch.equal(whole.columns(32, 96).dequantize(), numbers[:, 32:96])
@@ -52,6 +52,6 @@ def test_rows_and_columns_of_blocks_are_rows_and_columns_of_numbers() -> None:
 def test_a_long_tensor_is_dequantized_piece_by_piece_into_the_given_dtype() -> None:
     kind = BY_NAME["Q8_0"]
     raw = random_blocks("Q8_0", 2000, 20)
-    tensor = QuantizedTensor(torch.from_numpy(raw), (2000, 640), kind)
+    tensor = BlockTensor(torch.from_numpy(raw), (2000, 640), kind)
     expected = torch.from_numpy(oracle(raw, gguf.GGMLQuantizationType.Q8_0))
     assert torch.equal(tensor.dequantize(torch.bfloat16), expected.to(torch.bfloat16))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf import GgufSource
@@ -170,7 +171,7 @@ def test_blocks_stay_blocks_and_permuted_rows_are_put_back_as_blocks(tmp_path: P
     model = tiny_llama()
     write_llama(tmp_path / "model.gguf", model, "Q4_1")
     stored = GgufSource(tmp_path / "model.gguf").get_shard("model.layers.1.self_attn.k_proj.weight", (32, 64))
-    assert isinstance(stored, QuantizedTensor)
+    assert isinstance(stored, BlockTensor)
     assert stored.type.name == "Q4_1"
     assert stored.blocks.shape == (32, 2 * 20)
     weight = model.state_dict()["model.layers.1.self_attn.k_proj.weight"].numpy()
@@ -219,7 +220,7 @@ def test_a_loaded_model_holds_its_packed_weights_and_not_the_file_as_well(smollm
     path = smollm2_path / "model.gguf"
     source = GgufSource(path)
     views = [source.get_shard(name, shape) for name, shape in source.shapes.items()]
-    raw = [view.blocks if isinstance(view, QuantizedTensor) else view for view in views]
+    raw = [view.stored if isinstance(view, QuantizedTensor) else view for view in views]
     before = [float(tensor.double().sum()) for tensor in raw]
     assert _resident_kb(path) > 50_000
     source.release()
