@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -115,16 +116,23 @@ def check_bus() -> Finding:
 
 
 def check_model() -> Finding:
-    """Look at the model directories."""
+    """Look at the model directories, and at the form in which their weights are stored."""
+    from model_svc.weights.errors import CheckpointError
+    from model_svc.weights.formats.choose import format_of
     from wire.model_card import ModelCard, ModelCardError
 
     settings = wire_settings.load(UpSettings)
     for model in settings.models:
         try:
             card = ModelCard.load(settings.model_path(model))
+            config = card.path / "config.json"
+            form = format_of(config, json.loads(config.read_bytes()))
         except ModelCardError as error:
             return Finding("model", str(error), f"headrace pull {model}")
-    return Finding("model", f"{', '.join(settings.models)} ({card.architecture}, context {card.max_model_len})")
+        except CheckpointError as error:
+            return Finding("model", str(error), "take it in another form: GGUF, FP8, AWQ, or not quantized", fatal=True)
+    stored = f", {form.name}" if form else ""
+    return Finding("model", f"{', '.join(settings.models)} ({card.architecture}, context {card.max_model_len}{stored})")
 
 
 def check_disk() -> Finding:

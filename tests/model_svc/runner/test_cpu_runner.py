@@ -21,6 +21,8 @@ from model_svc.runner.load import RunnerConfigError, load_runner, make_runner
 from model_svc.runner.runner import TorchRunner
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked, token_ids
 from tests.model_svc.tiny import tiny_llama
+from tests.model_svc.weights import gguf_files
+from tests.model_svc.weights.quantized_models import CASES, write_quantized
 from wire.messages import SamplingParams, pack_ids
 
 pytestmark = pytest.mark.skipif(not built(), reason="native kernels are not built")
@@ -115,6 +117,19 @@ def test_torch_operations_within_a_layer_go_on_the_tape(architecture):
     assert _generate(runner, prompts, 12) == _generate(other, prompts, 12)
     assert runner._tapeable
     assert any(runner._tapes.values())
+
+
+def test_inputs_that_a_weight_has_in_another_order_are_put_so_on_the_tape(tmp_path):
+    write_quantized(tmp_path, gguf_files.tiny_llama(), CASES["gptq_4_activation_order"])
+    answers = []
+    for tapeable in (True, False):
+        runner = load_runner(tmp_path, dtype="int8", num_blocks=32, max_num_seqs=4, threads=1)
+        assert isinstance(runner, CpuRunner)
+        runner._tapeable = tapeable
+        answers.append(_generate(runner, [[5, 6, 7], [9, 8]], 12))
+        assert bool(runner._tapes) == tapeable
+        runner.close()
+    assert answers[0] == answers[1]
 
 
 def test_int8_without_kernels_is_refused(smollm2_path, monkeypatch):
