@@ -98,9 +98,10 @@ class Dequantized:
                 return
             self._upload.fill(out, part)
         else:  # as it is stored, it is smallest to send over the bus
-            part.moved(self._sent).dequantize(out=out)
+            part.moved(self.sent).dequantize(out=out)
 
-    def _sent(self, stored: Tensor) -> Tensor:
+    def sent(self, stored: Tensor) -> Tensor:
+        """Return a tensor, as it is stored, on the device."""
         there = torch.empty(stored.shape, dtype=stored.dtype, device=self._device)
         self._upload.fill(there, stored)
         return there

@@ -7,6 +7,7 @@ the parts; `model_svc/weights/formats` has a file for each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -98,31 +99,55 @@ class GroupedTensor(QuantizedTensor):
             return None
         return torch.argsort(self.group_of, stable=True)
 
+    def evened(self) -> GroupedTensor | None:
+        """Return the same with its inputs along `order`, in groups of one size; None if a byte would be cut."""
+        if self.group_of is None:
+            return self
+        order, codes, groups = self.order, self.codes, self.group_of
+        if order is not None:
+            codes, groups = self.integers()[:, order], groups[order]
+            if self.bits == 4:
+                codes = codes[:, ::2] | codes[:, 1::2] << 4
+        size = gcd(*torch.unique_consecutive(groups, return_counts=True)[1].tolist())
+        if size % (8 // self.bits):
+            return None
+        taken = groups[::size]
+        zeros = self.zeros[:, taken] if isinstance(self.zeros, Tensor) else self.zeros
+        return GroupedTensor(codes, self.scales[:, taken], zeros, bits=self.bits)
+
     def as_blocks(self) -> BlockTensor | None:
         """Return blocks of 32: Q4_0 or Q8_0 where zeros lie in the middle, else Q4_1.
 
         Nothing is rounded but what float16 cannot hold: a Q4_1 minimum, scale * zero, at most by half its last place.
         """
-        if self.codes.dtype.is_floating_point or self.shape[1] % _BLOCK:
-            return None
-        order, groups = self.order, self.groups()
-        blocks = (groups if order is None else groups[order]).view(-1, _BLOCK)
-        if not bool((blocks == blocks[:, :1]).all()):
-            return None
-        scales, middle = self.scales.float(), 0 if self.codes.dtype == torch.int8 else 1 << self.bits - 1
-        centred = bool((self.zeros == middle).all()) if isinstance(self.zeros, Tensor) else self.zeros == middle
+        even = None if self.codes.dtype.is_floating_point else self.evened()
+        return even._blocks() if even is not None and even.group % _BLOCK == 0 else None
+
+    @property
+    def group(self) -> int:
+        """How many inputs share a scale, where groups are of one size."""
+        return self.shape[1] // self.scales.shape[1]
+
+    @property
+    def middle(self) -> int:
+        """The zero of weights that are stored plus half their range."""
+        return 0 if self.codes.dtype != torch.uint8 else 1 << self.bits - 1
+
+    def _blocks(self) -> BlockTensor | None:
+        scales, middle, zeros = self.scales.float(), self.middle, self.zeros
+        centred = bool((zeros == middle).all()) if isinstance(zeros, Tensor) else zeros == middle
         if self.bits == 8 and not centred:
             return None
-        heads = [scales] if centred else [scales, -scales * self.zeros]
+        heads = [scales] if centred else [scales, -scales * zeros]
         if not all(_fits_half(head) for head in heads):
             return None
-        codes = self.integers() if order is None else self.integers()[:, order]
-        codes = codes.reshape(codes.shape[0], -1, _BLOCK)
+        codes = self.integers().view(self.shape[0], -1, _BLOCK)
         if self.bits == 4:
             codes = codes[:, :, : _BLOCK // 2] | codes[:, :, _BLOCK // 2 :] << 4
         elif middle:
             codes = codes ^ middle  # as two's complement: code - 128
-        parts = [head[:, blocks[:, 0], None].half().view(torch.uint8) for head in heads]
+        each = self.group // _BLOCK
+        parts = [head.half().repeat_interleave(each, 1)[:, :, None].view(torch.uint8) for head in heads]
         raw = torch.cat([*parts, codes.view(torch.uint8)], dim=2)
         name = "Q8_0" if self.bits == 8 else "Q4_0" if centred else "Q4_1"
         return BlockTensor(raw.view(raw.shape[0], -1), self.shape, BY_NAME[name])

@@ -17,6 +17,7 @@ from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_li
 from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import LinearOp
+from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.quant.tensor import QuantizedTensor
 
 _STRIP = 16  # output rows of a tile: the next part of a stack can only begin at a multiple
@@ -48,18 +49,6 @@ class PackedLinear:
         return gated_rounded(x, self._weights[0], act, self._bias)
 
 
-class ReorderedLinear:
-    """A product whose weight has its inputs in another order (GPTQ's activation order)."""
-
-    def __init__(self, packed: PackedLinear, order: Tensor) -> None:
-        self._packed = packed
-        self._order = order
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
-        return self._packed(x.index_select(1, self._order))
-
-
 class Native:
     """Packed products on the CPU; activations are float32 between them."""
 
@@ -81,7 +70,7 @@ class Native:
         """Pack the parts; neighbours of one format become one weight."""
         found = [_packable(part) for part in parts]
         blocks = [part for part in found if part is not None]
-        if len(blocks) < len(parts) or not _share_order(parts):
+        if len(blocks) < len(parts) or not share_order(parts):
             return self._dense.linear(parts, bias)
         runs: list[list[BlockTensor]] = []
         for part in blocks:
@@ -91,8 +80,7 @@ class Native:
             else:
                 runs.append([part])
         packed = PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
-        order = _order(parts[0])
-        return packed if order is None else ReorderedLinear(packed, order)
+        return reordered(packed, order_of(parts[0]))
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in float32."""
@@ -101,7 +89,7 @@ class Native:
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table; a tied head uses the same tiles."""
         blocks = _packable(tensor)
-        if blocks is None or _order(tensor) is not None:
+        if blocks is None or order_of(tensor) is not None:
             return self.dense(tensor)
         packed = self._pack([blocks])
         self._tables[id(blocks)] = blocks, packed
@@ -119,15 +107,3 @@ class Native:
 def _packable(part: Tensor | QuantizedTensor) -> BlockTensor | None:
     blocks = part.as_blocks() if isinstance(part, QuantizedTensor) and len(part.shape) == 2 else None
     return blocks if blocks is not None and packable(blocks.type.name, blocks.shape[1]) else None
-
-
-def _order(part: Tensor | QuantizedTensor) -> Tensor | None:
-    return part.order if isinstance(part, QuantizedTensor) else None
-
-
-def _share_order(parts: Sequence[Tensor | QuantizedTensor]) -> bool:
-    orders = [_order(part) for part in parts]
-    first = orders[0]
-    return all(
-        order is first or (order is not None and first is not None and torch.equal(order, first)) for order in orders
-    )

@@ -14,9 +14,6 @@ from model_svc.engine.plan import Runner, RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.parallel.group import ALONE, Group
-from model_svc.quant import native
-from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.method import QuantMethod
 from model_svc.runner import start_times
 from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
@@ -24,18 +21,13 @@ from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import checking_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
+from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
+from model_svc.runner.precision import precision_of
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.warm_up import warm_up
 from model_svc.weights.reading import Reading
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
 _WEIGHTS = (".safetensors", ".gguf")
-
-
-class RunnerConfigError(ValueError):
-    """A runner setting cannot work on this machine or for this model; the message names it."""
 
 
 def load_runner(
@@ -56,7 +48,8 @@ def load_runner(
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
     `dtype` auto is bfloat16 on a GPU; on a CPU it computes with the weights' own blocks by native kernels (int8 in the
-    products, float32 between them) where these are built, else in float32. int8 insists on them.
+    products, float32 between them) where these are built, else in float32. int8 insists on them. packed is bfloat16 on
+    a GPU with quantized weights of safetensors as they are stored, instead of the numbers made of them.
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
     `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some
@@ -66,20 +59,20 @@ def load_runner(
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
     where = torch.device(device)
-    kind, method = _precision(dtype, where)
-    _set_threads(threads, native_kernels=method is not None)
+    precision = precision_of(dtype, where)
+    _set_threads(threads, native_kernels=precision.native_kernels)
     with ExitStack() as stack:
         with start_times.part("device"):
             reading = stack.enter_context(Reading(where)) if where.type == "cuda" else None
         with start_times.part("weights"), _named_out_of_memory(Path(model_path)):
-            way = method or Dequantized(kind, where, reading)
             model = load_model(
-                Path(model_path), dtype=kind, device=where, max_len=max_model_len, method=way, group=group
-            )
+                Path(model_path), dtype=precision.dtype, device=where, max_len=max_model_len,
+                method=precision.method(where, reading), group=group,
+            )  # fmt: skip
         runner = make_runner(
             model,
-            dtype=kind,
-            native_kernels=method is not None,
+            dtype=precision.dtype,
+            native_kernels=precision.native_kernels,
             num_blocks=num_blocks,
             kv_memory_bytes=kv_memory_bytes,
             block_size=block_size,
@@ -114,21 +107,6 @@ def _named_out_of_memory(model_path: Path) -> Iterator[None]:
         needs = sum(file.stat().st_size for file in model_path.iterdir() if file.suffix in _WEIGHTS)
         remedy = "end what else runs there, or take a smaller model or one of fewer bits"
         raise RunnerConfigError(too_large("the weights", needs, remedy)) from error
-
-
-def _precision(dtype: str, device: torch.device) -> tuple[torch.dtype, QuantMethod | None]:
-    """Return the dtype of activations and, where the native kernels are to compute, their method."""
-    if dtype == "auto" and device.type != "cpu":
-        return torch.bfloat16, None
-    if dtype in ("auto", "int8"):
-        if device.type == "cpu" and native.usable():
-            return torch.float32, native.Native()
-        if dtype == "int8":
-            raise RunnerConfigError("dtype int8 needs a CPU and native kernels; `headrace doctor` tells about them")
-        return torch.float32, None
-    if dtype not in _DTYPES:
-        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are auto, int8, {', '.join(_DTYPES)}")
-    return _DTYPES[dtype], None
 
 
 def make_runner(

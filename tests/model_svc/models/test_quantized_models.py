@@ -10,11 +10,13 @@ import torch
 import transformers
 from torch.nn import functional
 
+from kernels import dispatch
 from kernels.native.library import built
 from kernels.quantized_linear import rounded, values
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
+from model_svc.quant.grouped import Grouped
 from model_svc.quant.native import Native
 from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.open import open_weights
@@ -23,6 +25,7 @@ from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.weights.quantized_models import CASES, write_quantized
 
 CPU = torch.device("cpu")
+INTERPRETED = ("gptq_4_activation_order",)
 IDS = [4, 9, 33, 71, 2, 9, 50, 18, 61, 5, 90, 44]
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -99,6 +102,17 @@ def test_a_packed_product_rounds_activations_and_nothing_else(name: str, tmp_pat
         error = float((found - exact).abs().max() / exact.abs().max())
         assert blocks is not None
         assert error < (1e-3 if blocks.type.name == "Q4_1" else 1e-5)  # its minima are rounded to float16
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_that_stay_packed_on_a_gpu_give_the_same_logits(name: str, tmp_path: Path) -> None:
+    oracle = made(tmp_path, name)
+    model = load_model(tmp_path, dtype=torch.float32, device=CPU, method=Grouped(torch.float32, CPU))
+    with dispatch.forced("triton" if name in INTERPRETED else "reference"):
+        torch.testing.assert_close(stepwise(model), expected(oracle), rtol=2e-4, atol=2e-4)
+    dense = load_model(tmp_path, dtype=torch.float32, device=CPU)
+    tables = 4 * 2 * SIZES["vocab_size"] * SIZES["hidden_size"]
+    assert model.weight_bytes - tables < 0.4 * (dense.weight_bytes - tables)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,0 +1,92 @@
+"""Keep 4 and 8 bit weights as they are stored on a GPU too; what has no such form is dequantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.grouped_linear import grouped_linear
+from kernels.grouped_weight import GroupedWeight
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.grouped_tensor import GroupedTensor
+from model_svc.quant.method import LinearOp
+from model_svc.quant.order import order_of, reordered, share_order
+from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.reading import Reading
+
+
+class GroupedLinear:
+    """x W^T + b over weights that stay in their groups."""
+
+    def __init__(self, weight: GroupedWeight, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return grouped_linear(x, self._weight, self._bias)
+
+
+class Grouped:
+    """Products in `dtype` on `device` with weights as the checkpoint has them."""
+
+    name = "grouped"
+    keeps_blocks = True
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, reading: Reading | None = None) -> None:
+        self._dense = Dequantized(dtype, device, reading)
+        self._kept_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What the weights prepared so far take."""
+        return self._dense.num_bytes + self._kept_bytes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of activations."""
+        return self._dense.dtype
+
+    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
+        """Stack parts of one form."""
+        weight = self._stacked(parts) if share_order(parts) else None
+        if weight is None:
+            return self._dense.linear(parts, bias)
+        self._kept_bytes += weight.nbytes
+        order = order_of(parts[0])
+        return reordered(GroupedLinear(weight, bias), None if order is None else self._dense.sent(order))
+
+    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return a tensor as numbers."""
+        return self._dense.dense(tensor)
+
+    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return an embedding table as numbers."""
+        return self._dense.table(tensor)
+
+    def _stacked(self, parts: Sequence[Tensor | QuantizedTensor]) -> GroupedWeight | None:
+        """Return one weight of all parts; None if they are of several forms, or of one that no kernel reads."""
+        even = [part.evened() if isinstance(part, GroupedTensor) else None for part in parts]
+        kept = [part for part in even if part is not None and part.codes.dtype != torch.float8_e5m2]
+        if len(kept) < len(parts) or len({_form(part) for part in kept}) > 1:
+            return None
+        first = kept[0]
+        zeros = [part.zeros for part in kept if isinstance(part.zeros, Tensor)]
+        return GroupedWeight(
+            codes=self._whole([part.codes for part in kept]),
+            scales=self._whole([part.scales for part in kept]),
+            zeros=self._whole(zeros) if zeros else None,
+            middle=0 if isinstance(first.zeros, Tensor) else first.zeros,
+            each=8 // first.bits,
+        )
+
+    def _whole(self, parts: Sequence[Tensor]) -> Tensor:
+        sent = [self._dense.sent(part.contiguous()) for part in parts]
+        return sent[0] if len(sent) == 1 else torch.cat(sent)
+
+
+def _form(part: GroupedTensor) -> tuple[object, ...]:
+    zeros = part.zeros.dtype if isinstance(part.zeros, Tensor) else part.zeros
+    return part.codes.dtype, part.bits, part.group, part.scales.dtype, zeros

@@ -1,0 +1,53 @@
+"""What `dtype` means on a device: the dtype of activations, and the method by which weights multiply."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from model_svc.quant import native
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.grouped import Grouped
+from model_svc.quant.method import QuantMethod
+from model_svc.weights.reading import Reading
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class RunnerConfigError(ValueError):
+    """A runner setting cannot work on this machine or for this model; the message names it."""
+
+
+class Precision(NamedTuple):
+    """The dtype of activations; whether native kernels compute, or weights stay packed on a GPU."""
+
+    dtype: torch.dtype
+    native_kernels: bool = False
+    packed: bool = False
+
+    def method(self, device: torch.device, reading: Reading | None) -> QuantMethod:
+        """Return the method of one model."""
+        if self.native_kernels:
+            return native.Native()
+        return (Grouped if self.packed else Dequantized)(self.dtype, device, reading)
+
+
+def precision_of(dtype: str, device: torch.device) -> Precision:
+    """Return what a `dtype` setting means. Raises RunnerConfigError for one that this device has not."""
+    on_cpu = device.type == "cpu"
+    if dtype == "packed":
+        if on_cpu:
+            raise RunnerConfigError("dtype packed needs a GPU; on a CPU auto keeps weights packed")
+        return Precision(torch.bfloat16, packed=True)
+    if dtype == "auto" and not on_cpu:
+        return Precision(torch.bfloat16)
+    if dtype in ("auto", "int8"):
+        if on_cpu and native.usable():
+            return Precision(torch.float32, native_kernels=True)
+        if dtype == "int8":
+            raise RunnerConfigError("dtype int8 needs a CPU and native kernels; `headrace doctor` tells about them")
+        return Precision(torch.float32)
+    if dtype not in _DTYPES:
+        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are auto, int8, packed, {', '.join(_DTYPES)}")
+    return Precision(_DTYPES[dtype])
