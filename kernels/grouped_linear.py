@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from kernels import dispatch, fixed_linear
 from kernels.grouped_weight import GroupedWeight, decoded
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 _MAX_ROWS = 64
 _LEAST_DOT = 16  # inputs that a tensor core takes at once
@@ -105,7 +105,7 @@ def _one_row_kernel(
     tl.store(out_ptr + row, y.to(out_ptr.dtype.element_ty), mask=row < F)
 
 
-@jit
+@jit_alike("T")
 def _few_rows_kernel(
     x_ptr, raw_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, F, E, G, group, T, x_stride,
     KIND: tl.constexpr, EACH: tl.constexpr, ZEROS: tl.constexpr, MIDDLE: tl.constexpr, BIAS: tl.constexpr,

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from loadtest.device_time import ceilings, microseconds
 from loadtest.kernels.attention import few_rows_attention, paged_attention
-from loadtest.kernels.products import few_rows, gemv
+from loadtest.kernels.products import few_rows, gemv, grouped_linear
 from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
 from loadtest.kernels.sampling import logprobs, penalties, sample
 
 OPS = (
-    rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, few_rows,
-    few_rows_attention,
+    rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, grouped_linear,
+    few_rows, few_rows_attention,
 )  # fmt: skip
 
 

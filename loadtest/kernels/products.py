@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from kernels import few_rows as few_rows_op
 from kernels import gemv as gemv_op
+from kernels import grouped_linear as grouped_op
+from kernels.grouped_weight import GroupedWeight
 from loadtest.kernels.case import CUDA, Case, randn
 
 
@@ -22,6 +24,32 @@ def gemv() -> Iterator[Case]:
             rival="cuBLAS",
             rival_runs=[partial(functional.linear, x, w) for x, w in sets],
         )
+
+
+def grouped_linear() -> Iterator[Case]:
+    """The products of an 8B model's decode step on 4 bits in groups of 128, and on float8; cuBLAS has bf16 numbers."""
+    for T in (1, 16, 64):
+        for F, E in ((6144, 4096), (28672, 4096), (4096, 14336)):
+            for bits in (4, 8):
+                yield _grouped(T, F, E, bits)
+
+
+def _grouped(T: int, F: int, E: int, bits: int) -> Case:
+    def weight() -> GroupedWeight:
+        codes = torch.randint(0, 120, (F, E * bits // 8), dtype=torch.uint8, device=CUDA)
+        codes = codes if bits == 4 else codes.view(torch.float8_e4m3fn)
+        scales = torch.rand(F, E // 128, dtype=torch.float16, device=CUDA)
+        return GroupedWeight(codes, scales, None, middle=8 if bits == 4 else 0, each=8 // bits)
+
+    sets = [(randn(T, E), weight()) for _ in range(max(1, 160_000_000 * 16 // (F * E * bits)))]
+    dense = [(x, weight.launch(x.dtype)) for x, weight in sets]
+    return Case(
+        f"{T} rows, {E} -> {F}, {bits} bit",
+        [partial(grouped_op.grouped_linear, x, w) for x, w in sets],
+        bytes=sets[0][1].nbytes,
+        rival="cuBLAS, bf16",
+        rival_runs=[partial(functional.linear, x, w) for x, w in dense],
+    )
 
 
 def few_rows() -> Iterator[Case]:

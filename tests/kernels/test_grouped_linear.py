@@ -42,11 +42,11 @@ def numbers(weight: GroupedWeight) -> torch.Tensor:
     ("T", "E", "F", "G", "zeros", "bias"),
     [
         (1, 256, 33, 2, True, True),
-        (1, 576, 130, 9, False, False),
-        (1, 5120, 18, 1, True, False),
+        (1, 576, 65, 9, False, False),
+        (1, 2304, 10, 1, True, False),
         (2, 128, 17, 4, True, True),
         (17, 576, 40, 9, False, True),
-        (64, 384, 16, 3, True, False),
+        (64, 192, 16, 3, True, False),
         (5, 96, 20, 8, True, False),  # groups of 12, which no tensor core takes
         (65, 128, 24, 1, False, True),
         (0, 64, 8, 2, True, False),

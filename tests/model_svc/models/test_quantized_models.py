@@ -16,6 +16,7 @@ from kernels.quantized_linear import rounded, values
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
+from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.grouped import Grouped
 from model_svc.quant.native import Native
 from model_svc.quant.tensor import QuantizedTensor
@@ -25,7 +26,6 @@ from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.weights.quantized_models import CASES, write_quantized
 
 CPU = torch.device("cpu")
-INTERPRETED = ("gptq_4_activation_order",)
 IDS = [4, 9, 33, 71, 2, 9, 50, 18, 61, 5, 90, 44]
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -108,11 +108,35 @@ def test_a_packed_product_rounds_activations_and_nothing_else(name: str, tmp_pat
 def test_weights_that_stay_packed_on_a_gpu_give_the_same_logits(name: str, tmp_path: Path) -> None:
     oracle = made(tmp_path, name)
     model = load_model(tmp_path, dtype=torch.float32, device=CPU, method=Grouped(torch.float32, CPU))
-    with dispatch.forced("triton" if name in INTERPRETED else "reference"):
+    with dispatch.forced("reference"):
         torch.testing.assert_close(stepwise(model), expected(oracle), rtol=2e-4, atol=2e-4)
     dense = load_model(tmp_path, dtype=torch.float32, device=CPU)
     tables = 4 * 2 * SIZES["vocab_size"] * SIZES["hidden_size"]
     assert model.weight_bytes - tables < 0.4 * (dense.weight_bytes - tables)
+
+
+@pytest.mark.parametrize("name", ["gptq_4_activation_order", "fp8_small_blocks"])
+def test_its_kernels_read_what_the_checkpoint_holds(name: str, tmp_path: Path) -> None:
+    key = "model.layers.0.self_attn.k_proj.weight"
+    wanted = made(tmp_path, name).state_dict()[key]
+    source = open_weights(tmp_path, {"quantization_config": CASES[name].config})
+    op = Grouped(torch.float32, CPU).linear([source.get_shard(key, tuple(wanted.shape))], None)
+    for rows in (1, 3):
+        x = torch.randn(rows, wanted.shape[1])
+        with dispatch.forced("triton"):
+            torch.testing.assert_close(op(x), functional.linear(x, wanted), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_kernels_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    card = torch.device("cuda")
+    wanted = expected(made(tmp_path, name))
+    for method in (Grouped(torch.float32, card), Dequantized(torch.float32, card)):
+        found = stepwise(load_model(tmp_path, dtype=torch.float32, device=card, method=method)).cpu()
+        # A kernel's float32 products may run on tensor cores with shorter mantissas.
+        assert float((found - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
 
 
 @pytest.mark.parametrize("name", CASES)

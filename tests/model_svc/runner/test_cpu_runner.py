@@ -138,6 +138,14 @@ def test_int8_without_kernels_is_refused(smollm2_path, monkeypatch):
         load_runner(smollm2_path, dtype="int8")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fault"), [("packed", "needs a GPU"), ("int3", "'int3' is not supported; known are")]
+)
+def test_a_dtype_that_a_cpu_has_not_is_refused(smollm2_path, dtype, fault):
+    with pytest.raises(RunnerConfigError, match=fault):
+        load_runner(smollm2_path, dtype=dtype)
+
+
 def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode():
     model = tiny_llama()
     fast, exact = (make_runner(model, num_blocks=4, max_num_seqs=1, native_kernels=kind) for kind in (True, False))
