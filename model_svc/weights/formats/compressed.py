@@ -39,12 +39,12 @@ def compressed(fields: Fields) -> WeightFormat:
         return Packed(weights, bits, ignored)
     strategy = weights.one_of("strategy", ("tensor", "channel", "block"), "tensor")
     weights.one_of("symmetric", (True,), True)
-    block = weights.get("block_structure") if strategy == "block" else None
-    if strategy == "block" and not (isinstance(block, list) and len(block) == 2):
+    block = weights.pair("block_structure") if strategy == "block" else None
+    if strategy == "block" and block is None:
         raise weights.refuse("block_structure", "two positive integers")
     dtypes = FLOAT8 if kind == "float" else (torch.int8,)
     name = f"compressed-tensors {layout}, 8 bit, a scale for each {strategy}"
-    return Scaled(name, dtypes=dtypes, block=tuple(block) if block else None, unneeded=_ACTIVATIONS, ignored=ignored)
+    return Scaled(name, dtypes=dtypes, block=block, unneeded=_ACTIVATIONS, ignored=ignored)
 
 
 class Packed:

@@ -47,6 +47,15 @@ class Fields:
             raise self.refuse("group_size", "-1 or a positive integer")
         return value
 
+    def pair(self, name: str) -> tuple[int, int] | None:
+        """Return two sizes, of a block."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != 2 or not all(type(item) is int and item > 0 for item in value):
+            raise self.refuse(name, "two positive integers")
+        return value[0], value[1]
+
     def names(self, *names: str) -> tuple[str, ...]:
         """Return the first of these fields that is there, a list of module names."""
         for name in names:

@@ -15,14 +15,10 @@ def fp8(fields: Fields) -> Scaled:
     fields.one_of("fmt", ("e4m3", "e5m2", "float8_e4m3fn", "float8_e5m2"), "e4m3")
     fields.one_of("scale_fmt", ("float", "ue8m0"), "float")
     fields.one_of("expert_dtype", ("fp8",), "fp8")
-    block = fields.get("weight_block_size")
-    if block is not None and not (
-        isinstance(block, list) and len(block) == 2 and all(type(item) is int and item > 0 for item in block)
-    ):
-        raise fields.refuse("weight_block_size", "two positive integers")
+    block = fields.pair("weight_block_size")
     return Scaled(
         f"FP8, blocks of {block[0]} x {block[1]}" if block else "FP8, a scale for each tensor",
-        block=tuple(block) if block else None,
+        block=block,
         scales=("weight_scale_inv", "weight_scale"),
         unneeded=("input_scale", "activation_scale"),
         ignored=fields.names("modules_to_not_convert", "ignored_layers"),

@@ -169,8 +169,23 @@ def compressed_packed(bits: int, size: int, *, symmetric: bool = True) -> Case:
     return Case(config, quantize, packed=bits == 4 or symmetric)
 
 
+def _compressed_blocks() -> Case:
+    def quantize(weight: Tensor) -> tuple[Parts, Tensor]:
+        parts, numbers = fp8((128, 128)).quantizer(weight)
+        return {"weight": parts["weight"], "weight_scale": parts["weight_scale_inv"]}, numbers
+
+    config = _compressed(
+        "float-quantized", activations=True, num_bits=8, type="float", symmetric=True, strategy="block",
+        block_structure=[128, 128], dynamic=False,
+    )  # fmt: skip
+    return Case(config, quantize, packed=False)
+
+
 def compressed_plain(kind: str, strategy: str) -> Case:
-    """Float8 or int8 matrices with a scale for the tensor or for each channel."""
+    """Float8 or int8 matrices with a scale for the tensor, each channel or (float8) each block."""
+
+    if strategy == "block":
+        return _compressed_blocks()
 
     def quantize(weight: Tensor) -> tuple[Parts, Tensor]:
         top = 448 if kind == "float" else 127
@@ -206,6 +221,7 @@ CASES: dict[str, Case] = {
     "compressed_8_channel": compressed_packed(8, -1),
     "compressed_fp8_tensor": compressed_plain("float", "tensor"),
     "compressed_fp8_channel": compressed_plain("float", "channel"),
+    "compressed_fp8_block": compressed_plain("float", "block"),
     "compressed_int8": compressed_plain("int", "channel"),
 }
 

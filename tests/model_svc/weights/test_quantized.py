@@ -41,6 +41,11 @@ def group(**changes: Any) -> dict[str, Any]:
         ("gptq", {"bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; supported: gptq, gptq_v2"),
         ("gptq", {"bits": 4, "dynamic": {"+:.*down": {"bits": 8}}}, "dynamic is .*; supported: nothing"),
         ("fp8", {"weight_block_size": [128]}, r"weight_block_size is \[128\]; supported: two positive integers"),
+        (
+            "compressed-tensors",
+            group(num_bits=8, strategy="block", type="float") | {"format": "float-quantized"},
+            "block_structure is None; supported: two positive integers",
+        ),
         ("fp8", {"activation_scheme": "odd"}, "activation_scheme is 'odd'; supported: dynamic, static"),
         ("fp8", {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert is 'lm_head'"),
         ("compressed-tensors", {"format": "nvfp4-pack-quantized"}, "config_groups is None; supported: one group"),
