@@ -37,10 +37,6 @@ class BlockTensor(QuantizedTensor):
         """Return the same on another device."""
         return BlockTensor(move(self.blocks), self.shape, self.type)
 
-    def as_blocks(self) -> BlockTensor:
-        """Return itself."""
-        return self
-
     def piece(self, rows: slice) -> Tensor:
         """Return the float32 numbers of some rows."""
         return dequantize(self.blocks[rows], self.type.name)

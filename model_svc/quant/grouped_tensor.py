@@ -116,7 +116,7 @@ class GroupedTensor(QuantizedTensor):
         return GroupedTensor(codes, self.scales[:, taken], zeros, bits=self.bits)
 
     def as_blocks(self) -> BlockTensor | None:
-        """Return blocks of 32: Q4_0 or Q8_0 where zeros lie in the middle, else Q4_1.
+        """Return GGML blocks of 32 along `order`: Q4_0 or Q8_0 where zeros lie in the middle, else Q4_1.
 
         Nothing is rounded but what float16 cannot hold: a Q4_1 minimum, scale * zero, at most by half its last place.
         """

@@ -16,6 +16,7 @@ from kernels.native.packed_weight import PackedWeight, packable
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
 from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.quant.tensor import QuantizedTensor
@@ -105,5 +106,7 @@ class Native:
 
 
 def _packable(part: Tensor | QuantizedTensor) -> BlockTensor | None:
-    blocks = part.as_blocks() if isinstance(part, QuantizedTensor) and len(part.shape) == 2 else None
-    return blocks if blocks is not None and packable(blocks.type.name, blocks.shape[1]) else None
+    blocks = part.as_blocks() if isinstance(part, GroupedTensor) else part
+    if not isinstance(blocks, BlockTensor) or len(blocks.shape) != 2:
+        return None
+    return blocks if packable(blocks.type.name, blocks.shape[1]) else None

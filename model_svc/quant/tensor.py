@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from model_svc.quant.block_tensor import BlockTensor
 
 _PIECE_BYTES = 1 << 20
 
@@ -25,7 +22,7 @@ class QuantizedTensor(ABC):
 
     @property
     def order(self) -> Tensor | None:
-        """The order of inputs in which `as_blocks` puts them; None: as they are."""
+        """The order of inputs in which packed forms have them; None: as they are."""
         return None
 
     @abstractmethod
@@ -39,10 +36,6 @@ class QuantizedTensor(ABC):
     @abstractmethod
     def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
         """Return the same on another device: `move` takes there each tensor that it is made of."""
-
-    @abstractmethod
-    def as_blocks(self) -> BlockTensor | None:
-        """Return the same numbers as GGML blocks along `order`; None if these cannot hold them."""
 
     @abstractmethod
     def piece(self, rows: slice) -> Tensor:

@@ -18,8 +18,8 @@ from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.grouped import Grouped
+from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.quant.native import Native
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.open import open_weights
 from model_svc.weights.source import Shard
 from tests.model_svc.paged import ModelDriver, Tracked
@@ -94,7 +94,7 @@ def test_a_packed_product_rounds_activations_and_nothing_else(name: str, tmp_pat
         key = f"model.layers.0.{part}.weight"
         wanted, x = weights[key], torch.randn(5, weights[key].shape[1])
         stored = source.get_shard(key, tuple(wanted.shape))
-        assert isinstance(stored, QuantizedTensor)
+        assert isinstance(stored, GroupedTensor)
         found, blocks = Native().linear([stored], None)(x), stored.as_blocks()
         if stored.order is not None:
             x, wanted = x[:, stored.order], wanted[:, stored.order]
