@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.abc import Process
 
+from model_svc.disagg.orders import BlocksDone
+from model_svc.disagg.staging import open_memory
 from model_svc.pipe import Broken, EngineConfig, Progress, Ready, Refused, ServiceEnd, ToEngine
 from model_svc.settings import ModelSettings
 from wire.errors import StartError
@@ -30,7 +32,7 @@ class EngineDiedError(StartError):
     """The engine process is gone; the message says why, as far as it said so itself."""
 
 
-def engine_config(settings: ModelSettings) -> EngineConfig:
+def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig:
     """Return what the engine process must know of the settings."""
     shared = settings.tensor_parallel > 1
     return EngineConfig(
@@ -55,13 +57,15 @@ def engine_config(settings: ModelSettings) -> EngineConfig:
         proposer=settings.proposer,
         num_draft_tokens=settings.num_draft_tokens,
         stream_interval=settings.stream_interval,
+        staging_fd=staging_fd,
     )
 
 
 class EngineLink:
     """A running engine process."""
 
-    def __init__(self, process: Process, pipe: ServiceEnd) -> None:
+    def __init__(self, process: Process, pipe: ServiceEnd, staging_fd: int) -> None:
+        self.staging_fd = staging_fd  # of the memory by which blocks are exchanged
         self._process = process
         self._pipe = pipe
         self._reason = ""
@@ -79,6 +83,7 @@ class EngineLink:
         Call it from the main thread: the engine is killed when the thread that started it ends.
         """
         ours, theirs = socket.socketpair()
+        staging_fd = open_memory()
         with theirs:
             command = [sys.executable, "-m", "model_svc.engine_process", str(theirs.fileno()), str(os.getpid())]
             process = await anyio.open_process(
@@ -86,20 +91,21 @@ class EngineLink:
                 stdin=subprocess.DEVNULL,
                 stdout=None,
                 stderr=None,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), staging_fd),
                 # Compiled kernels are kept: the next start takes seconds instead of half a minute.
                 env={**TORCH_ENVIRONMENT, "TRITON_CACHE_DIR": f"{settings.state_dir}/triton", **os.environ},
             )
         pipe = ServiceEnd(ours)
         try:
-            await pipe.send(engine_config(settings))
-            yield cls(process, pipe)
+            await pipe.send(engine_config(settings, staging_fd))
+            yield cls(process, pipe, staging_fd)
         except Exception:
             if process.returncode is None:
                 process.kill()  # it may hang in a step: nothing more is wanted of it
             raise
         finally:
             pipe.close()
+            os.close(staging_fd)
             with anyio.CancelScope(shield=True):
                 with anyio.move_on_after(_STOP_S):
                     await process.wait()
@@ -107,9 +113,9 @@ class EngineLink:
                     process.kill()
                     await process.wait()
 
-    async def receive(self) -> list[Ready | Refused | Progress]:
+    async def receive(self) -> list[Ready | Refused | Progress | BlocksDone]:
         """Return the engine's next messages. Raises EngineDiedError."""
-        found: list[Ready | Refused | Progress] = []
+        found: list[Ready | Refused | Progress | BlocksDone] = []
         messages = await self._pipe.receive()
         for message in messages:
             if isinstance(message, Broken):

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from model_svc.card import waking
 from model_svc.departures import Departures
+from model_svc.disagg.engine_end import BlockCopies, EngineBlocks
+from model_svc.disagg.orders import ReadBlocks, WriteBlocks
+from model_svc.disagg.staging import Staging
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
@@ -80,8 +83,10 @@ class EngineLoop:
         spare: SpareTime | None = None,
         use_idle_time: Callable[[], bool] | None = None,
         stream_interval: int | None = None,
+        blocks: EngineBlocks | None = None,
     ) -> None:
         """`use_idle_time` does a short part of what can wait, and tells whether more is left."""
+        self._blocks = blocks
         self._pipe = pipe
         self._engine = engine
         self._use_idle_time = use_idle_time
@@ -138,6 +143,9 @@ class EngineLoop:
                 self._engine.end_reasoning(command.request_id)
             case ReportNames():
                 self._engine.report_blocks()
+            case ReadBlocks() | WriteBlocks():
+                assert self._blocks is not None, "blocks are asked for that this runner cannot give"
+                self._pipe.send(self._blocks.obey(command))
             case EngineConfig():
                 raise ValueError("the engine is configured already")
 
@@ -153,6 +161,15 @@ class EngineLoop:
                 param=error.param,
             )
             self._pipe.send(refused)
+
+
+def _blocks(config: EngineConfig, runner: Runner, engine: Engine) -> EngineBlocks | None:
+    """Return what exchanges blocks with other replicas, where this runner's can be."""
+    layout = runner.info.kv
+    if layout is None or config.staging_fd < 0:
+        return None
+    copies: BlockCopies = runner.blocks  # type: ignore[attr-defined]  # whoever tells a layout has them
+    return EngineBlocks(engine.scheduler.roster, copies, Staging(config.staging_fd, layout.block_bytes))
 
 
 def serve(pipe: EngineEnd) -> None:
@@ -182,7 +199,7 @@ def serve(pipe: EngineEnd) -> None:
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
             spare, idle = getattr(runner, "spare", None), getattr(runner, "use_idle_time", None)
-            EngineLoop(pipe, engine, spare, idle, config.stream_interval).run()
+            EngineLoop(pipe, engine, spare, idle, config.stream_interval, _blocks(config, runner, engine)).run()
         finally:
             runner.close()
             matchers.close()

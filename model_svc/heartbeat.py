@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -13,6 +14,9 @@ from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError
 from wire.messages import ReplicaStatus
+
+if TYPE_CHECKING:
+    from model_svc.disagg.sharing import BlockSharing
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,8 @@ class Heartbeat:
         self.info: RunnerInfo | None = None
         self.load: EngineLoad | None = None
         self.num_generated_tokens = 0
+        self.role = "both"
+        self.sharing: BlockSharing | None = None
 
     def become(self, state: str) -> None:
         """Change the state and say so at once."""
@@ -71,11 +77,17 @@ class Heartbeat:
         load = self.load or EngineLoad(
             num_free_blocks=info.num_blocks, num_running=0, num_waiting=0, num_waiting_tokens=0
         )
+        sharing = self.sharing
+        shared: dict[str, Any] = sharing.told() if sharing is not None else {}
         return ReplicaStatus(
             replica_id=self._replica_id,
             model=self._model,
             state=self.state,
             sent_at=status.sent_at,
+            role=self.role,
+            kv_bytes_per_token=info.kv_bytes_per_token,
+            prefill_token_ms=load.prefill_token_ms,
+            **shared,
             block_size=info.block_size,
             num_blocks=info.num_blocks,
             num_free_blocks=load.num_free_blocks,

@@ -35,6 +35,9 @@ class OpenRequest:
         self.closed_at: dict[int, tuple[int, ...]] = {}  # where the client ended thinking, by choice
         self.closed_anew = False  # and the record does not say so yet
         self.wait_ms = wait_ms
+        self.fetch_ms = 0.0  # what it took to get blocks from another replica
+        self.fetched = (0, 0)  # from which token of the prompt on, and up to which, they came
+        self.ends_thinking = False  # the client wished so before the engine knew the request
         self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
         self.settled = anyio.Event()  # and the edge has all of it
 
@@ -47,7 +50,13 @@ class OpenRequest:
         """Take what the engine produced; first and last chunk also carry the desks' times and the prompt's note."""
         if chunk.timings_ms:
             timings = {**self.job.timings_ms, "model.wait": self.wait_ms, **chunk.timings_ms}
-            chunk = msgspec.structs.replace(chunk, timings_ms=timings, prompt_note=self.prompt_note)
+            if self.fetch_ms:
+                timings["fetch"] = self.fetch_ms
+            begin, end = self.fetched
+            num_fetched = max(0, min(chunk.num_cached_tokens, end) - begin)
+            chunk = msgspec.structs.replace(
+                chunk, timings_ms=timings, prompt_note=self.prompt_note, num_fetched_tokens=num_fetched
+            )
         log = self.logs.get(chunk.choice)
         if log is None:
             log = self.logs[chunk.choice] = TokenLog()

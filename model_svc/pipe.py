@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import anyio
 import msgspec
 
+from model_svc.disagg.orders import BlocksDone, ReadBlocks, WriteBlocks
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.load import EngineLoad
 from model_svc.engine.plan import RunnerInfo
@@ -28,7 +29,10 @@ _MAX_UNFETCHED = 256
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Service -> engine, first: what to load, with which arguments for the runner's factory, and how to schedule."""
+    """Service -> engine, first: what to load, with which arguments for the runner's factory, and how to schedule.
+
+    `staging_fd` is the descriptor of the memory by which blocks are exchanged (see `model_svc.disagg`).
+    """
 
     model_path: str
     runner: str
@@ -39,6 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     num_draft_tokens: int = 0
     patience_s: float = 30.0
     stream_interval: int | None = None
+    staging_fd: int = -1
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -90,8 +95,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     load: EngineLoad | None = None
 
 
-ToEngine = EngineConfig | EngineRequest | CancelSequences | CloseThinking | ReportNames
-ToService = Ready | Broken | Refused | Progress
+ToEngine = EngineConfig | EngineRequest | CancelSequences | CloseThinking | ReportNames | ReadBlocks | WriteBlocks
+ToService = Ready | Broken | Refused | Progress | BlocksDone
 
 M = TypeVar("M")
 

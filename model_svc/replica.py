@@ -10,6 +10,8 @@ from anyio.abc import TaskGroup
 from opentelemetry.trace import Span
 
 from model_svc.checkpoints import keep_checkpoints
+from model_svc.disagg.orders import BlocksDone
+from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.heartbeat import Heartbeat
@@ -28,7 +30,7 @@ from wire.errors import (
     InternalError,
     RequestCancelledError,
 )
-from wire.messages import Cancel, EndReasoning, Failure, Job, ReportBlocks, Resubscribe
+from wire.messages import Cancel, EndReasoning, Failure, Job, Placement, Prompt, ReportBlocks, Resubscribe
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Replica:
         self.requests = OpenRequests()
         self.ready = anyio.Event()
         self.heard_at = time.monotonic()  # of the engine, last
+        self.sharing: BlockSharing | None = None  # where blocks can be exchanged with other replicas
         self._bus = bus
         self._link = link
         self._heartbeat = heartbeat
@@ -61,6 +64,9 @@ class Replica:
                         self._progress(message)
                     case Refused():
                         self._refused(message)
+                    case BlocksDone():
+                        if self.sharing is not None:
+                            self.sharing.link.answered(message)
                     case Ready():
                         self._heartbeat.info = message.info
                         self.ready.set()
@@ -85,7 +91,7 @@ class Replica:
                 case Cancel():
                     await self._cancel(message)
                 case EndReasoning():
-                    await self._link.send(CloseThinking(request_id=message.request_id))
+                    await self._end_thinking(message.request_id)
                 case Resubscribe():
                     await self._resubscribe(message)
                 case ReportBlocks():
@@ -122,6 +128,13 @@ class Replica:
         if not request.submitted:
             request.cancelled = request.cancelled or cancel.choice is None
         await self._link.send(CancelSequences(request_id=cancel.request_id, choice=cancel.choice))
+
+    async def _end_thinking(self, request_id: str) -> None:
+        request = self.requests.get(request_id)
+        if request is not None and not request.submitted:
+            request.ends_thinking = True
+        else:
+            await self._link.send(CloseThinking(request_id=request_id))
 
     async def _resubscribe(self, message: Resubscribe) -> None:
         request = self.requests.get(message.request_id)
@@ -218,6 +231,8 @@ class Replica:
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
             request.begin_with(checkpoint)
+        if placement is not None and wanted.sampling.prompt_logprobs is None:  # else all of it is computed anyway
+            await self._fetch(request, prompt, placement)
         await self._quarantine.admit(request, job, placement)
         if request.cancelled:
             raise RequestCancelledError("the request was cancelled before it began")
@@ -234,8 +249,21 @@ class Replica:
             closed_at=request.closed_at,
         )
         await self._link.send(engine_request)
+        if request.ends_thinking:
+            await self._link.send(CloseThinking(request_id=job.request_id))
         for choice in checkpoint.ended if checkpoint is not None else ():
             await self._link.send(CancelSequences(request_id=job.request_id, choice=choice))
+
+    async def _fetch(self, request: OpenRequest, prompt: Prompt, placement: Placement) -> None:
+        """Get what another replica has computed of the prompt. Raises RequestCancelledError."""
+        if self.sharing is None or placement.source is None or placement.attempt != request.job.attempt:
+            return
+        fetched = await self.sharing.fetch(prompt, placement)
+        request.fetch_ms = round(fetched.seconds * 1e3, 3)
+        begin = placement.cached_tokens
+        request.fetched = (begin, begin + fetched.num_blocks * prompt.block_size)
+        if request.cancelled:
+            raise RequestCancelledError("the request was cancelled while its blocks were fetched")
 
 
 def _describe(span: Span, request: OpenRequest) -> None:
@@ -249,6 +277,8 @@ def _describe(span: Span, request: OpenRequest) -> None:
     assert first is not None and last is not None
     span.set_attribute(telemetry.USAGE_INPUT_TOKENS, first.num_prompt_tokens)
     span.set_attribute(telemetry.USAGE_CACHE_READ_INPUT_TOKENS, first.num_cached_tokens)
+    if first.num_fetched_tokens:
+        span.set_attribute(telemetry.FETCHED_TOKENS, first.num_fetched_tokens)
     span.set_attribute(telemetry.USAGE_OUTPUT_TOKENS, sum(item.num_tokens for item in logs))
     reasoning = sum(item.last.num_reasoning_tokens for item in logs if item.last is not None)
     span.set_attribute(telemetry.USAGE_REASONING_OUTPUT_TOKENS, reasoning)

@@ -11,10 +11,14 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
 
+from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine_link import TORCH_ENVIRONMENT, EngineDiedError, EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import become_ready, drain
@@ -27,6 +31,8 @@ from wire.model_card import ModelCard
 log = logging.getLogger(__name__)
 
 _LAST_WORD_S = 1.0
+
+Share = Callable[..., AbstractAsyncContextManager[BlockSharing | None]]
 
 
 async def serve(settings: ModelSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -60,7 +66,9 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                 else:
                     async with EngineLink.open(settings) as link:
                         replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
-                        await _run(replica, heartbeat, settings, stop, task_status)
+                        heartbeat.role = settings.role
+                        share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
+                        await _run(replica, heartbeat, settings, share, stop, task_status)
             except Exception:
                 heartbeat.died = True
                 raise
@@ -78,7 +86,12 @@ def _embeds(settings: ModelSettings) -> bool:
 
 
 async def _run(
-    replica: Replica, heartbeat: Heartbeat, settings: ModelSettings, stop: anyio.Event, task_status: TaskStatus[None]
+    replica: Replica,
+    heartbeat: Heartbeat,
+    settings: ModelSettings,
+    share: Share,
+    stop: anyio.Event,
+    task_status: TaskStatus[None],
 ) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(heartbeat.run)
@@ -87,11 +100,21 @@ async def _run(
         tasks.start_soon(replica.keep_checkpoints)
         tasks.start_soon(drain, replica.requests, heartbeat, settings.drain_s, stop, tasks.cancel_scope)
         await replica.ready.wait()
+        form = heartbeat.info.kv if heartbeat.info is not None and settings.kv_sharing else None
+        if form is not None:
+            tasks.start_soon(_share_blocks, replica, heartbeat, partial(share, form=form))
         tasks.start_soon(replica.obey)
         tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
         for partition in range(settings.partitions):
             tasks.start_soon(replica.take_jobs, partition, tasks)
         become_ready(heartbeat, stop, task_status)
+
+
+async def _share_blocks(replica: Replica, heartbeat: Heartbeat, share: Share) -> None:
+    """Exchange KV blocks with other replicas until cancelled; work goes on with or without."""
+    async with share() as sharing:
+        replica.sharing = heartbeat.sharing = sharing
+        await anyio.sleep_forever()
 
 
 async def _watch_for_stall(replica: Replica, stall_s: float) -> None:

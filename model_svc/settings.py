@@ -6,6 +6,8 @@ from model_svc.engine.policy import POLICIES
 from model_svc.spec.ngram import PROPOSERS
 from wire.settings import Settings, SettingsError
 
+ROLES = ("both", "prefill", "decode")
+
 
 class ModelSettings(Settings, frozen=True, kw_only=True):
     """What a replica serves, on what, and how it schedules.
@@ -17,7 +19,10 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens` tokens
     ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
     `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends itself, so that
-    others take over.
+    others take over. KV blocks are given to other replicas and fetched from them (`kv_sharing`) over a unix socket
+    below the state directory, or TCP at `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free
+    one); a fetch that takes longer than `fetch_timeout_s` is broken off and the rest computed. `role`: prefill computes
+    prompts and hands them on, decode goes on from there, both does all.
     """
 
     model: str = ""
@@ -40,21 +45,28 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     stream_interval: int | None = None
     heartbeat_s: float = 0.5
     stall_s: float = 120.0
+    kv_sharing: bool = True
+    kv_host: str = ""
+    kv_port: int = 0
+    fetch_timeout_s: float = 5.0
+    role: str = "both"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model and self.model not in self.models:
             raise SettingsError(f"model must be one of models ({', '.join(self.models)}), not {self.model!r}")
-        if self.scheduling_policy not in POLICIES:
-            raise SettingsError(
-                f"scheduling_policy must be one of {', '.join(POLICIES)}, not {self.scheduling_policy!r}"
-            )
-        if self.speculate not in ("auto", "off", *PROPOSERS):
-            raise SettingsError(f"speculate must be one of auto, off, {', '.join(PROPOSERS)}, not {self.speculate!r}")
-        if self.num_draft_tokens < 0:
-            raise SettingsError(f"num_draft_tokens must not be negative, not {self.num_draft_tokens}")
+        speculate = ("auto", "off", *PROPOSERS)
+        for name, known in (("scheduling_policy", POLICIES), ("speculate", speculate), ("role", ROLES)):
+            if getattr(self, name) not in known:
+                raise SettingsError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.runner.count(":") != 1:
             raise SettingsError(f"runner must read module:function, not {self.runner!r}")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for name in ("num_draft_tokens", "kv_port"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} must not be negative, not {getattr(self, name)}")
         for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -62,7 +74,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("heartbeat_s", "stall_s", "patience_s"):
+        for name in ("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, not {getattr(self, name)}")
 

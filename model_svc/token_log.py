@@ -119,6 +119,7 @@ class TokenLog:
             stop_token=last.stop_token,
             num_cached_tokens=first.num_cached_tokens if at_start else 0,
             num_prompt_tokens=first.num_prompt_tokens if at_start else 0,
+            num_fetched_tokens=first.num_fetched_tokens if at_start else 0,
             prompt_logprobs=first.prompt_logprobs if begin == 0 else (),
             num_reasoning_tokens=last.num_reasoning_tokens,
             reasoning_ended_by=self._ended_by if marks or self.finished else None,

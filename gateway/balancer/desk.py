@@ -94,7 +94,12 @@ class BalancerDesk:
         )
         if chosen is None:
             return None
-        return Placement(replica_id=chosen.replica_id, attempt=job.attempt, cached_tokens=chosen.cached_tokens)
+        return Placement(
+            replica_id=chosen.replica_id,
+            attempt=job.attempt,
+            cached_tokens=chosen.cached_tokens,
+            source=chosen.source,
+        )
 
     async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
         is_loading = self._fleets[job.model].is_loading

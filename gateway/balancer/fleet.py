@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.balancer.policy import Candidate, Policy, choose, fits, home_of
+from gateway.balancer.sources import best_offer
 from wire.errors import ContextLengthExceededError
 from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
@@ -81,26 +82,32 @@ class Fleet:
                 raise _too_long(alone, ready)
             return None
         home = home_of(affinity, (replica.status.replica_id for replica in fitting))
-        candidates = [_candidate(replica, cached.get(replica.status.replica_id, 0), home) for replica in fitting]
+        holders = [replica.status for replica in self._replicas.values() if replica.status.replica_id in cached]
+        candidates = [_candidate(replica, cached, holders, home) for replica in fitting]
         self._turn += 1
         chosen = choose(self._policy, candidates, num_tokens, self._turn)
         placed = self._replicas[chosen.replica_id].placed
-        placed.append((now, max(0, num_tokens - chosen.cached_tokens)))
+        placed.append((now, max(0, num_tokens - chosen.cached_tokens - int(chosen.saved_tokens))))
         return chosen
 
 
-def _candidate(replica: _Replica, cached_tokens: int, home: str | None) -> Candidate:
+def _candidate(
+    replica: _Replica, cached: Mapping[str, int], holders: list[ReplicaStatus], home: str | None
+) -> Candidate:
     status = replica.status
+    offer = best_offer(status, holders, cached) if holders else None
     placed_tokens = sum(tokens for _, tokens in replica.placed)
     return Candidate(
         replica_id=status.replica_id,
-        cached_tokens=cached_tokens,
+        cached_tokens=cached.get(status.replica_id, 0),
         waiting_tokens=status.num_waiting_tokens + placed_tokens,
         num_running=status.num_running,
         num_waiting=status.num_waiting + len(replica.placed),
         max_num_seqs=status.max_num_seqs,
         free_tokens=max(0, status.num_free_blocks * status.block_size - placed_tokens),
         is_home=status.replica_id == home,
+        saved_tokens=offer.saved_tokens if offer is not None else 0.0,
+        source=offer.source if offer is not None else None,
     )
 
 

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from wire.messages import Source
+
 
 class Candidate(NamedTuple):
     """A replica as the balancer sees it now, its own latest placements included.
 
-    `is_home`: where requests with this one's affinity (prompt_cache_key) gather.
+    `is_home`: where requests with this one's affinity (prompt_cache_key) gather. `saved_tokens` need not be computed
+    because they are fetched from `source`; what the fetch takes is off them already.
     """
 
     replica_id: str
@@ -25,6 +28,8 @@ class Candidate(NamedTuple):
     max_num_seqs: int = 0
     free_tokens: int = 0
     is_home: bool = False
+    saved_tokens: float = 0.0
+    source: Source | None = None
 
 
 Policy = Callable[[Candidate, int], float]
@@ -45,7 +50,7 @@ def prefix_and_load(candidate: Candidate, num_tokens: int) -> float:
     A long cached prefix thus wins until the replica that holds it is so far behind that computing it anew is sooner.
     A prompt that does not fit the free blocks will push somebody out; that somebody's recomputation counts as well.
     """
-    uncached: float = num_tokens - candidate.cached_tokens
+    uncached: float = num_tokens - candidate.cached_tokens - candidate.saved_tokens
     if candidate.is_home:
         uncached *= _HOME_SHARE
     short_of_blocks = max(0, uncached - candidate.free_tokens)

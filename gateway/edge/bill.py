@@ -11,19 +11,24 @@ from gateway.postprocess.safety.hit import Delay, Hit
 from wire.messages import PromptNote, TokenChunk
 
 _GUESSES = ("accepted_prediction_tokens", "rejected_prediction_tokens")
-_PHASES = ("queue_ms", "tokenize_ms", "match_ms", "prefill_ms", "decode_ms")
+_PHASES = ("queue_ms", "tokenize_ms", "match_ms", "fetch_ms", "prefill_ms", "decode_ms")
 
 
 class Bill(msgspec.Struct, kw_only=True):
-    """What one request used. Milliseconds come from the desks and the replica, `ttft_ms` is the edge's own clock."""
+    """What one request used. Milliseconds come from the desks and the replica, `ttft_ms` is the edge's own clock.
+
+    `fetched_tokens` of the cached ones came from another replica.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    fetched_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     queue_ms: float = 0.0
     tokenize_ms: float = 0.0
     match_ms: float = 0.0
+    fetch_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     ttft_ms: float = 0.0
@@ -47,6 +52,7 @@ class Bill(msgspec.Struct, kw_only=True):
         sums = (
             "prompt_tokens",
             "cached_tokens",
+            "fetched_tokens",
             "completion_tokens",
             "reasoning_tokens",
             "tokens_per_second",
@@ -64,6 +70,7 @@ class Bill(msgspec.Struct, kw_only=True):
         if chunk.num_prompt_tokens:
             self.prompt_tokens = max(self.prompt_tokens, chunk.num_prompt_tokens)
             self.cached_tokens = max(self.cached_tokens, chunk.num_cached_tokens)
+            self.fetched_tokens = max(self.fetched_tokens, chunk.num_fetched_tokens)
         self.note_timings(chunk.timings_ms)
         if chunk.prompt_note is not None:
             self.note_prompt(chunk.prompt_note)
@@ -79,6 +86,7 @@ class Bill(msgspec.Struct, kw_only=True):
         self.queue_ms = max(self.queue_ms, sum(v for k, v in timings_ms.items() if k == "queue" or k.endswith(".wait")))
         self.tokenize_ms = max(self.tokenize_ms, get("tokenizer.work", 0.0))
         self.match_ms = max(self.match_ms, get("prefix.work", 0.0))
+        self.fetch_ms = max(self.fetch_ms, get("fetch", 0.0))
         self.prefill_ms = max(self.prefill_ms, get("prefill", 0.0))
         self.decode_ms = max(self.decode_ms, get("decode", 0.0))
 
@@ -103,6 +111,7 @@ class Bill(msgspec.Struct, kw_only=True):
             **({"safety": held} if self.held_chars is not None else {}),
             **{name: round(getattr(self, name), 3) for name in (*_PHASES, "ttft_ms")},
             "cached_tokens": self.cached_tokens,
+            "fetched_tokens": self.fetched_tokens,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "reasoning_tokens": self.reasoning_tokens,

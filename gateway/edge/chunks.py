@@ -79,6 +79,7 @@ def _one(parts: Sequence[TokenChunk]) -> TokenChunk:
         marks=marks,
         logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
         num_cached_tokens=max(part.num_cached_tokens for part in parts),
+        num_fetched_tokens=max(part.num_fetched_tokens for part in parts),
         num_prompt_tokens=max(part.num_prompt_tokens for part in parts),
         num_reasoning_tokens=max(part.num_reasoning_tokens for part in parts),
         reasoning_ended_by=next((p.reasoning_ended_by for p in reversed(parts) if p.reasoning_ended_by), None),

@@ -24,7 +24,7 @@ _LABELS = (
     "error_type",
 )
 _PHASE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_PHASES = ("queue", "tokenize", "match", "prefill", "decode")
+_PHASES = ("queue", "tokenize", "match", "fetch", "prefill", "decode")
 
 
 class Metrics:
@@ -118,8 +118,8 @@ class Metrics:
             for phase in _PHASES:
                 self._phase.labels(phase, model).observe(getattr(bill, f"{phase}_ms") / 1e3)
         answer = bill.completion_tokens - bill.reasoning_tokens
-        counts = (bill.prompt_tokens, bill.cached_tokens, bill.reasoning_tokens, answer)
-        for kind, count in zip(("prompt", "cached", "reasoning", "answer"), counts, strict=True):
+        counts = (bill.prompt_tokens, bill.cached_tokens, bill.fetched_tokens, bill.reasoning_tokens, answer)
+        for kind, count in zip(("prompt", "cached", "fetched", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
         self._ended.labels(generation.outcome, model).inc()
         if bill.held_chars is not None:

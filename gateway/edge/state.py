@@ -61,6 +61,16 @@ class State(Collector):
         length = GaugeMetricFamily(
             "headrace_spec_decode_acceptance_length", "Tokens of a checked step, since the start.", labels=_REPLICA
         )
+        fetched = CounterMetricFamily(
+            "headrace_replica_fetched_blocks", "KV blocks that came from other replicas.", labels=_REPLICA
+        )
+        fetched_bytes = CounterMetricFamily("headrace_replica_fetched_bytes", "And their bytes.", labels=_REPLICA)
+        failed = CounterMetricFamily(
+            "headrace_replica_failed_fetches", "Fetches of KV blocks that were broken off.", labels=_REPLICA
+        )
+        given = CounterMetricFamily(
+            "headrace_replica_given_blocks", "KV blocks that went to other replicas.", labels=_REPLICA
+        )
         for status in self._replicas.alive():
             labels = (status.model, status.replica_id)
             running.add_metric(labels, status.num_running)
@@ -71,8 +81,13 @@ class State(Collector):
             for reason, count in (status.preemptions or {"blocks": status.num_preemptions}).items():
                 preempted.add_metric((*labels, reason), count)
             generated.add_metric(labels, status.num_generated_tokens)
+            fetched.add_metric(labels, status.num_fetched_blocks)
+            fetched_bytes.add_metric(labels, status.num_fetched_bytes)
+            failed.add_metric(labels, status.num_failed_fetches)
+            given.add_metric(labels, status.num_given_blocks)
             drafts.add_metric(labels, status.num_drafts)
             guessed.add_metric(labels, status.num_draft_tokens)
             accepted.add_metric(labels, status.num_accepted_tokens)
             length.add_metric(labels, 1 + status.num_accepted_tokens / max(1, status.num_drafts))
         yield from (running, waiting, blocks, free, waste, preempted, generated, drafts, guessed, accepted, length)
+        yield from (fetched, fetched_bytes, failed, given)

@@ -41,6 +41,10 @@ class BlockPool:
             hits.append(block)
         return hits
 
+    def find(self, name: bytes) -> int | None:
+        """Return the block of this name."""
+        return self._by_name.get(name)
+
     def num_free_without(self, hits: Sequence[int]) -> int:
         """How many blocks would be free once `hits` are taken."""
         return self.num_free - sum(self._refs[block] == 0 for block in hits)

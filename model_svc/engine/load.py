@@ -21,6 +21,7 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_accepted_tokens: int = 0
     num_drafts: int = 0
     preemptions: dict[str, int] = {}
+    prefill_token_ms: float = 0.0
 
 
 def load_of(scheduler: Scheduler) -> EngineLoad:
@@ -41,4 +42,5 @@ def load_of(scheduler: Scheduler) -> EngineLoad:
         num_accepted_tokens=drafter.num_accepted if drafter is not None else 0,
         num_drafts=drafter.num_draws if drafter is not None else 0,
         preemptions=dict(roster.preemptions),
+        prefill_token_ms=scheduler.costs.prefill_token_ms,
     )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from model_svc.engine.kv_layout import KvLayout
 from wire.messages import SamplingParams, TokenLogprob
 
 
@@ -127,7 +128,8 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine must know of a runner: the size of the KV pool and the step limits, measured or configured.
 
-    `max_drafts` guesses can be checked in one step, of all sequences together.
+    `max_drafts` guesses can be checked in one step, of all sequences together. `kv` is None where blocks cannot be
+    exchanged with other replicas.
     """
 
     num_blocks: int
@@ -141,6 +143,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int = 0
     weight_bytes: int = 0
     max_drafts: int = 0
+    kv: KvLayout | None = None
 
 
 class Runner(Protocol):

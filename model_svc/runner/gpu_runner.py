@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.gpu_step import GpuStep
 from model_svc.runner.head import float_logits
 from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.packed_step import shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
 from model_svc.runner.runner import top_fields
@@ -80,6 +82,11 @@ class GpuRunner:
     def info(self) -> RunnerInfo:
         """Return the size of the KV pool and the step limits."""
         return self._info
+
+    @cached_property
+    def blocks(self) -> KvTransfer:
+        """Return what copies blocks of the cache to and from other replicas."""
+        return KvTransfer(self._cache, self._stream)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> GpuHandle:

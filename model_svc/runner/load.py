@@ -20,6 +20,7 @@ from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import checking_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
+from model_svc.runner.kv_transfer import layout_of
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
 from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
 from model_svc.runner.precision import precision_of
@@ -168,6 +169,8 @@ def make_runner(
         needs = num_blocks * block_size * per_token
         remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
         raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
+    if model.group.size == 1:  # a rank has only its heads of each block
+        info = msgspec.structs.replace(info, kv=layout_of(cache))
     if native_kernels:
         return CpuRunner(model, cache, info)
     if on_gpu if packed is None else packed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
 from model_svc.runner.draws import draw_all, read_draws
 from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.sampler import Drawn, TopLogprobs
 from model_svc.runner.slots import Slots
 from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
@@ -50,6 +52,11 @@ class TorchRunner:
     def info(self) -> RunnerInfo:
         """Return the size of the KV pool and the step limits."""
         return self._info
+
+    @cached_property
+    def blocks(self) -> KvTransfer:
+        """Return what copies blocks of the cache to and from other replicas."""
+        return KvTransfer(self._cache)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> Handle:

@@ -93,6 +93,7 @@ class House:
 
     bus: Bus
     replica_id: str = ""
+    name: str = ""  # of the replica, where there are several
     edge: str = topics.edge("test")
     statuses: list[ReplicaStatus] = field(default_factory=list)
     chunks: list[TokenChunk] = field(default_factory=list)
@@ -103,7 +104,8 @@ class House:
     async def place(self, request_id: str, prompt_ids: list[int], *, max_tokens: int = 8, attempt: int = 0,
                     reasoning: ReasoningPlan | None = None, sampling: SamplingParams | None = None,
                     checkpoint: dict[int, list[int]] | None = None, deadline_s: float = 60.0,
-                    partition: int = 0, holder: str = "", ended: tuple[int, ...] = (), **job: Any) -> Job:  # fmt: skip
+                    partition: int = 0, holder: str = "", ended: tuple[int, ...] = (),
+                    placement: dict[str, Any] | None = None, **job: Any) -> Job:  # fmt: skip
         """Admit a request straight to the replica's stream, as if all desks before had done their part."""
         envelope = Job(
             request_id=request_id, partition=partition, model=MODEL, edge=self.edge, deadline=time.time() + deadline_s,
@@ -112,11 +114,12 @@ class House:
         prompt = Prompt(
             token_ids=pack_ids(prompt_ids), num_tokens=len(prompt_ids), block_root=ROOT, block_size=BLOCK_SIZE,
             max_tokens=max_tokens, reasoning=reasoning,
+            block_hashes=b"".join(block_hash.chain(ROOT, prompt_ids, BLOCK_SIZE)),
         )  # fmt: skip
         fields: dict[str, msgspec.Struct] = {
             "request": Request(model=MODEL, sampling=sampling or SamplingParams()),
             "prompt": prompt,
-            "placement": Placement(replica_id=self.replica_id, attempt=attempt),
+            "placement": Placement(replica_id=self.replica_id, attempt=attempt, **(placement or {})),
         }
         if checkpoint is not None:
             packed = {choice: pack_ids(ids) for choice, ids in checkpoint.items()}
@@ -180,7 +183,7 @@ class House:
 
     async def _read_statuses(self) -> None:
         async for message in self.bus.watch(topics.status(MODEL)):
-            if isinstance(message, ReplicaStatus):
+            if isinstance(message, ReplicaStatus) and message.replica_id.startswith(f"{MODEL}-{self.name}"):
                 self.statuses.append(message)
                 self.replica_id = message.replica_id
             self.heard()
@@ -189,7 +192,7 @@ class House:
 @asynccontextmanager
 async def house(bus: Bus, settings: ModelSettings, *, wait: bool = True) -> AsyncIterator[House]:
     """Run a replica; on leaving it is drained."""
-    made = House(bus)
+    made = House(bus, name=settings.replica_name)
     async with anyio.create_task_group() as listeners:
         listeners.start_soon(made.listen)
         async with anyio.create_task_group() as tasks:

@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -75,7 +76,7 @@ class _Slot:
 class ScriptedRunner:
     """Runs plans at once, hands their outputs over at `collect`, in order."""
 
-    def __init__(self, reply: Reply, **sizes: int) -> None:
+    def __init__(self, reply: Reply, **sizes: Any) -> None:
         """`sizes` are fields of RunnerInfo; those not given are small."""
         self._info = RunnerInfo(device="scripted", **{**_SIZES, **sizes})
         self.plans: list[StepPlan] = []

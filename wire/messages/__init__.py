@@ -18,9 +18,11 @@ from wire.messages.record import (
     Match,
     Matches,
     Placement,
+    Prefilled,
     Prompt,
     ReasoningPlan,
     Recalled,
+    Source,
     Trial,
 )
 from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall, ToolForm
@@ -86,6 +88,7 @@ __all__ = [
     "Message",
     "PhaseMark",
     "Placement",
+    "Prefilled",
     "Prompt",
     "PromptNote",
     "ReasoningPlan",
@@ -97,6 +100,7 @@ __all__ = [
     "Resubscribe",
     "SafetyEvent",
     "SamplingParams",
+    "Source",
     "TokenBatch",
     "TokenChunk",
     "TokenLogprob",

@@ -12,7 +12,9 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
 
     `kv_waste` is the share of held KV room that holds no token; `num_preemptions` (`preemptions`: by reason) and
     `num_prefilled_tokens` (of prompts) count since the replica's start, and so do runs of guesses, guesses, and those
-    that came true. `died`: it is gone, but not on purpose.
+    that came true. `died`: it is gone, but not on purpose. `role` is both, prefill or decode. Blocks can be fetched at `kv_address` by replicas of the same
+    `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica measured, 0 before. Blocks fetched from
+    others (and their bytes), fetches that failed and blocks given to others count since the start, too.
     """
 
     replica_id: str
@@ -38,6 +40,16 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_generated_tokens: int = 0
     preemptions: dict[str, int] = msgspec.field(default_factory=dict)
     died: bool = False
+    role: str = "both"
+    kv_address: str = ""
+    kv_layout: str = ""
+    kv_bytes_per_token: int = 0
+    prefill_token_ms: float = 0.0
+    fetch_bytes_per_s: float = 0.0
+    num_fetched_blocks: int = 0
+    num_fetched_bytes: int = 0
+    num_failed_fetches: int = 0
+    num_given_blocks: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

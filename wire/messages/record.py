@@ -90,11 +90,27 @@ PROOF_TOKENS = 16
 _SUSPECT_LOSSES = 2
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Another replica that holds the prompt's first `num_tokens`, whole blocks, and gives them away at `address`."""
+
+    replica_id: str
+    address: str
+    num_tokens: int
+
+
+class Prefilled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `prefilled` (a prefill replica): it has computed the prompt's first `num_tokens`, whole blocks."""
+
+    replica_id: str
+    num_tokens: int
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `placement` (balancer).
 
     `num_tokens` had been generated when the job was placed; `losses`: how many replicas were lost with it since it last
-    gained `PROOF_TOKENS`.
+    gained `PROOF_TOKENS`. What `source` holds is fetched rather than computed. `prefill`: only the prompt is wanted; then the job
+    comes back to the balancer.
     """
 
     replica_id: str
@@ -102,6 +118,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int = 0
     num_tokens: int = 0
     losses: int = 0
+    source: Source | None = None
+    prefill: bool = False
 
     @property
     def is_suspect(self) -> bool:
@@ -156,6 +174,7 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "prompt": Prompt,
     "matches": Matches,
     "placement": Placement,
+    "prefilled": Prefilled,
     "checkpoint": Checkpoint,
     "closed": Closed,
     "holder": Holder,

@@ -38,8 +38,9 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     `index` is the position of the first one in the answer (repeats are dropped, gaps are asked for again).
     `phase` holds for the first byte; `marks` tell where it changes. `finish_reason` (stop, length, cancelled, error)
     comes with the last chunk, `stop_token` says that the last token id is a stop token whose text is not shown.
-    The first chunk of a choice carries `num_cached_tokens`; first and last carry `timings_ms` (queue, prefill, decode)
-    and the `prompt_note`; an edge that gets none reads the record.
+    The first chunk of a choice carries `num_cached_tokens`, and how many of them were fetched from another replica;
+    first and last carry `timings_ms` (queue, prefill, decode) and the `prompt_note`; an edge that gets none reads the
+    record.
     The first chunk of choice 0 carries `prompt_logprobs`, if asked for: one entry for each prompt token but the first.
     `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed). So far,
     `num_accepted_drafts` tokens of the choice were guessed before they were drawn, and other guesses were wrong.
@@ -65,6 +66,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     num_accepted_drafts: int = 0
     num_rejected_drafts: int = 0
     prompt_note: PromptNote | None = None
+    num_fetched_tokens: int = 0
 
 
 class TokenBatch(Message, frozen=True, kw_only=True):
