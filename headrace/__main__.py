@@ -70,6 +70,9 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the chat page.", show_default="8000")] = None,
     replicas: Annotated[int | None, typer.Option(help="Processes for each model.", show_default="1")] = None,
+    prefill_replicas: Annotated[
+        int | None, typer.Option(help="More processes for each model, for prompts alone.", show_default="0")
+    ] = None,
     tensor_parallel: Annotated[int | None, typer.Option(help="Cards that share a model.", show_default="1")] = None,
     edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
@@ -89,7 +92,7 @@ def up(
         model, model_dir = _model_place(model)
     flags = {
         "host": host, "port": port, "replicas": replicas, "tensor_parallel": tensor_parallel, "edges": edges,
-        "split": split, "models": model,
+        "split": split, "models": model, "prefill_replicas": prefill_replicas,
     }  # fmt: skip
     try:
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})

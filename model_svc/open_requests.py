@@ -37,6 +37,8 @@ class OpenRequest:
         self.wait_ms = wait_ms
         self.fetch_ms = 0.0  # what it took to get blocks from another replica
         self.fetched = (0, 0)  # from which token of the prompt on, and up to which, they came
+        self.is_prefill = False  # only the prompt is wanted here; then the job goes on
+        self.prefilled_tokens, self.prefill_ms = 0, 0.0
         self.ends_thinking = False  # the client wished so before the engine knew the request
         self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
         self.settled = anyio.Event()  # and the edge has all of it
@@ -89,6 +91,11 @@ class OpenRequest:
             marks={choice: marks for choice, (_, marks) in shots.items() if marks},
         )
 
+    def pass_on(self) -> None:
+        """End the part of a request that is done here, before a word was said."""
+        self.ended.set()
+        self.settled.set()
+
     def fail(self, error: HeadraceError) -> None:
         """End the request with an error."""
         if not self.ended.is_set():
@@ -130,6 +137,11 @@ class OpenRequests:
             self.idle = anyio.Event()
         self.num_open += 1
         return True
+
+    def forget(self, request: OpenRequest) -> None:
+        """Know nothing of a request any more that goes on elsewhere: not a word of it was said here. Close it later."""
+        if self._by_id.get(request.job.request_id) is request:
+            del self._by_id[request.job.request_id]
 
     def close(self, request: OpenRequest, now: float) -> None:
         """Count a request as ended; what it said is kept for a while."""

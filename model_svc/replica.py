@@ -7,10 +7,10 @@ import time
 
 import anyio
 from anyio.abc import TaskGroup
-from opentelemetry.trace import Span
 
 from model_svc.checkpoints import keep_checkpoints
 from model_svc.disagg.orders import BlocksDone
+from model_svc.disagg.prefill import next_fields, next_job, note_prefilled, prefill_of
 from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
@@ -21,6 +21,7 @@ from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.quarantine import Quarantine
+from model_svc.request_span import describe
 from model_svc.usage import note_usage
 from wire import errors, metrics, telemetry, topics
 from wire.bus import Bus, Delivery
@@ -100,16 +101,20 @@ class Replica:
                     log.warning("a %s on the control stream", type(message).__name__)
 
     def _progress(self, progress: Progress) -> None:
-        self._heartbeat.num_generated_tokens += sum(len(chunk.token_ids) for chunk in progress.chunks)
         for chunk in progress.chunks:
             request = self.requests.get(chunk.request_id)
-            if request is not None and request.job.attempt == chunk.attempt and request.error is None:
-                request.add(chunk)
-                self._outbox.put(progress.step, request)
-                if request.owes_proof > 0:
-                    request.owes_proof -= len(chunk.token_ids)
-                    if request.owes_proof <= 0 or request.ended.is_set():
-                        self._quarantine.prove(request)
+            if request is None or request.job.attempt != chunk.attempt or request.error is not None:
+                continue
+            if request.is_prefill:
+                note_prefilled(request, chunk)
+                continue
+            self._heartbeat.num_generated_tokens += len(chunk.token_ids)
+            request.add(chunk)
+            self._outbox.put(progress.step, request)
+            if request.owes_proof > 0:
+                request.owes_proof -= len(chunk.token_ids)
+                if request.owes_proof <= 0 or request.ended.is_set():
+                    self._quarantine.prove(request)
         if progress.events:
             self._outbox.put_events(progress.events)
         if progress.load is not None:
@@ -131,7 +136,7 @@ class Replica:
 
     async def _end_thinking(self, request_id: str) -> None:
         request = self.requests.get(request_id)
-        if request is not None and not request.submitted:
+        if request is not None and (not request.submitted or request.is_prefill):
             request.ends_thinking = True
         else:
             await self._link.send(CloseThinking(request_id=request_id))
@@ -184,7 +189,10 @@ class Replica:
         try:
             with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
                 await self._run(request)
-                _describe(span, request)
+                describe(span, request)
+            if request.is_prefill and request.error is None:
+                await self._hand_on(delivery, request, began)
+                return
             await note_usage(self._bus, request)
             if request.error is None:
                 await until_done(lambda: self._bus.finish(delivery))
@@ -196,6 +204,21 @@ class Replica:
             metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
         finally:
             self.requests.close(request, anyio.current_time())
+
+    async def _hand_on(self, delivery: Delivery, request: OpenRequest, began: float) -> None:
+        """Give a job whose prompt is computed back to the balancer, which knows best who goes on with it now."""
+        self.requests.forget(request)  # it may come back before the next line has ended
+        job = next_job(request)
+        to, fields = topics.balancer(job.partition, job.model), next_fields(request, self._replica_id)
+        outcome = metrics.HANDED_ON
+        try:
+            await until_done(lambda: self._bus.hand_off(delivery, job, to=to, fields=fields))
+        except HeadraceError as error:
+            full = error
+            await until_done(lambda: self._bus.fail(delivery, full, desk="model"))
+            outcome = error.code
+        work_s = anyio.current_time() - began
+        metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
 
     async def _run(self, request: OpenRequest) -> None:
         """Generate until the request ended; its error, if any, is left in it."""
@@ -248,11 +271,24 @@ class Replica:
             tenant=wanted.tenant,
             closed_at=request.closed_at,
         )
+        if placement is not None and placement.prefill and placement.attempt == job.attempt:
+            await self._prefill(request, engine_request)
+            return
         await self._link.send(engine_request)
         if request.ends_thinking:
             await self._link.send(CloseThinking(request_id=job.request_id))
         for choice in checkpoint.ended if checkpoint is not None else ():
             await self._link.send(CancelSequences(request_id=job.request_id, choice=choice))
+
+    async def _prefill(self, request: OpenRequest, engine_request: EngineRequest) -> None:
+        """Have the prompt computed and no more."""
+        request.is_prefill = True
+        request.keeps_checkpoints = False
+        whole = prefill_of(engine_request)
+        if whole is not None:
+            await self._link.send(whole)
+        else:
+            request.pass_on()
 
     async def _fetch(self, request: OpenRequest, prompt: Prompt, placement: Placement) -> None:
         """Get what another replica has computed of the prompt. Raises RequestCancelledError."""
@@ -264,27 +300,3 @@ class Replica:
         request.fetched = (begin, begin + fetched.num_blocks * prompt.block_size)
         if request.cancelled:
             raise RequestCancelledError("the request was cancelled while its blocks were fetched")
-
-
-def _describe(span: Span, request: OpenRequest) -> None:
-    """Put tokens and times of a request into its span."""
-    logs = [item for item in request.logs.values() if item.first is not None and item.last is not None]
-    if request.error is not None:
-        telemetry.mark_error(span, request.error)
-    if not span.is_recording() or not logs:
-        return
-    first, last = logs[0].first, logs[0].last
-    assert first is not None and last is not None
-    span.set_attribute(telemetry.USAGE_INPUT_TOKENS, first.num_prompt_tokens)
-    span.set_attribute(telemetry.USAGE_CACHE_READ_INPUT_TOKENS, first.num_cached_tokens)
-    if first.num_fetched_tokens:
-        span.set_attribute(telemetry.FETCHED_TOKENS, first.num_fetched_tokens)
-    span.set_attribute(telemetry.USAGE_OUTPUT_TOKENS, sum(item.num_tokens for item in logs))
-    reasoning = sum(item.last.num_reasoning_tokens for item in logs if item.last is not None)
-    span.set_attribute(telemetry.USAGE_REASONING_OUTPUT_TOKENS, reasoning)
-    reasons = tuple(item.last.finish_reason or "" for item in logs if item.last is not None)
-    span.set_attribute(telemetry.RESPONSE_FINISH_REASONS, reasons)
-    span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
-    for phase, milliseconds in last.timings_ms.items():
-        if "." not in phase:
-            span.set_attribute(f"headrace.{phase}_ms", milliseconds)

@@ -102,7 +102,8 @@ async def _run(
         await replica.ready.wait()
         form = heartbeat.info.kv if heartbeat.info is not None and settings.kv_sharing else None
         if form is not None:
-            tasks.start_soon(_share_blocks, replica, heartbeat, partial(share, form=form))
+            # Before work may come: balancers shall know of it from the first heartbeat that says ready.
+            await tasks.start(_share_blocks, replica, heartbeat, partial(share, form=form))
         tasks.start_soon(replica.obey)
         tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
         for partition in range(settings.partitions):
@@ -110,10 +111,13 @@ async def _run(
         become_ready(heartbeat, stop, task_status)
 
 
-async def _share_blocks(replica: Replica, heartbeat: Heartbeat, share: Share) -> None:
+async def _share_blocks(
+    replica: Replica, heartbeat: Heartbeat, share: Share, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
     """Exchange KV blocks with other replicas until cancelled; work goes on with or without."""
     async with share() as sharing:
         replica.sharing = heartbeat.sharing = sharing
+        task_status.started()
         await anyio.sleep_forever()
 
 

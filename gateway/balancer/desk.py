@@ -20,7 +20,7 @@ from wire import metrics, topics
 from wire.bus import Bus
 from wire.desk import Step
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, UnavailableError
-from wire.messages import Job, Matches, Placement, Prompt, ReplicaStatus
+from wire.messages import Job, Matches, Placement, Prefilled, Prompt, ReplicaStatus
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +88,16 @@ class BalancerDesk:
             raise InternalError("The job came to the balancer without a prompt.")
         matches: Matches = record.get("matches") or Matches()
         cached = {match.replica_id: match.num_tokens for match in matches.replicas}
+        before: Placement | None = record.get("placement")  # where the prompt was computed, or that was lost
         longest = max(prompt.lengths, default=None)
-        chosen = self._fleets[job.model].place(
-            prompt.num_tokens, cached, anyio.current_time(), longest=longest, affinity=job.affinity
-        )
+        fleet, now = self._fleets[job.model], anyio.current_time()
+        prefilled: Prefilled | None = record.get("prefilled")
+        first = None
+        if prefilled is None:
+            first = fleet.place_prefill(prompt.num_tokens, cached, now, affinity=job.affinity)
+        else:
+            cached[prefilled.replica_id] = max(cached.get(prefilled.replica_id, 0), prefilled.num_tokens)
+        chosen = first or fleet.place(prompt.num_tokens, cached, now, longest=longest, affinity=job.affinity)
         if chosen is None:
             return None
         return Placement(
@@ -99,6 +105,9 @@ class BalancerDesk:
             attempt=job.attempt,
             cached_tokens=chosen.cached_tokens,
             source=chosen.source,
+            prefill=first is not None,
+            num_tokens=before.num_tokens if before is not None else 0,
+            losses=before.losses if before is not None else 0,
         )
 
     async def _wait_for_change(self, job: Job, started: float, now: float) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.balancer.policy import Candidate, Policy, choose, fits, home_of
-from gateway.balancer.sources import best_offer
+from gateway.balancer.sources import best_offer, can_fetch, saved_tokens
 from wire.errors import ContextLengthExceededError
 from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
+
+PREFILL = "prefill"  # the role of replicas that only compute prompts, as long as there are others
 
 # A heartbeat that arrives so long after a placement was sent by a replica that had the placement in its queue.
 _SETTLE_S = 0.1
@@ -74,13 +76,45 @@ class Fleet:
         `longest` is the length of what must fit at once if that is less than the whole (inputs of an embedding).
         Raises ContextLengthExceededError when the prompt can never fit any replica there is.
         """
-        ready = [replica for replica in self._replicas.values() if replica.status.state == "ready"]
+        ready = self._ready()
+        ready = [replica for replica in ready if replica.status.role != PREFILL] or ready
         alone = num_tokens if longest is None else longest
         fitting = [replica for replica in ready if _fits(alone, replica.status)]
         if not fitting:
             if ready and not self.is_loading:
                 raise _too_long(alone, ready)
             return None
+        return self._choose(fitting, num_tokens, cached, now, affinity)
+
+    def place_prefill(
+        self, num_tokens: int, cached: Mapping[str, int], now: float, *, affinity: str = ""
+    ) -> Candidate | None:
+        """Choose a prefill replica for a prompt; None if whoever answers had better compute it alone.
+
+        That is so without replicas of both kinds, and where fetching what is new would not pay.
+        """
+        ready = self._ready()
+        takers = [replica.status for replica in ready if replica.status.role != PREFILL]
+        if not takers:
+            return None
+        best = max(takers, key=lambda status: cached.get(status.replica_id, 0))
+        if saved_tokens(best, num_tokens - cached.get(best.replica_id, 0)) <= 0:
+            return None
+        fitting = [
+            replica
+            for replica in ready
+            if replica.status.role == PREFILL
+            and _fits(num_tokens, replica.status)
+            and any(can_fetch(taker, replica.status) for taker in takers)
+        ]
+        return self._choose(fitting, num_tokens, cached, now, affinity) if fitting else None
+
+    def _ready(self) -> list[_Replica]:
+        return [replica for replica in self._replicas.values() if replica.status.state == "ready"]
+
+    def _choose(
+        self, fitting: list[_Replica], num_tokens: int, cached: Mapping[str, int], now: float, affinity: str
+    ) -> Candidate:
         home = home_of(affinity, (replica.status.replica_id for replica in fitting))
         holders = [replica.status for replica in self._replicas.values() if replica.status.replica_id in cached]
         candidates = [_candidate(replica, cached, holders, home) for replica in fitting]

@@ -36,7 +36,7 @@ Place = Callable[[Job, Mapping[str, Any]], Awaitable[Placement]]
 MAX_LOSSES = 5
 
 _LOOK_AGAIN_S = 1.0
-_FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement", "trial")
+_FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement", "trial", "prefilled")
 _ID_BYTES = 4
 _AT_ONCE = 16
 

@@ -37,6 +37,6 @@ async def serve_streams(
             handle=desk.handle,
             at_once=desk.at_once,
             concurrency=settings.balancer_concurrency,
-            fields=("prompt", "matches"),
+            fields=("prompt", "matches", "prefilled", "placement"),
             task_status=task_status,
         )

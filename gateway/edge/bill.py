@@ -87,7 +87,7 @@ class Bill(msgspec.Struct, kw_only=True):
         self.tokenize_ms = max(self.tokenize_ms, get("tokenizer.work", 0.0))
         self.match_ms = max(self.match_ms, get("prefix.work", 0.0))
         self.fetch_ms = max(self.fetch_ms, get("fetch", 0.0))
-        self.prefill_ms = max(self.prefill_ms, get("prefill", 0.0))
+        self.prefill_ms = max(self.prefill_ms, get("prefill", 0.0) + get("prefill.work", 0.0))
         self.decode_ms = max(self.decode_ms, get("decode", 0.0))
 
     def note_safety(self, delays: Sequence[Delay], hits: Sequence[Sequence[Hit]]) -> None:

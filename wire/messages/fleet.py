@@ -12,9 +12,10 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
 
     `kv_waste` is the share of held KV room that holds no token; `num_preemptions` (`preemptions`: by reason) and
     `num_prefilled_tokens` (of prompts) count since the replica's start, and so do runs of guesses, guesses, and those
-    that came true. `died`: it is gone, but not on purpose. `role` is both, prefill or decode. Blocks can be fetched at `kv_address` by replicas of the same
-    `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica measured, 0 before. Blocks fetched from
-    others (and their bytes), fetches that failed and blocks given to others count since the start, too.
+    that came true. `died`: it is gone, but not on purpose. `role` is both, prefill or decode. Blocks can be fetched at
+    `kv_address` by replicas of the same `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica
+    measured, 0 before. Blocks fetched from others (and their bytes), fetches that failed and blocks given to others
+    count since the start, too.
     """
 
     replica_id: str

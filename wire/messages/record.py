@@ -109,8 +109,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `placement` (balancer).
 
     `num_tokens` had been generated when the job was placed; `losses`: how many replicas were lost with it since it last
-    gained `PROOF_TOKENS`. What `source` holds is fetched rather than computed. `prefill`: only the prompt is wanted; then the job
-    comes back to the balancer.
+    gained `PROOF_TOKENS`. What `source` holds is fetched rather than computed. `prefill`: only the prompt is wanted;
+    then the job comes back to the balancer.
     """
 
     replica_id: str

@@ -1,0 +1,32 @@
+"""What a replica's span of a request says: tokens and times."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import Span
+
+from model_svc.open_requests import OpenRequest
+from wire import telemetry
+
+
+def describe(span: Span, request: OpenRequest) -> None:
+    """Put tokens and times of a request into its span."""
+    logs = [item for item in request.logs.values() if item.first is not None and item.last is not None]
+    if request.error is not None:
+        telemetry.mark_error(span, request.error)
+    if not span.is_recording() or not logs:
+        return
+    first, last = logs[0].first, logs[0].last
+    assert first is not None and last is not None
+    span.set_attribute(telemetry.USAGE_INPUT_TOKENS, first.num_prompt_tokens)
+    span.set_attribute(telemetry.USAGE_CACHE_READ_INPUT_TOKENS, first.num_cached_tokens)
+    if first.num_fetched_tokens:
+        span.set_attribute(telemetry.FETCHED_TOKENS, first.num_fetched_tokens)
+    span.set_attribute(telemetry.USAGE_OUTPUT_TOKENS, sum(item.num_tokens for item in logs))
+    reasoning = sum(item.last.num_reasoning_tokens for item in logs if item.last is not None)
+    span.set_attribute(telemetry.USAGE_REASONING_OUTPUT_TOKENS, reasoning)
+    reasons = tuple(item.last.finish_reason or "" for item in logs if item.last is not None)
+    span.set_attribute(telemetry.RESPONSE_FINISH_REASONS, reasons)
+    span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
+    for phase, milliseconds in last.timings_ms.items():
+        if "." not in phase:
+            span.set_attribute(f"headrace.{phase}_ms", milliseconds)
