@@ -49,7 +49,8 @@ class BalancerDesk:
         self._bus = bus
         self._settings = settings
         self._first_heartbeat_s = first_heartbeat_s
-        self._fleets = {model: Fleet(POLICIES[settings.balancer_policy]) for model in settings.models}
+        policy, fetch_share = POLICIES[settings.balancer_policy], settings.balancer_fetch_share
+        self._fleets = {model: Fleet(policy, fetch_share) for model in settings.models}
         self._changed = {model: anyio.Event() for model in settings.models}
         self._registries = {model: Registry(bus, model) for model in settings.models}
         self._recovering: set[str] = set()

@@ -28,10 +28,14 @@ class _Replica:
 
 
 class Fleet:
-    """What is known of a model's replicas. All times are this process's own clock."""
+    """What is known of a model's replicas. All times are this process's own clock.
 
-    def __init__(self, policy: Policy) -> None:
+    `fetch_share`: see `gateway.balancer.sources.saved_tokens`.
+    """
+
+    def __init__(self, policy: Policy, fetch_share: float = 0.5) -> None:
         self._policy = policy
+        self._fetch_share = fetch_share
         self._heartbeats = Heartbeats()
         self._replicas: dict[str, _Replica] = {}
         self._turn = 0
@@ -98,7 +102,7 @@ class Fleet:
         if not takers:
             return None
         best = max(takers, key=lambda status: cached.get(status.replica_id, 0))
-        if saved_tokens(best, num_tokens - cached.get(best.replica_id, 0)) <= 0:
+        if saved_tokens(best, num_tokens - cached.get(best.replica_id, 0), self._fetch_share) is None:
             return None
         fitting = [
             replica
@@ -117,32 +121,31 @@ class Fleet:
     ) -> Candidate:
         home = home_of(affinity, (replica.status.replica_id for replica in fitting))
         holders = [replica.status for replica in self._replicas.values() if replica.status.replica_id in cached]
-        candidates = [_candidate(replica, cached, holders, home) for replica in fitting]
+        candidates = [self._candidate(replica, cached, holders, home) for replica in fitting]
         self._turn += 1
         chosen = choose(self._policy, candidates, num_tokens, self._turn)
         placed = self._replicas[chosen.replica_id].placed
         placed.append((now, max(0, num_tokens - chosen.cached_tokens - int(chosen.saved_tokens))))
         return chosen
 
-
-def _candidate(
-    replica: _Replica, cached: Mapping[str, int], holders: list[ReplicaStatus], home: str | None
-) -> Candidate:
-    status = replica.status
-    offer = best_offer(status, holders, cached) if holders else None
-    placed_tokens = sum(tokens for _, tokens in replica.placed)
-    return Candidate(
-        replica_id=status.replica_id,
-        cached_tokens=cached.get(status.replica_id, 0),
-        waiting_tokens=status.num_waiting_tokens + placed_tokens,
-        num_running=status.num_running,
-        num_waiting=status.num_waiting + len(replica.placed),
-        max_num_seqs=status.max_num_seqs,
-        free_tokens=max(0, status.num_free_blocks * status.block_size - placed_tokens),
-        is_home=status.replica_id == home,
-        saved_tokens=offer.saved_tokens if offer is not None else 0.0,
-        source=offer.source if offer is not None else None,
-    )
+    def _candidate(
+        self, replica: _Replica, cached: Mapping[str, int], holders: list[ReplicaStatus], home: str | None
+    ) -> Candidate:
+        status = replica.status
+        offer = best_offer(status, holders, cached, self._fetch_share) if holders else None
+        placed_tokens = sum(tokens for _, tokens in replica.placed)
+        return Candidate(
+            replica_id=status.replica_id,
+            cached_tokens=cached.get(status.replica_id, 0),
+            waiting_tokens=status.num_waiting_tokens + placed_tokens,
+            num_running=status.num_running,
+            num_waiting=status.num_waiting + len(replica.placed),
+            max_num_seqs=status.max_num_seqs,
+            free_tokens=max(0, status.num_free_blocks * status.block_size - placed_tokens),
+            is_home=status.replica_id == home,
+            saved_tokens=offer.saved_tokens if offer is not None else 0.0,
+            source=offer.source if offer is not None else None,
+        )
 
 
 def _fits(num_tokens: int, status: ReplicaStatus) -> bool:

@@ -10,13 +10,16 @@ class BalancerSettings(Settings, frozen=True, kw_only=True):
     """How replicas are chosen and how long a request waits for one.
 
     `balancer_policy` names a function of `gateway.balancer.policy`. A request waits up to `balancer_wait_s` when no
-    replica is known, and up to `balancer_loading_wait_s` while one says that it is loading.
+    replica is known, and up to `balancer_loading_wait_s` while one says that it is loading. A
+    replica fetches KV blocks from another one where that is predicted to take at most `balancer_fetch_share` of the
+    time of computing them (0: never); the prediction is rough, and the other one has something else to do, too.
     """
 
     balancer_policy: str = "prefix_and_load"
     balancer_wait_s: float = 5.0
     balancer_loading_wait_s: float = 120.0
     balancer_concurrency: int = 256
+    balancer_fetch_share: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -24,5 +27,7 @@ class BalancerSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(f"balancer_policy must be one of {', '.join(POLICIES)}, not {self.balancer_policy!r}")
         if self.balancer_wait_s < 0 or self.balancer_loading_wait_s < 0:
             raise SettingsError("balancer_wait_s and balancer_loading_wait_s must not be negative")
+        if not self.balancer_fetch_share >= 0:
+            raise SettingsError(f"balancer_fetch_share must not be negative, not {self.balancer_fetch_share}")
         if self.balancer_concurrency < 1:
             raise SettingsError(f"balancer_concurrency must be at least 1, not {self.balancer_concurrency}")

@@ -7,11 +7,7 @@ from typing import NamedTuple
 
 from wire.messages import ReplicaStatus, Source
 
-# A fetch is worth its while if it is predicted to take at most this share of the computing that it saves: the
-# prediction is rough, and the source has something else to do, too.
-ADVANTAGE = 0.5
-
-# Connecting, asking, and one step of either engine to wait for. Measured on a busy CPU replica: 5 to 20 ms.
+# Connecting, asking, and a step of either engine to wait for, each of some milliseconds.
 FIXED_S = 0.01
 
 # Until a replica has measured its own: below a 10 Gbit network, far below a unix socket.
@@ -28,8 +24,10 @@ class Offer(NamedTuple):
     saved_tokens: float
 
 
-def best_offer(target: ReplicaStatus, others: Iterable[ReplicaStatus], cached: Mapping[str, int]) -> Offer | None:
-    """Return where a replica best fetches a prompt from; None if computing is as good.
+def best_offer(
+    target: ReplicaStatus, others: Iterable[ReplicaStatus], cached: Mapping[str, int], share: float
+) -> Offer | None:
+    """Return where a replica best fetches a prompt from; None if it had better compute it (see `saved_tokens`).
 
     `cached` tells how many leading tokens of it each replica holds.
     """
@@ -42,8 +40,8 @@ def best_offer(target: ReplicaStatus, others: Iterable[ReplicaStatus], cached: M
     if longest is None:
         return None
     num_tokens = cached[longest.replica_id]
-    saved = saved_tokens(target, num_tokens - own)
-    if saved <= 0:
+    saved = saved_tokens(target, num_tokens - own, share)
+    if saved is None:
         return None
     return Offer(Source(replica_id=longest.replica_id, address=longest.kv_address, num_tokens=num_tokens), saved)
 
@@ -58,13 +56,16 @@ def can_fetch(target: ReplicaStatus, source: ReplicaStatus) -> bool:
     return target.kv_address.startswith(f"unix:{rest.partition(':')[0]}:")  # on the same host
 
 
-def saved_tokens(target: ReplicaStatus, num_tokens: int) -> float:
-    """Return how many tokens' computing a fetch of `num_tokens` saves; 0 if it is not worth its while."""
-    if num_tokens < MIN_BLOCKS * target.block_size:
-        return 0.0
+def saved_tokens(target: ReplicaStatus, num_tokens: int, share: float) -> float | None:
+    """Return how many tokens' computing a fetch of `num_tokens` saves.
+
+    None if it is predicted to take more than `share` of the time of computing them.
+    """
+    if num_tokens < MIN_BLOCKS * target.block_size or share <= 0:
+        return None
     if target.prefill_token_ms <= 0:
-        return num_tokens * (1 - ADVANTAGE)
+        return num_tokens / 2
     compute_s = num_tokens * target.prefill_token_ms / 1e3
     rate = target.fetch_bytes_per_s or FIRST_BYTES_PER_S
     fetch_s = FIXED_S + num_tokens * target.kv_bytes_per_token / rate
-    return num_tokens * (1 - fetch_s / compute_s) if fetch_s <= ADVANTAGE * compute_s else 0.0
+    return num_tokens * (1 - fetch_s / compute_s) if fetch_s <= share * compute_s else None

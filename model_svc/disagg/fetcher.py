@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+import time
 from dataclasses import dataclass
 
 import anyio
@@ -17,14 +18,13 @@ import anyio.abc
 from model_svc.disagg.address import connect
 from model_svc.disagg.block_link import BlockLink
 from model_svc.disagg.errors import TransferError
+from model_svc.disagg.pace import Pace
 from model_svc.disagg.peer import Ask, Greeting, Part, Peer, sign_ask, signature
 from model_svc.disagg.server import NONCE_BYTES
 from model_svc.engine.kv_layout import KvLayout
 from wire.block_hash import DIGEST_BYTES
 
 log = logging.getLogger(__name__)
-
-_RATE_WEIGHT = 0.3
 
 
 @dataclass
@@ -37,15 +37,20 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches into one cache, and counts. `bytes_per_s` is a running mean of fetches that came whole, 0 before."""
+    """Fetches into one cache, and counts."""
 
     def __init__(self, link: BlockLink, layout: KvLayout, secret: bytes, *, patience_s: float) -> None:
         self.num_blocks = self.num_failed = 0
-        self.bytes_per_s = 0.0
+        self._pace = Pace(time.monotonic)
         self._link = link
         self._layout = layout
         self._secret = secret
         self._patience_s = patience_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast fetches come that come whole; 0 if too little is known."""
+        return self._pace.bytes_per_s
 
     async def fetch(self, address: str, names: bytes) -> Fetched:
         """Get the blocks of a chain, from its first one on."""
@@ -66,8 +71,7 @@ class Fetcher:
             num_missing = _count(names) - fetched.num_blocks
             log.warning("%d blocks did not come from %s: %s", num_missing, address, fetched.failure)
         elif fetched.num_blocks and fetched.seconds > 0:
-            rate = fetched.num_blocks * self._layout.block_bytes / fetched.seconds
-            self.bytes_per_s += (rate - self.bytes_per_s) * (_RATE_WEIGHT if self.bytes_per_s else 1.0)
+            self._pace.note(fetched.num_blocks * self._layout.block_bytes, fetched.seconds)
         return fetched
 
     async def _fetch(self, address: str, names: bytes, fetched: Fetched) -> None:

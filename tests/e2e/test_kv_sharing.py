@@ -17,6 +17,9 @@ MODEL = "smollm2-135m-instruct"
 PREFACE = "The river rises in the hills and runs past nine mills to the sea. " * 12
 
 
+FETCH = {"HEADRACE_BALANCER_FETCH_SHARE": "1e9"}  # however fast this machine computes
+
+
 def ask(house: House, question: str = "Write a long story about the river.", **changes: Any) -> dict[str, Any]:
     body = {
         "model": MODEL,
@@ -47,7 +50,7 @@ def replicas(house: House) -> list[psutil.Process]:
 def pair(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Iterator[House]:
     """Two replicas that take turns, whatever is cached where."""
     arguments = ("--replicas=2", f"--model-dir={smollm2_path.parent}")
-    environ = {"HEADRACE_BALANCER_POLICY": "round_robin"}
+    environ = {"HEADRACE_BALANCER_POLICY": "round_robin", **FETCH}
     with headrace_up(tmp_path_factory.mktemp("pair"), *arguments, environ=environ) as house:
         wait_for(lambda: house.metric("headrace_replicas_ready") >= 2, timeout_s=60, what="two replicas are ready")
         yield house
@@ -62,14 +65,14 @@ def test_a_prompt_that_one_replica_knows_is_cached_for_the_other(pair: House) ->
     assert bills[1]["fetch_ms"] > 0
     assert bills[2]["cached_tokens"] == bills[1]["cached_tokens"]
     assert bills[2]["fetched_tokens"] == 0  # back where it was computed
-    wait_for(lambda: pair.metric("headrace_replica_fetched_blocks_total") > 0, timeout_s=10, what="it is counted")
+    wait_for(lambda: pair.metric("headrace_replica_fetched_blocks_total") > 0, timeout_s=60, what="it is counted")
     assert pair.metric("headrace_replica_failed_fetches_total") == 0
 
 
-def asks_behind(house: House, question: str) -> Callable[[], dict[str, Any]]:
+def asks_behind(house: House, question: str, **changes: Any) -> Callable[[], dict[str, Any]]:
     """Ask in a thread; the call that is returned waits for the answer."""
     found: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: found.append(ask(house, question)))
+    thread = threading.Thread(target=lambda: found.append(ask(house, question, **changes)))
     thread.start()
 
     def answer() -> dict[str, Any]:
@@ -100,31 +103,29 @@ def service_named(house: House, name: str) -> psutil.Process:
 
 
 def test_a_source_that_is_killed_in_the_middle_of_a_fetch_costs_no_answer(pair: House) -> None:
-    before = by_replica(pair, "headrace_replica_generated_tokens_total")
-
     def worked() -> list[str]:
-        now = by_replica(pair, "headrace_replica_generated_tokens_total")
-        return [name for name, count in now.items() if count > before[name]]
+        counts = by_replica(pair, "headrace_replica_generated_tokens_total")
+        return [name for name, count in counts.items() if count % 24 == 7]  # all else here is answered in 24 tokens
 
-    expected = text(ask(pair, "Tell me of the mills."))
-    wait_for(worked, timeout_s=30, what="the replica says that it has worked")
+    expected = text(ask(pair, "Tell me of the mills.", max_tokens=7))
+    wait_for(worked, timeout_s=60, what="the replica says that it has worked")
     [name] = worked()
     source = service_named(pair, name)
     engine_of(source).suspend()  # so that the other one waits for its blocks
-    answer = asks_behind(pair, "Tell me of the mills.")
-    wait_for(lambda: is_asked_for_blocks(source), timeout_s=30, what="the source is asked for blocks")
+    answer = asks_behind(pair, "Tell me of the mills.", max_tokens=7)
+    wait_for(lambda: is_asked_for_blocks(source), timeout_s=60, what="the source is asked for blocks")
     source.kill()
     told = answer()
     assert text(told) == expected
     assert told["usage"]["headrace"]["fetched_tokens"] == 0
-    wait_for(lambda: pair.metric("headrace_replica_failed_fetches_total") == 1, timeout_s=30, what="it is counted")
+    wait_for(lambda: pair.metric("headrace_replica_failed_fetches_total") == 1, timeout_s=60, what="it is counted")
 
 
 @pytest.fixture(scope="module")
 def disaggregated(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Iterator[House]:
     """One replica that computes prompts, one that answers."""
     arguments = ("--replicas=1", "--prefill-replicas=1", f"--model-dir={smollm2_path.parent}")
-    with headrace_up(tmp_path_factory.mktemp("disaggregated"), *arguments) as house:
+    with headrace_up(tmp_path_factory.mktemp("disaggregated"), *arguments, environ=FETCH) as house:
         wait_for(lambda: house.metric("headrace_replicas_ready") >= 2, timeout_s=60, what="two replicas are ready")
         yield house
 
@@ -137,10 +138,14 @@ def test_a_prompt_is_computed_by_one_replica_and_answered_by_another_as_by_one(
     bill = answer["usage"]["headrace"]
     assert bill["fetched_tokens"] == bill["cached_tokens"] == (bill["prompt_tokens"] - 1) // 16 * 16
     wait_for(
-        lambda: by_replica(disaggregated, "headrace_replica_given_blocks_total")["p0"] > 0, timeout_s=10, what="given"
+        lambda: by_replica(disaggregated, "headrace_replica_given_blocks_total")["p0"] > 0, timeout_s=60, what="given"
     )
-    generated = by_replica(disaggregated, "headrace_replica_generated_tokens_total")
-    assert generated["p0"] == 0 and generated["r0"] >= 24
+
+    def generated() -> dict[str, float]:
+        return by_replica(disaggregated, "headrace_replica_generated_tokens_total")
+
+    wait_for(lambda: generated()["r0"] >= 24, timeout_s=60, what="the other one tells what it made")
+    assert generated()["p0"] == 0
 
 
 def test_a_short_prompt_passes_by_the_prefill_replica(disaggregated: House) -> None:
@@ -153,7 +158,7 @@ def test_a_prefill_replica_that_is_killed_while_it_computes_costs_no_answer(disa
     prefill = service_named(disaggregated, "p0")
     engine_of(prefill).suspend()
     answer = asks_behind(disaggregated, "Tell me of nine mills.")
-    wait_for(lambda: by_replica_waits(disaggregated), timeout_s=30, what="the job is with the prefill replica")
+    wait_for(lambda: by_replica_waits(disaggregated), timeout_s=60, what="the job is with the prefill replica")
     prefill.kill()
     killed = text(answer())
     wait_for(lambda: disaggregated.metric("headrace_replicas_ready") >= 2, timeout_s=60, what="it is back")

@@ -103,9 +103,9 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path, metrics_port: int) -> Iterator[House]:
-    """Two replicas and two edges."""
+    """Two replicas and two edges; a replica is sent what it knows, and fetches nothing from the other."""
     arguments = ("--replicas=2", "--edges=2", f"--model-dir={smollm2_path.parent}")
-    environ = {"HEADRACE_METRICS_PORT": str(metrics_port)}
+    environ = {"HEADRACE_METRICS_PORT": str(metrics_port), "HEADRACE_KV_SHARING": "false"}
     with headrace_up(tmp_path_factory.mktemp("pair"), *arguments, environ=environ) as house:
         until_ready(house, 2)
         yield house

@@ -45,7 +45,7 @@ def test_the_holder_wins_while_it_is_idle_and_fetches_from_nobody() -> None:
 
 def test_the_longest_prefix_is_the_source_and_only_what_it_adds_counts() -> None:
     a, b, c = status("a"), status("b"), status("c")
-    offer = best_offer(a, [a, b, c], {"a": 160, "b": 480, "c": 960})
+    offer = best_offer(a, [a, b, c], {"a": 160, "b": 480, "c": 960}, 0.5)
     assert offer is not None
     assert (offer.source.replica_id, offer.source.num_tokens) == ("c", 960)
     assert 0 < offer.saved_tokens < 800
@@ -62,13 +62,13 @@ def test_the_longest_prefix_is_the_source_and_only_what_it_adds_counts() -> None
     ids=["fast", "slow way", "another layout", "no sharing"],
 )
 def test_where_a_fetch_would_not_pay_or_not_work_nothing_is_fetched(changes: dict[str, Any]) -> None:
-    assert best_offer(status("a"), [status("b")], {"b": 960}) is not None
-    assert best_offer(status("a", **changes), [status("b")], {"b": 960}) is None
+    assert best_offer(status("a"), [status("b")], {"b": 960}, 0.5) is not None
+    assert best_offer(status("a", **changes), [status("b")], {"b": 960}, 0.5) is None
 
 
 def test_a_few_blocks_are_not_worth_a_fetch() -> None:
-    assert best_offer(status("a"), [status("b")], {"b": 48}) is None
-    assert best_offer(status("a", prefill_token_ms=0.0), [status("b")], {"b": 64}) is not None
+    assert best_offer(status("a"), [status("b")], {"b": 48}, 0.5) is None
+    assert best_offer(status("a", prefill_token_ms=0.0), [status("b")], {"b": 64}, 0.5) is not None
 
 
 def test_a_unix_socket_leads_to_replicas_of_the_same_host_only() -> None:
