@@ -158,6 +158,7 @@ class ScriptedReplica:
                 for choice in range(request.sampling.n):
                     choices.start_soon(self._speak, running, choice)
             if script.error is not None:
+                running.ended.set()  # the edge cancels what failed, which must not count as cancelled
                 await self.bus.fail(delivery, script.error, desk="replica")
         with anyio.CancelScope(shield=True):
             if running.scope.cancel_called:
