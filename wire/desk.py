@@ -63,6 +63,7 @@ async def serve_desk(
     handle: Handler,
     concurrency: int = 16,
     fields: Sequence[str] | None = None,
+    fields_from_behind: Sequence[str] = (),
     on_message: OnMessage | None = None,
     at_once: AtOnce | None = None,
     consumer: str | None = None,
@@ -75,13 +76,14 @@ async def serve_desk(
     job ends here. Raising a HeadraceError ends the job with it; any other exception gives the job back, and the third
     time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself. `at_once` does
     what `handle` does if nothing has to be waited for, else it returns None: the desk before, in the same process, may
-    call it and hand the job past this one.
+    call it and hand the job past this one. `fields_from_behind` are wanted, too, but only jobs have them that come back
+    from a later desk, and those are never handed past.
     """
     consumer = consumer or f"{name}-{os.urandom(6).hex()}"
     readers = [bus.consumer(stream, group=name, name=consumer) for stream in streams]
     try:
         async with anyio.create_task_group() as tasks:
-            desk = _Desk(bus, name, handle, fields, on_message, concurrency, tasks, at_once)
+            desk = _Desk(bus, name, handle, fields, fields_from_behind, on_message, concurrency, tasks, at_once)
             for reader in readers:
                 tasks.start_soon(desk.read, reader)
                 tasks.start_soon(_keep_alive, bus, reader)
@@ -109,13 +111,15 @@ class _Desk:
         name: str,
         handle: Handler,
         fields: Sequence[str] | None,
+        fields_from_behind: Sequence[str],
         on_message: OnMessage | None,
         concurrency: int,
         tasks: TaskGroup,
         at_once: AtOnce | None,
     ) -> None:
         self.bus, self.name, self.handle = bus, name, handle
-        self.fields = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
+        self.needs = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
+        self.fields = (*self.needs, *fields_from_behind)
         self.on_message, self.concurrency, self.tasks = on_message, concurrency, tasks
         self.at_once = at_once
         self.held: deque[tuple[Consumer, Delivery]] = deque()  # read, and in nobody's hands yet
@@ -136,6 +140,7 @@ class _Desk:
             lambda: self.num_free > wanted,
             lambda delivery: self._accept(reader, delivery),
             self._do_at_once if self.at_once is not None else None,
+            self.needs,
         )
         with (
             self.bus.neighbours.sits(reader.stream, neighbour),

@@ -37,6 +37,7 @@ async def serve_streams(
             handle=desk.handle,
             at_once=desk.at_once,
             concurrency=settings.balancer_concurrency,
-            fields=("prompt", "matches", "prefilled", "placement"),
+            fields=("prompt", "matches"),
+            fields_from_behind=("prefilled", "placement"),
             task_status=task_status,
         )

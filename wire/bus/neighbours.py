@@ -33,7 +33,7 @@ NOBODY: tuple[Arg, ...] = ("", "", 0)
 class Neighbour:
     """A desk of this process that may be handed an entry. `accept` gets it and must not wait.
 
-    `do_at_once` does its part without any entry.
+    `do_at_once` does its part without any entry, for jobs with the fields that it `needs` (None: all `fields`).
     """
 
     def __init__(
@@ -43,17 +43,19 @@ class Neighbour:
         has_room: Callable[[], bool],
         accept: Callable[[Delivery], None],
         do_at_once: DoAtOnce | None = None,
+        needs: Sequence[str] | None = None,
     ) -> None:
         self._reader = reader
         self._fields = tuple(fields)
+        self._needs = frozenset(self._fields if needs is None else needs)
         self._has_room = has_room
         self._accept = accept
         self.do_at_once = do_at_once
         self.is_open = True
 
     def is_content_with(self, names: Set[str]) -> bool:
-        """Tell whether these record fields are all that the desk wants."""
-        return names >= frozenset(self._fields)
+        """Tell whether these record fields are all that the desk needs."""
+        return names >= self._needs
 
     @property
     def has_room(self) -> bool:

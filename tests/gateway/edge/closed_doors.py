@@ -12,6 +12,7 @@ UNREAD_ROUTES = {
     "/tokenize": "is counted only",
     "/detokenize": "is spelled only",
     "/v1/requests/{id}/control": "takes a word of ours",
+    "/v1/responses/compact": "refuses everything",
     "/v1/responses/{id}/cancel": "has no body",
 }
 
@@ -36,6 +37,7 @@ CLOSED: dict[str, Body] = {
         "items": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {"q": TERM}}]
     },
     "items[].output{}": {"items": [{"type": "function_call_output", "call_id": "c", "output": {"q": TERM}}]},
+    "items[].tools[]{}": {"items": [{"type": "additional_tools", "tools": [{"type": "custom", "name": TERM}]}]},
     "messages[].audio{}": {"messages": [{"role": "assistant", "audio": {"id": TERM}}]},
     "messages[].function_call.arguments": {"messages": [{"role": "assistant", "function_call": {"name": TERM}}]},
     "messages[].function_call.name": {"messages": [{"role": "assistant", "function_call": {"name": TERM}}]},

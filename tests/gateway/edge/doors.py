@@ -221,6 +221,11 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
         "tools[]{}": [{"tools": [{"type": "function", **one}]} for one in TOOLS]
         + [{"tools": [one]} for one in (*CUSTOM, *_SPACES)]
         + [{"tools": [{"type": "function", **TOOLS[1]}], "tool_choice": "none"}],
+        "input[].tools[]{}": [
+            {"input": [{"type": "additional_tools", "role": "developer", "tools": [one]}, *HI]}
+            for one in (*({"type": "function", **one} for one in TOOLS), *CUSTOM, *_SPACES)
+            if one.get("type") != "namespace" or one.get("description") != TERM  # of these nobody reads it
+        ],
         "tool_choice": [
             {
                 "tools": [{"type": "function", "name": "look"}],
