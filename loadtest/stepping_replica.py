@@ -3,7 +3,8 @@
     python -m loadtest.stepping_replica REDIS_URL MODEL TOKEN_ID WINDOW
 
 It says WINDOW steps at once, by courier as a model service does, and the next ones when few lie in the edge's inbox: an
-edge that keeps up finds several in a read, as one does that serves several fast replicas. What tokens cost that come
+edge that keeps up finds several in a read, as one does that serves several fast replicas. Streams that come in the same
+instant are all open before it begins. What tokens cost that come
 alone shows in loadtest.token_path.
 """
 
@@ -19,6 +20,7 @@ from loadtest.echo_replica import MAXLEN, EchoReplica
 from wire.bus import Bus, Delivery
 from wire.messages import Job, Prompt, TokenBatch, TokenChunk
 
+_CALM_S = 0.02  # without a new request; else the first streams would be over before the last ones are open
 _LYING = 32  # steps that an edge works on between two looks of ours; half of what it would join for a slow client
 
 
@@ -38,6 +40,7 @@ class SteppingReplica(EchoReplica):
         self._window = window
         self._running: dict[str, _Running] = {}
         self._courier = bus.courier()
+        self._came_at = 0.0
         self._num_under_way = 0
         self._heard = anyio.Event()
 
@@ -45,7 +48,7 @@ class SteppingReplica(EchoReplica):
         """Step until cancelled."""
         step = 0
         while True:
-            if not self._running:
+            if not self._running or anyio.current_time() < self._came_at + _CALM_S:
                 await anyio.sleep(0.001)
                 continue
             by_edge = sorted(self._running.values(), key=lambda running: running.job.edge)
@@ -109,6 +112,7 @@ class SteppingReplica(EchoReplica):
         assert isinstance(job, Job)
         record = await self._bus.record(job.partition, job.request_id, "prompt")
         self._running[job.request_id] = _Running(delivery, job, record["prompt"])
+        self._came_at = anyio.current_time()
 
 
 async def _main(url: str, model: str, token_id: int, window: int) -> None:
