@@ -14,6 +14,7 @@ import pytest
 from model_svc.disagg import address
 from model_svc.disagg.fetcher import Fetched
 from model_svc.disagg.orders import ReadBlocks, WriteBlocks
+from model_svc.disagg.errors import TransferError
 from model_svc.disagg.peer import MAX_HEADER_BYTES, Ask, Greeting, Part, Peer, sign_ask, signature
 from model_svc.disagg.staging import NUM_SLOTS
 from tests.model_svc.disagg.caches import BLOCK_BYTES, LAYOUT, NAMES, SECRET, Cache, serving
@@ -209,6 +210,14 @@ async def test_hostile_headers_end_the_connection_and_nothing_else(tmp_path: Pat
             with pytest.raises((EOFError, ConnectionResetError)):
                 await hostile.receive(Part)
         assert (await target.fetcher.fetch(place, ALL)).num_blocks == 4
+
+
+async def test_a_header_beyond_the_largest_size_is_refused_before_it_has_come() -> None:
+    ours, theirs = socket.socketpair()
+    with Peer(ours) as peer, theirs:
+        theirs.sendall(struct.pack("<I", MAX_HEADER_BYTES + 1))
+        with pytest.raises(TransferError, match=f"at most {MAX_HEADER_BYTES}"):
+            await peer.receive(Greeting)
 
 
 @pytest.mark.parametrize(
