@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from model_svc.disagg import address
+from model_svc.disagg.errors import TransferError
 from model_svc.disagg.fetcher import Fetched
 from model_svc.disagg.orders import ReadBlocks, WriteBlocks
-from model_svc.disagg.errors import TransferError
 from model_svc.disagg.peer import MAX_HEADER_BYTES, Ask, Greeting, Part, Peer, sign_ask, signature
 from model_svc.disagg.staging import NUM_SLOTS
 from tests.model_svc.disagg.caches import BLOCK_BYTES, LAYOUT, NAMES, SECRET, Cache, serving
