@@ -20,10 +20,8 @@ _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 class KvCache:
     """Keys and values of all layers: `layers[i]` is (k, v), each [N, B, K, D].
 
-    With `heads_first`, on a CPU, a block's memory in a layer is [K, B, D]: native kernels take one head after another,
-    so each then reads 2 KB in a row (16 tokens, 64 dimensions of 2 bytes) instead of lines that lie apart. And what all
-    layers keep of a block lies side by side: pages of 2 MB are taken one by one as contexts grow. A tensor for each
-    layer took one for each at once, 120 MB for SmolLM2's first token, which a guest waited a second for.
+    With `heads_first` a block's memory is [K, B, D]: native kernels take one head after another, so each then reads
+    2 KB in a row (16 tokens, 64 dimensions of 2 bytes) instead of lines that lie apart.
     """
 
     def __init__(
@@ -38,39 +36,20 @@ class KvCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        make = _side_by_side if heads_first else _apart
-        self.layers: list[LayerKv] = make(shapes, num_blocks, block_size, dtype, device)
+
+        def zeros(shape: KvShape) -> Tensor:
+            if heads_first:
+                size = (num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
+                return _zeros(size, dtype, device).transpose(1, 2)
+            return _zeros((num_blocks, block_size, shape.num_kv_heads, shape.head_dim), dtype, device)
+
+        self.layers: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
 
     def copy_blocks(self, source: Tensor, target: Tensor) -> None:
         """Copy whole blocks (copy on write); no block may be both source and target."""
         for keys, values in self.layers:
             keys[target] = keys[source]
             values[target] = values[source]
-
-
-def _apart(
-    shapes: Sequence[KvShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> list[LayerKv]:
-    """Return each layer's keys and values, tensors of their own."""
-
-    def zeros(shape: KvShape) -> Tensor:
-        return _zeros((num_blocks, block_size, shape.num_kv_heads, shape.head_dim), dtype, device)
-
-    return [(zeros(shape), zeros(shape)) for shape in shapes]
-
-
-def _side_by_side(
-    shapes: Sequence[KvShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> list[LayerKv]:
-    """Return each layer's keys and values, views of memory that goes from block to block."""
-    sizes = [shape.num_kv_heads * block_size * shape.head_dim for shape in shapes for _ in "kv"]
-    memory = _zeros((num_blocks, sum(sizes)), dtype, device)
-    parts = iter(torch.split(memory, sizes, dim=1))
-
-    def part(shape: KvShape) -> Tensor:
-        return next(parts).view(-1, shape.num_kv_heads, block_size, shape.head_dim).transpose(1, 2)
-
-    return [(part(shape), part(shape)) for shape in shapes]
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
