@@ -21,9 +21,9 @@ from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
 from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.quarantine import Quarantine
-from model_svc.request_span import describe
+from model_svc.request_span import span_of
 from model_svc.usage import note_usage
-from wire import errors, metrics, telemetry, topics
+from wire import errors, metrics, topics
 from wire.bus import Bus, Delivery
 from wire.errors import (
     DeadlineExceededError,
@@ -180,45 +180,38 @@ class Replica:
         if not self.requests.open(request):
             return  # delivered again after a lost reply: a task of ours is on it
         began = anyio.current_time()
-        attributes: dict[str, telemetry.AttributeValue] = {
-            telemetry.OPERATION_NAME: "chat",
-            telemetry.REQUEST_MODEL: job.model,
-            telemetry.REQUEST_ID: job.request_id,
-            telemetry.ATTEMPT: job.attempt,
-        }
         try:
-            with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
+            with span_of(request):
                 await self._run(request)
-                describe(span, request)
-            if request.is_prefill and request.error is None:
-                await self._hand_on(delivery, request, began)
-                return
-            await note_usage(self._bus, request)
-            if request.error is None:
-                await until_done(lambda: self._bus.finish(delivery))
-            else:
-                error = request.error
-                await until_done(lambda: self._bus.fail(delivery, error, desk="model"))
-            outcome = request.error.code if request.error is not None else metrics.FINISHED
+            is_handed_on = request.is_prefill and request.error is None
+            outcome = await (self._hand_on(delivery, request) if is_handed_on else self._end(delivery, request))
             work_s = anyio.current_time() - began
             metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
         finally:
             self.requests.close(request, anyio.current_time())
 
-    async def _hand_on(self, delivery: Delivery, request: OpenRequest, began: float) -> None:
+    async def _end(self, delivery: Delivery, request: OpenRequest) -> str:
+        """Take a request that has ended off the stream; returns its outcome."""
+        await note_usage(self._bus, request)
+        error = request.error
+        if error is None:
+            await until_done(lambda: self._bus.finish(delivery))
+            return metrics.FINISHED
+        await until_done(lambda: self._bus.fail(delivery, error, desk="model"))
+        return error.code
+
+    async def _hand_on(self, delivery: Delivery, request: OpenRequest) -> str:
         """Give a job whose prompt is computed back to the balancer, which knows best who goes on with it now."""
         self.requests.forget(request)  # it may come back before the next line has ended
         job = next_job(request)
         to, fields = topics.balancer(job.partition, job.model), next_fields(request, self._replica_id)
-        outcome = metrics.HANDED_ON
         try:
             await until_done(lambda: self._bus.hand_off(delivery, job, to=to, fields=fields))
         except HeadraceError as error:
             full = error
             await until_done(lambda: self._bus.fail(delivery, full, desk="model"))
-            outcome = error.code
-        work_s = anyio.current_time() - began
-        metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
+            return error.code
+        return metrics.HANDED_ON
 
     async def _run(self, request: OpenRequest) -> None:
         """Generate until the request ended; its error, if any, is left in it."""

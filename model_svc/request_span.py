@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from opentelemetry.trace import Span
 
 from model_svc.open_requests import OpenRequest
 from wire import telemetry
 
 
-def describe(span: Span, request: OpenRequest) -> None:
+@contextmanager
+def span_of(request: OpenRequest) -> Iterator[None]:
+    """Run a request in a span, which tells at the end what came of it."""
+    job = request.job
+    attributes: dict[str, telemetry.AttributeValue] = {
+        telemetry.OPERATION_NAME: "chat",
+        telemetry.REQUEST_MODEL: job.model,
+        telemetry.REQUEST_ID: job.request_id,
+        telemetry.ATTEMPT: job.attempt,
+    }
+    with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
+        yield
+        _describe(span, request)
+
+
+def _describe(span: Span, request: OpenRequest) -> None:
     """Put tokens and times of a request into its span."""
     logs = [item for item in request.logs.values() if item.first is not None and item.last is not None]
     if request.error is not None:
