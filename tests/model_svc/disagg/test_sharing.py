@@ -10,25 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.model_svc.house import BLOCK_SIZE, EOS, House, house, make_model, settings_for
-from tests.model_svc.parallel.test_processes import save_tiny
-from tests.model_svc.scripted_runner import Script
+from tests.model_svc.house import BLOCK_SIZE, House, house, settings_for
+from tests.model_svc.saved_llama import folder
 from wire.bus import Bus
 from wire.messages import ReplicaStatus, SamplingParams, Source
+
+__all__ = ["folder"]
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = [(7 * number) % 251 for number in range(10 * BLOCK_SIZE + 3)]
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the scripted model has its vocabulary, with a tiny Llama over it."""
-    script = Script()
-    path = make_model(tmp_path, script)
-    save_tiny(path, vocab_size=script.vocab_size, eos_token_id=EOS, max_position_embeddings=1024)
-    return tmp_path
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from model_svc.engine.plan import Runner
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from tests.model_svc.forced import forced_logprobs
-from tests.model_svc.parallel.test_processes import answers, save_tiny
+from tests.model_svc.parallel.test_processes import answers
+from tests.model_svc.saved_llama import save_tiny
 
 pytestmark = [
     pytest.mark.gpu,

@@ -21,8 +21,9 @@ from model_svc.runner.load import load_runner as load_alone
 from model_svc.runner.load import make_runner
 from model_svc.runner.recorded_steps import RecordedSteps
 from tests.model_svc.paged import GREEDY
-from tests.model_svc.parallel.test_processes import OPTIONS, answers, save_tiny
+from tests.model_svc.parallel.test_processes import OPTIONS, answers
 from tests.model_svc.runner.test_recordings import Replay
+from tests.model_svc.saved_llama import save_tiny
 from tests.model_svc.tiny import VOCAB
 from wire.messages import pack_ids
 

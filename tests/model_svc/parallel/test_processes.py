@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
 
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
@@ -19,7 +17,8 @@ from model_svc.parallel.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.spec.ngram import PROPOSERS
-from tests.model_svc.tiny import TINY, VOCAB
+from tests.model_svc.saved_llama import save_tiny
+from tests.model_svc.tiny import VOCAB
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
 
@@ -32,14 +31,6 @@ OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 16,
     "max_drafts": 8,
 }
-
-
-def save_tiny(path: Path, **changes: Any) -> Path:
-    """Write a tiny Llama."""
-    torch.manual_seed(5)
-    config = transformers.LlamaConfig(**(TINY | {"initializer_range": 0.3} | changes))
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,13 @@ from model_svc.parallel import crew
 from model_svc.parallel.group import RankError
 from model_svc.parallel.load import devices_of, load_runner
 from model_svc.runner.load import RunnerConfigError
-from tests.model_svc.house import EOS, engines_of, house, make_model, settings_for
-from tests.model_svc.parallel.test_processes import save_tiny
-from tests.model_svc.scripted_runner import Script
+from tests.model_svc.house import engines_of, house, settings_for
+from tests.model_svc.saved_llama import folder
 from tests.model_svc.test_service_faults import dying
 from wire.bus import Bus
 from wire.messages import SamplingParams
+
+__all__ = ["folder"]
 
 OPTIONS = {
     "runner": "model_svc.runner.load:load_runner",
@@ -29,15 +30,6 @@ OPTIONS = {
     "speculate": "off",
 }
 ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the scripted model has its vocabulary, with a tiny Llama over it."""
-    script = Script()
-    path = make_model(tmp_path, script)
-    save_tiny(path, vocab_size=script.vocab_size, eos_token_id=EOS, max_position_embeddings=1024)
-    return tmp_path
 
 
 def ranks_of(engine: psutil.Process) -> list[psutil.Process]:
