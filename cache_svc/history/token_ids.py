@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cache_svc.history.records import TokenIds
-
-_ID_BYTES = 4
+from wire.messages import ID_BYTES
 
 
 def pack(packed_ids: bytes, parent_ids: bytes, model: str, *, whole: bool = True) -> TokenIds:
     """Return the ids as a difference to the parent's."""
     shared = _common_ids(packed_ids, parent_ids)
-    return TokenIds(model=model, shared=shared, tail=packed_ids[shared * _ID_BYTES :], whole=whole)
+    return TokenIds(model=model, shared=shared, tail=packed_ids[shared * ID_BYTES :], whole=whole)
 
 
 def unpack(newest_first: Sequence[TokenIds | None], model: str) -> bytes:
@@ -26,7 +25,7 @@ def unpack(newest_first: Sequence[TokenIds | None], model: str) -> bytes:
     for one in newest_first:
         if one is None or one.model != model:
             return b""
-        own = one.tail if wanted is None else one.tail[: max(wanted - one.shared, 0) * _ID_BYTES]
+        own = one.tail if wanted is None else one.tail[: max(wanted - one.shared, 0) * ID_BYTES]
         parts.append(own)
         wanted = one.shared if wanted is None else min(wanted, one.shared)
         if wanted == 0:
@@ -35,10 +34,10 @@ def unpack(newest_first: Sequence[TokenIds | None], model: str) -> bytes:
 
 
 def _common_ids(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other)) // _ID_BYTES
+    low, high = 0, min(len(one), len(other)) // ID_BYTES
     while low < high:  # comparing slices is a memcmp: a few µs for 32k ids
         middle = (low + high + 1) // 2
-        if one[low * _ID_BYTES : middle * _ID_BYTES] == other[low * _ID_BYTES : middle * _ID_BYTES]:
+        if one[low * ID_BYTES : middle * ID_BYTES] == other[low * ID_BYTES : middle * ID_BYTES]:
             low = middle
         else:
             high = middle - 1

@@ -23,7 +23,7 @@ import msgspec
 from wire import metrics, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadLetterError, DeadlineExceededError, HeadraceError, InternalError
-from wire.messages import PROOF_TOKENS, Checkpoint, Holder, Job, Placement, Trial
+from wire.messages import ID_BYTES, PROOF_TOKENS, Checkpoint, Holder, Job, Placement, Trial
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ MAX_LOSSES = 5
 
 _LOOK_AGAIN_S = 1.0
 _FIELDS = ("prompt", "matches", "holder", "checkpoint", "placement", "trial", "prefilled")
-_ID_BYTES = 4
 _AT_ONCE = 16
 
 
@@ -92,7 +91,7 @@ class Recovery:
             record = await self._bus.record(job.partition, job.request_id, *_FIELDS)
             placement = await self._place(again, record)
             checkpoint = await self._checkpoint(job, record)  # last: until then tokens may come in
-            num_tokens = sum(map(len, checkpoint.token_ids.values())) // _ID_BYTES
+            num_tokens = sum(map(len, checkpoint.token_ids.values())) // ID_BYTES
             losses = _losses(job, record, num_tokens, left=left)
             to = topics.replica(job.partition, placement.replica_id)
             placement = msgspec.structs.replace(placement, num_tokens=num_tokens, losses=losses)

@@ -7,9 +7,7 @@ import msgspec
 from model_svc.engine.request import EngineRequest
 from model_svc.open_requests import OpenRequest
 from wire.block_hash import DIGEST_BYTES
-from wire.messages import Closed, Job, Prefilled, Prompt, SamplingParams, TokenChunk
-
-_ID_BYTES = 4
+from wire.messages import ID_BYTES, Closed, Job, Prefilled, Prompt, SamplingParams, TokenChunk
 
 
 def prefill_of(request: EngineRequest) -> EngineRequest | None:
@@ -23,7 +21,7 @@ def prefill_of(request: EngineRequest) -> EngineRequest | None:
         return None
     num_tokens = num_blocks * prompt.block_size
     whole = Prompt(
-        token_ids=prompt.token_ids[: num_tokens * _ID_BYTES],
+        token_ids=prompt.token_ids[: num_tokens * ID_BYTES],
         num_tokens=num_tokens,
         block_root=prompt.block_root,
         block_hashes=prompt.block_hashes[: num_blocks * DIGEST_BYTES],

@@ -6,7 +6,7 @@ hash per request, each field one of the Structs in `request` and `record`.
 
 from __future__ import annotations
 
-from wire.messages.base import Message, pack_ids, unpack_ids
+from wire.messages.base import ID_BYTES, Message, pack_ids, unpack_ids
 from wire.messages.calls import HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
 from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
 from wire.messages.record import (
@@ -63,6 +63,7 @@ AnyMessage = (
 
 __all__ = [
     "ANSWER",
+    "ID_BYTES",
     "MARKUP",
     "PROOF_TOKENS",
     "REASONING",

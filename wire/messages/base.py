@@ -12,6 +12,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
     """Base of everything that travels on a stream; the tag is the class name."""
 
 
+ID_BYTES = 4
+"""What a packed token id takes."""
+
+
 def pack_ids(token_ids: Iterable[int]) -> bytes:
     """Pack token ids as little-endian int32."""
     return array("i", token_ids).tobytes()

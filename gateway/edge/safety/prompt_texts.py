@@ -15,7 +15,7 @@ import msgspec
 from gateway.edge.schema.called import arguments_of, text_of_call
 from gateway.edge.schema.prose import map_json
 from gateway.postprocess.safety.json_text import PlainJson
-from wire.messages import ChatMessage, Request, SamplingParams, ToolCall
+from wire.messages import ID_BYTES, ChatMessage, Request, SamplingParams, ToolCall
 
 
 class Hand(Protocol):
@@ -59,7 +59,7 @@ def rewritten(request: Request, hand: Hand, *, field: str, system: str = "instru
 
 def num_ids(request: Request) -> int:
     """Return how many token ids a request gives in place of texts."""
-    return len(request.prompt_ids) // 4 + sum(len(one) for one in request.inputs if not isinstance(one, str))
+    return len(request.prompt_ids) // ID_BYTES + sum(len(one) for one in request.inputs if not isinstance(one, str))
 
 
 def metadata(given: dict[str, str], hand: Hand) -> dict[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 from gateway.edge.tenancy.key_file import ApiKey
 from wire.bus.route import Route
 from wire.bus.script import Script
-from wire.messages import Request
+from wire.messages import ID_BYTES, Request
 from wire.topics import PREFIX
 
 _CHARS_PER_TOKEN = 4
@@ -107,7 +107,7 @@ def tokens_wanted(request: Request) -> int:
     num_chars = sum(len(message.content) for message in request.messages) + len(request.instructions or "")
     num_chars += len(msgspec.json.encode(request.tools)) if request.tools else 0
     num_chars += len(request.prompt_text) + sum(len(text) for text in request.inputs if isinstance(text, str))
-    num_ids = len(request.prompt_ids) // 4 + sum(len(ids) for ids in request.inputs if not isinstance(ids, str))
+    num_ids = len(request.prompt_ids) // ID_BYTES + sum(len(ids) for ids in request.inputs if not isinstance(ids, str))
     return num_ids + num_chars // _CHARS_PER_TOKEN + sampling.n * (sampling.max_tokens or 0)
 
 
