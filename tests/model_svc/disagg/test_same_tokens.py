@@ -36,10 +36,16 @@ def move(source: Engine, target: Engine, names: bytes) -> int:
     return taking.obey(WriteBlocks(ticket=1, slot=2, names=names[: num_blocks * 16])).num_blocks
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [41, 40, 9, 5])
-def test_fetched_blocks_give_the_tokens_of_computed_ones(dtype: torch.dtype, length: int) -> None:
-    model = tiny_llama(dtype=dtype)
+def test_fetched_blocks_give_the_tokens_of_computed_ones(dtype: torch.dtype, length: int, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = tiny_llama(device, dtype=dtype)
     asked = [request("r", PROMPT[:length], temperature=0.0)]
 
     def engine() -> Engine:

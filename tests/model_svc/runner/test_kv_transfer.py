@@ -15,8 +15,10 @@ SHAPES = [
 ]
 
 
-def cache(shapes: list[KvShape], dtype: torch.dtype, *, block_size: int = 4, heads_first: bool = False) -> KvCache:
-    made = KvCache(shapes, 9, block_size, dtype, torch.device("cpu"), heads_first=heads_first)
+def cache(
+    shapes: list[KvShape], dtype: torch.dtype, *, block_size: int = 4, heads_first: bool = False, on: str = "cpu"
+) -> KvCache:
+    made = KvCache(shapes, 9, block_size, dtype, torch.device(on), heads_first=heads_first)
     for layer in made.layers:
         for tensor in layer:
             tensor.copy_(torch.randn(tensor.shape).to(dtype))
@@ -59,3 +61,28 @@ def test_a_layout_tells_forms_apart_by_name() -> None:
     assert plain.difference(layout_of(cache(SHAPES[0], torch.float16))) == "shapes"
     assert plain.difference(layout_of(cache(SHAPES[1], torch.float16, block_size=8))) == "block_size"
     assert plain.digest != layout_of(cache(SHAPES[0], torch.float16)).digest
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("shapes", SHAPES, ids=["even", "odd"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ends", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
+def test_blocks_arrive_between_cards_and_hosts_beside_steps(
+    shapes: list[KvShape], dtype: torch.dtype, ends: tuple[str, str]
+) -> None:
+    source, target = (cache(shapes, dtype, on=on) for on in ends)
+    steps = torch.cuda.Stream()
+    transfers = [
+        KvTransfer(one, steps if on == "cuda" else None) for one, on in zip((source, target), ends, strict=True)
+    ]
+    memory = memoryview(bytearray(3 * layout_of(source).block_bytes))
+    for blocks in ([7, 0, 4], [2, 3, 8]):  # the second time what the first one wrote is on its way
+        transfers[0].read(blocks, memory)
+        transfers[1].write([1, 5, 3], memory, [2, 0, 1], 3)
+        memory_back = memoryview(bytearray(len(memory)))
+        transfers[1].read([5, 3, 1], memory_back)  # what was just written, without a wait in between
+        assert memory_back == memory
+        for ours, theirs in zip(target.layers, source.layers, strict=True):
+            for to, of in zip(ours, theirs, strict=True):
+                assert torch.equal(to[[5, 3, 1]].cpu(), of[blocks].cpu())
