@@ -15,9 +15,9 @@ from kernels.native.packed_weight import PackedWeight
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
 from model_svc.layers.parallel_linear import GatheredLinear, head_parts
-from model_svc.quant.block_tensor import BlockTensor
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.source import Stored, narrow
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 _log = logging.getLogger(__name__)
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"

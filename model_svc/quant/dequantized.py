@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kernels import dispatch, few_rows, fixed_linear, gemv
 from model_svc.quant.method import LinearOp
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.reading import Reading
+from model_svc.weights.stored.tensor import QuantizedTensor
 from model_svc.weights.upload import Upload
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from kernels.grouped_linear import grouped_linear
 from kernels.grouped_weight import GroupedWeight
 from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.reading import Reading
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 
 class GroupedLinear:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.native.packed_weight import PackedWeight
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 # x [T, in] -> x W^T + b [T, out]
 LinearOp = Callable[[Tensor], Tensor]

@@ -14,12 +14,12 @@ from kernels import dispatch
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
-from model_svc.quant.block_tensor import BlockTensor
 from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 _STRIP = 16  # output rows of a tile: the next part of a stack can only begin at a multiple
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model_svc.quant.method import LinearOp
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 Part = Tensor | QuantizedTensor
 

@@ -11,7 +11,7 @@ from kernels.compile_ahead import note_for
 from model_svc.engine.plan import RunnerInfo
 from model_svc.models.decoder import Decoder
 
-_PACKAGES = ("layers", "models", "quant", "runner")  # what they do decides what a step takes
+_PACKAGES = ("layers", "models", "quant", "runner", "weights/stored")  # what they do decides what a step takes
 
 
 class MemoryUse(msgspec.Struct, frozen=True):

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model_svc.quant.block_tensor import BlockTensor
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import GgufTensor, read_header
 from model_svc.weights.gguf_names import Change, rename
 from model_svc.weights.safetensors import map_file
 from model_svc.weights.source import Stored, TrackedSource
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 

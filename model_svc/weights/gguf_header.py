@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model_svc.quant.ggml_types import GGML_TYPES, GgmlType
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.stored.ggml_types import GGML_TYPES, GgmlType
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

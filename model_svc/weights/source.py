@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 Stored = Tensor | QuantizedTensor
 

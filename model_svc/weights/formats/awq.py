@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.weights.formats.fields import Fields
 from model_svc.weights.formats.format import INT, SCALES, Part, Shape, group_of, num_groups, unpacked
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 
 # Where the 8 outputs of a word lie, from its lowest bits on: 0 2 4 6 1 3 5 7; here, where each output is.
 _PLACE = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.weights.formats.fields import Fields
 from model_svc.weights.formats.format import INT, SCALES, Part, Shape, WeightFormat, group_of, num_groups, unpacked
 from model_svc.weights.formats.scaled import FLOAT8, Scaled
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 
 _ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "q_scale", "k_scale", "v_scale")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 Shape = tuple[int, ...]
 INT = (torch.int32,)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.weights.formats.fields import Fields
 from model_svc.weights.formats.format import INT, SCALES, Part, Shape, group_of, num_groups, unpacked
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 
 
 class Gptq:

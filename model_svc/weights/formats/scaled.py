@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.weights.formats.format import SCALES, Part, Shape, group_of
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 

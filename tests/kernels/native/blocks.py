@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from kernels.native.packed_weight import FORMATS, PackedWeight
-from model_svc.quant.ggml import dequantize
-from model_svc.quant.ggml_types import BY_NAME
+from model_svc.weights.stored.ggml import dequantize
+from model_svc.weights.stored.ggml_types import BY_NAME
 
 # Where the float16 scales of a block stand, in bytes.
 _SCALES = {"Q6_K": (208, 210), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}

@@ -3,7 +3,7 @@ import torch
 
 from kernels.embedding import embedding
 from kernels.native.packed_weight import FORMATS, PackedWeight, packable
-from model_svc.quant.ggml import dequantize
+from model_svc.weights.stored.ggml import dequantize
 from tests.kernels.native.blocks import random_blocks
 
 

@@ -16,7 +16,7 @@ import transformers
 from model_svc.models.load import load_model
 from model_svc.models.registry import MODELS
 from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 from tests.model_svc.paged import ModelDriver, Tracked
 
 VOCAB = 97

@@ -18,10 +18,10 @@ from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.grouped import Grouped
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.quant.native import Native
 from model_svc.weights.open import open_weights
 from model_svc.weights.source import Shard
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.weights.quantized_models import CASES, write_quantized
 

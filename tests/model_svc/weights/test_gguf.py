@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from model_svc.quant.block_tensor import BlockTensor
-from model_svc.quant.tensor import QuantizedTensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf import GgufSource
 from model_svc.weights.gguf_header import read_header
 from model_svc.weights.gguf_names import rename
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 from tests.model_svc.weights.gguf_files import permuted, tiny_llama, write_llama
 
 U8, U32, F32, STRING, ARRAY, U64 = 0, 4, 6, 8, 9, 10

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model_svc.models.load import load_model
-from model_svc.quant.grouped_tensor import GroupedTensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.formats.choose import format_of
 from model_svc.weights.open import open_weights
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 from tests.model_svc.weights.gguf_files import tiny_llama
 from tests.model_svc.weights.quantized_models import CASES, write_quantized
 

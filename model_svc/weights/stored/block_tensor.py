@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from model_svc.quant.ggml import dequantize
-from model_svc.quant.ggml_types import GgmlType
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.ggml import dequantize
+from model_svc.weights.stored.ggml_types import GgmlType
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 
 class BlockTensor(QuantizedTensor):

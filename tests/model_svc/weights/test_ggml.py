@@ -6,8 +6,8 @@ import pytest
 import torch
 from gguf.quants import dequantize as oracle
 
-from model_svc.quant.block_tensor import BlockTensor
-from model_svc.quant.ggml_types import BY_NAME
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.ggml_types import BY_NAME
 
 QUANTIZED = sorted(set(BY_NAME) - {"F32", "F16", "BF16"})
 

@@ -12,9 +12,9 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from model_svc.quant.block_tensor import BlockTensor
-from model_svc.quant.ggml_types import BY_NAME
-from model_svc.quant.tensor import QuantizedTensor
+from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.ggml_types import BY_NAME
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 _BLOCK = 32
 _HALF_ULP, _NEXT_TO_NOTHING = 2.0**-11, 2.0**-20

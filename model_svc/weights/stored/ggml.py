@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from model_svc.quant.ggml_types import BY_NAME
+from model_svc.weights.stored.ggml_types import BY_NAME
 
 
 def dequantize(rows: Tensor, type_name: str) -> Tensor:
