@@ -100,6 +100,29 @@ async def test_calls_of_one_turn_share_one_line_and_one_failure_to_dial(
     assert [type(failure) for failure in failures] == [redis.ConnectionError] * 20
 
 
+async def test_an_argument_that_no_command_can_have_costs_nobody_else_a_reply(bus: Bus) -> None:
+    faults: list[Exception] = []
+    right: list[bool] = []
+
+    async def fail(argument: Any) -> None:
+        try:
+            await bus.route.call("k", "ECHO", argument)
+        except (TypeError, UnicodeEncodeError) as error:
+            faults.append(error)
+
+    async def echo(number: int) -> None:
+        right.append(await bus.route.call("k", "ECHO", f"{number}") == f"{number}".encode())
+
+    for _ in range(3):  # in one turn of the loop, and after it
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(echo, 1)
+            callers.start_soon(fail, "\ud800")  # half of a character
+            callers.start_soon(fail, None)
+            callers.start_soon(echo, 2)
+    assert right == [True] * 6
+    assert len(faults) == 6
+
+
 async def test_a_cancelled_blocking_read_closes_its_connection(bus: Bus, make_relay: Any) -> None:
     relay = make_relay()
     reading = anyio.Event()

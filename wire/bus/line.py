@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 from redis._parsers.base import BaseParser
@@ -23,12 +23,29 @@ Command = tuple[Arg, ...]
 
 Told = Callable[[list[Any] | RedisConnectionError], None]
 
-_packed: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub names bytes only
+_pack_one: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub names bytes only
 # What redis-py has no word for: the disk is full, replicas are too few or cut off, the server has just become one.
 _NOT_NOW = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "UNBLOCKED")
 _MORE = object()  # what the parser returns when a reply is not complete
 # Of the next command; it has no reply itself.
-_SKIP = _packed(("CLIENT", "REPLY", "SKIP"))
+_SKIP = _pack_one(("CLIENT", "REPLY", "SKIP"))
+
+
+class Letter(NamedTuple):
+    """Commands as bytes, and how many replies they have."""
+
+    num_replies: int
+    data: bytes
+
+
+def pack(commands: Sequence[Command]) -> Letter:
+    """Return commands as a letter. Raises TypeError or UnicodeEncodeError for an argument that no command can have."""
+    return Letter(len(commands), b"".join(map(_pack_one, commands)))
+
+
+def pack_silent(command: Command) -> Letter:
+    """Return a command that shall have no reply: that it failed nobody hears. The server must know CLIENT REPLY."""
+    return Letter(0, _SKIP + _pack_one(command))
 
 
 class Line(asyncio.Protocol):
@@ -53,29 +70,22 @@ class Line(asyncio.Protocol):
         """Whether commands can be sent."""
         return self._lost is None
 
-    def send(self, commands: Sequence[Command], tell: Told) -> None:
-        """Send commands in one write; `tell` gets their replies, error replies in their places, or why none come.
+    def send(self, letter: Letter, tell: Told) -> None:
+        """Send a letter; `tell` gets its replies, error replies in their places, or why none come.
 
-        It is called from the loop, once, and must not raise. The line must be open.
+        It is called from the loop, once, and must not raise; for a silent letter it gets an empty list when the reply
+        to a later one shows that it was done. The line must be open. Letters are packed beforehand: what cannot be
+        packed is its caller's fault alone, and nothing waits for its reply.
         """
         assert self._lost is None, "the line is lost"
-        self._waiting.append((len(commands), tell))
-        self._transport.write(b"".join(map(_packed, commands)))
+        self._waiting.append((letter.num_replies, tell))
+        self._transport.write(letter.data)
 
-    def send_all(self, letters: Sequence[tuple[Sequence[Command], Told]]) -> None:
-        """Send the commands of several callers in one write, for each as `send` does."""
+    def send_all(self, letters: Sequence[tuple[Letter, Told]]) -> None:
+        """Send the letters of several callers in one write, for each as `send` does."""
         assert self._lost is None, "the line is lost"
-        self._waiting.extend([(len(commands), tell) for commands, tell in letters])
-        self._transport.write(b"".join([_packed(one) for commands, _ in letters for one in commands]))
-
-    def send_silently(self, command: Command, tell: Told) -> None:
-        """Send a command without a reply; `tell` gets an empty list when a later command's reply shows it was done.
-
-        That it failed nobody hears. The server must know CLIENT REPLY.
-        """
-        assert self._lost is None, "the line is lost"
-        self._waiting.append((0, tell))
-        self._transport.write(_SKIP + _packed(command))
+        self._waiting.extend([(letter.num_replies, tell) for letter, tell in letters])
+        self._transport.write(b"".join([letter.data for letter, _ in letters]))
 
     async def exchange(self, commands: Sequence[Command], *, timeout_s: float) -> list[Any]:
         """Send commands in one write and return their replies; an error reply stands in its place.
@@ -85,10 +95,11 @@ class Line(asyncio.Protocol):
         """
         if self._lost is not None:
             raise self._lost
+        letter = pack(commands)
         # A bare timer: a cancel scope costs a tenth of a hop.
         timer = asyncio.get_running_loop().call_later(timeout_s, self._fail, f"no reply within {timeout_s} s")
         try:
-            return await answer_to(lambda tell: self.send(commands, tell))
+            return await answer_to(lambda tell: self.send(letter, tell))
         finally:
             timer.cancel()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from wire.bus.line import Command, Line, Told, answer_to
+from wire.bus.line import Command, Letter, Line, Told, answer_to, pack, pack_silent
 
 
 class Way:
@@ -27,7 +27,7 @@ class Way:
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._said: list[tuple[Sequence[Command], Told]] = []  # in this turn of the loop, not sent yet
+        self._said: list[tuple[Letter, Told]] = []  # in this turn of the loop, not sent yet
 
     @property
     def is_open(self) -> bool:
@@ -36,17 +36,19 @@ class Way:
 
     def send(self, commands: Sequence[Command], tell: Told) -> None:
         """Send commands at once; `tell` gets their replies, or why none come. The line must be open."""
-        self._line.send(commands, self._owed(tell))
+        letter = pack(commands)
+        self._line.send(letter, self._owed(tell))
 
     def send_silently(self, command: Command, tell: Told) -> None:
-        """Send a command without a reply at once; see `Line.send_silently`."""
+        """Send a command without a reply at once; see `pack_silent`."""
+        letter = pack_silent(command)
         self.num_silent += 1
 
         def told(outcome: list[Any] | RedisConnectionError) -> None:
             self.num_silent -= 1
             tell(outcome)
 
-        self._line.send_silently(command, self._owed(told))
+        self._line.send(letter, self._owed(told))
 
     def ask(self) -> None:
         """Have the server say how far it is, if it is not about to."""
@@ -60,12 +62,13 @@ class Way:
         An error reply stands in its place. Raises redis-py's ConnectionError when the line is lost, silent for too
         long, or refused by the server.
         """
-        return await answer_to(lambda tell: self._join(commands, tell))
+        letter = pack(commands)
+        return await answer_to(lambda tell: self._join(letter, tell))
 
-    def _join(self, commands: Sequence[Command], tell: Told) -> None:
+    def _join(self, letter: Letter, tell: Told) -> None:
         if not self._said:
             self._loop.call_soon(self._flush)
-        self._said.append((commands, self._owed(tell)))
+        self._said.append((letter, self._owed(tell)))
 
     def _flush(self) -> None:
         said, self._said = self._said, []
