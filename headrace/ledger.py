@@ -18,7 +18,7 @@ from wire.bus.embedded import embedded_server, running_url
 from wire.errors import HeadraceError, StartError
 from wire.ledger import Entry, Ledger
 
-_COUNTS = ("prompt_tokens", "cached_tokens", "reasoning_tokens", "completion_tokens")
+_COUNTS = ("prompt_tokens", "cached_tokens", "fetched_tokens", "reasoning_tokens", "completion_tokens")
 
 
 async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: bool, console: Console) -> None:

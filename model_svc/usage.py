@@ -45,4 +45,5 @@ def entry_of(request: OpenRequest) -> Entry | None:
         completion_tokens=sum(item.num_tokens for item in logs),
         at=time.time(),
         by="replica",
+        fetched_tokens=first.num_fetched_tokens,
     )

@@ -48,7 +48,10 @@ return 1
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one request cost. `end` is a finish reason, an error's code, or client_gone; `at` is Unix time."""
+    """What one request cost. `end` is a finish reason, an error's code, or client_gone; `at` is Unix time.
+
+    `fetched_tokens` of the cached ones came from another replica.
+    """
 
     request_id: str
     model: str
@@ -62,6 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0
     at: float = 0.0
     by: str = "edge"
+    fetched_tokens: int = 0
 
 
 class Ledger:

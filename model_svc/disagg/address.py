@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -20,12 +21,11 @@ _LONGEST_PATH = 100  # of a unix socket; the kernel has room for 107
 def listen(state_dir: str, replica_id: str, host: str = "", port: int = 0) -> tuple[socket.socket, str]:
     """Return a listening socket and its address: TCP at `host`, or a unix socket below the state directory.
 
-    `host` "auto" is the address by which this machine knows itself: that of the pod or the container. Raises OSError.
+    Raises OSError.
     """
     if host:
-        own = socket.gethostbyname(socket.gethostname()) if host == "auto" else host
-        family = socket.AF_INET6 if ":" in own else socket.AF_INET
-        listener = socket.create_server((own, port), family=family, backlog=_BACKLOG)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         own, port = listener.getsockname()[:2]
         address = f"tcp:{own}:{port}"
     else:
@@ -37,6 +37,28 @@ def listen(state_dir: str, replica_id: str, host: str = "", port: int = 0) -> tu
         address = f"unix:{socket.gethostname()}:{path}"
     listener.setblocking(False)
     return listener, address
+
+
+def facing(url: str) -> str:
+    """Return the address of ours that speaks with the bus: whoever reaches the same bus may reach us there.
+
+    The host's own name would not do: where /etc/hosts maps it to 127.0.1.1, others would ask themselves. Blocks while
+    the name is looked up; sends nothing. Raises OSError.
+    """
+    bus = urlsplit(url)
+    if bus.scheme.startswith("unix"):
+        return "127.0.0.1"
+    failed = OSError(f"{bus.hostname} has no address")
+    for family, kind, _, _, place in socket.getaddrinfo(bus.hostname, bus.port or 6379, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind) as probe:
+            try:
+                probe.connect(place)  # of UDP: chooses the way, and so the address, and sends nothing
+            except OSError as error:  # no way leads there over this family
+                failed = error
+                continue
+            own: str = probe.getsockname()[0]
+            return own
+    raise failed
 
 
 def leave(address: str) -> None:

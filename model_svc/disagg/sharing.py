@@ -27,6 +27,7 @@ from wire.messages import Placement, Prompt
 
 log = logging.getLogger(__name__)
 
+AUTO = "auto"
 SECRET = "kv"
 
 
@@ -46,8 +47,11 @@ class BlockSharing:
         cls, bus: Bus, engine: EngineLink, settings: ModelSettings, form: KvLayout, replica_id: str
     ) -> AsyncIterator[BlockSharing | None]:
         """Listen while the block runs; None where nobody can. Raises StartError if `kv_host` is no place to listen."""
+        host = settings.kv_host
         try:
-            listener, own = address.listen(settings.state_dir, replica_id, settings.kv_host, settings.kv_port)
+            if host == AUTO:
+                host = await anyio.to_thread.run_sync(address.facing, settings.redis_url)
+            listener, own = address.listen(settings.state_dir, replica_id, host, settings.kv_port)
         except (OSError, OverflowError) as error:
             if settings.kv_host:
                 raise StartError(f"kv_host {settings.kv_host}, port {settings.kv_port}: {error}") from error

@@ -12,7 +12,7 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     `shapes`: KV heads and head dimension of each layer. With `heads_first` a block lies in memory as [K, B, D], else as
     [B, K, D]. `weights` is a digest of the model's files, so that a model that was replaced under its old name is told
-    from the old one.
+    from the old one. `device` is the kind that computed them: what a GPU computes is not to the bit what a CPU would.
     """
 
     dtype: str
@@ -22,6 +22,7 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     shapes: tuple[tuple[int, int], ...]
     model: str = ""
     weights: str = ""
+    device: str = ""
 
     @property
     def block_bytes(self) -> int:

@@ -23,6 +23,7 @@ def layout_of(cache: KvCache) -> KvLayout:
         block_size=cache.block_size,
         heads_first=not keys[0][0].is_contiguous(),
         shapes=tuple((one.shape[2], one.shape[3]) for one in keys),
+        device=keys[0].device.type,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +69,10 @@ def test_a_prompt_that_one_replica_knows_is_cached_for_the_other(pair: House) ->
     assert bills[2]["fetched_tokens"] == 0  # back where it was computed
     wait_for(lambda: pair.metric("headrace_replica_fetched_blocks_total") > 0, timeout_s=60, what="it is counted")
     assert pair.metric("headrace_replica_failed_fetches_total") == 0
+    command = [sys.executable, "-m", "headrace", "ledger", f"--state-dir={pair.state_dir}"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    noted = [entry.get("fetched_tokens", 0) for entry in map(json.loads, printed.splitlines())]
+    assert noted == [bill["fetched_tokens"] for bill in bills]
 
 
 def asks_behind(house: House, question: str, **changes: Any) -> Callable[[], dict[str, Any]]:

@@ -115,4 +115,5 @@ def _entry(job: Job, request: Request, bill: Bill, end: str) -> Entry:
         reasoning_tokens=bill.reasoning_tokens,
         completion_tokens=bill.completion_tokens,
         at=time.time(),
+        fetched_tokens=bill.fetched_tokens,
     )

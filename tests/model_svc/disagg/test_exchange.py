@@ -78,8 +78,11 @@ async def test_a_full_cache_takes_what_finds_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("dtype", "bfloat16"), ("heads_first", True), ("shapes", ((32, 512),)), ("weights", "x"), ("model", "n")],
-)
+    [
+        ("dtype", "bfloat16"), ("heads_first", True), ("shapes", ((32, 512),)), ("weights", "x"), ("model", "n"),
+        ("device", "cuda"),
+    ],
+)  # fmt: skip
 async def test_another_layout_is_refused_by_the_name_of_what_differs(tmp_path: Path, field: str, value: object) -> None:
     source, target = Cache(), Cache(**{field: value})  # type: ignore[arg-type]
     source.hold(NAMES[:4])

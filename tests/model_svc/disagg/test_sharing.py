@@ -13,6 +13,7 @@ import pytest
 from tests.model_svc.house import BLOCK_SIZE, House, house, settings_for
 from tests.model_svc.saved_llama import folder
 from wire.bus import Bus
+from wire.ledger import Ledger
 from wire.messages import ReplicaStatus, SamplingParams, Source
 
 __all__ = ["folder"]
@@ -69,6 +70,11 @@ async def test_a_prompt_computed_by_one_replica_is_a_cache_hit_of_another(
         assert again == computed
         [first] = [chunk for chunk in b.chunks if chunk.request_id == "t" and chunk.num_prompt_tokens]
         assert (first.num_cached_tokens, first.num_fetched_tokens) == (10 * BLOCK_SIZE, 4 * BLOCK_SIZE)
+        ledger = Ledger(bus.route)
+        await b.until_open_work_is(0)
+        await ledger.sweep(0)
+        noted = {entry.request_id: (entry.cached_tokens, entry.fetched_tokens) async for _, entry in ledger.read()}
+        assert noted["s"] == (10 * BLOCK_SIZE, 10 * BLOCK_SIZE)
 
 
 async def test_a_source_that_is_gone_costs_the_client_nothing(bus: Bus, bus_url: str, folder: Path) -> None:
