@@ -59,7 +59,7 @@ class KvTransfer:
 
     @torch.inference_mode()
     def write(self, blocks: Sequence[int], source: memoryview, places: Sequence[int], num_blocks: int) -> None:
-        """Copy the blocks at `places` (ascending) of the `num_blocks` in `source` in; `source` is free at the return."""
+        """Copy the blocks at `places` (ascending) of the `num_blocks` in `source` in; then `source` is free."""
         rows = torch.tensor(places, dtype=torch.int64) if len(places) < num_blocks else None
         with self._on(self._side):
             ids = torch.tensor(blocks, dtype=torch.int64, device=self._device)
