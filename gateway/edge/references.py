@@ -7,6 +7,7 @@ import msgspec
 from gateway.edge.desks.history import HistoryClient
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.schema.items import Item
+from gateway.edge.schema.kinds import missing
 from gateway.edge.schema.sampling import fail
 from wire.errors import NotFoundError
 
@@ -25,7 +26,7 @@ async def resolve(items: str | list[Item], history: HistoryClient, *, tenant: st
     ids = [items[at].id or "" for at in places]
     for at, item_id in zip(places, ids, strict=True):
         if not item_id:
-            raise fail(f"input[{at}].id", "is missing.")
+            raise missing(f"input[{at}].id")
     partition = partition_of(root_of(ids[0]), partitions)
     try:
         found = await history.call(partition, "find_items", tenant, ids=ids)

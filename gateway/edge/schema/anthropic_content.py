@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.kinds import missing, must_be
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall
 
@@ -61,7 +62,7 @@ def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage
             found.append(ChatMessage(role="user", content="\n".join(texts)))
             texts = []
         if not block.tool_use_id:
-            raise fail(f"{place}.tool_use_id", "is missing.")
+            raise missing(f"{place}.tool_use_id")
         result = text_blocks(block.content or "", f"{place}.content", documents=True)
         found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
     if texts:
@@ -81,7 +82,7 @@ def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:
             thoughts.append(block.thinking or "")
         elif block.type == "tool_use":
             if not block.id or not block.name:
-                raise fail(f"{place}.{'name' if block.id else 'id'}", "is missing.")
+                raise missing(f"{place}.{'name' if block.id else 'id'}")
             check_depth(block.input, f"{place}.input")
             arguments = msgspec.json.encode(block.input or {}).decode()
             calls.append(ToolCall(id=block.id, name=block.name, arguments=arguments))
@@ -105,7 +106,7 @@ def text_blocks(content: str | list[Block], where: str, *, at: str = "[{}]", doc
         if block.type != "text":
             raise fail(place, f"a block of type {block.type[:40]!r} is not supported here.")
         if block.text is None:
-            raise fail(f"{place}.text", "is missing.")
+            raise missing(f"{place}.text")
         texts.append(block.text)
     return "\n".join(texts)
 
@@ -132,4 +133,4 @@ def _blocks(value: Any, place: str) -> str | list[Block] | None:
     try:
         return msgspec.convert(value, str | list[Block] | None)
     except (msgspec.ValidationError, RecursionError):
-        raise fail(place, "must be a text or a list of text blocks.") from None
+        raise must_be(place, "a string or an array of text blocks", value) from None

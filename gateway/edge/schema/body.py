@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.edge.schema.kinds import first_fault, with_far_numbers
 from gateway.edge.schema.unknown import check_unknown, warning
 from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelledError
 
@@ -31,9 +32,6 @@ _IS_BIG = "headrace.body_is_big"
 _BIG = 64 * 1024  # bytes from which decoding may take a millisecond and leaves the event loop
 _GRAMMAR = b'"syntax"'  # of a custom tool, which takes some to be written for its model
 
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"required field `(?P<name>[^`]+)`")
-_GOT_FLOAT = re.compile(r"^Expected `int\b[^`]*`, got `float`")
 _OFFSET = re.compile(r"\(byte (?P<at>\d+)\)")
 _KEY_BEFORE = re.compile(rb'"(?P<name>[^"\\]{1,64})"\s*:\s*[-+]?\s*$')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -107,22 +105,36 @@ def decode(raw: bytes, cls: type[T]) -> T:
     """Decode a body."""
     raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        return msgspec.json.decode(raw, type=cls)
-    except msgspec.ValidationError as error:
-        if not _GOT_FLOAT.search(str(error)):
-            raise _wrong_field(error) from None
+        return _decoded(raw, cls)
     except msgspec.DecodeError as error:
         raise _not_json(raw, str(error)) from None
     except UnicodeDecodeError:
         raise InvalidRequestError("The request body is not UTF-8.") from None
     except RecursionError:
         raise InvalidRequestError("The request body is nested too deep.") from None
+
+
+def _decoded(raw: bytes, cls: type[T]) -> T:
     try:
-        return msgspec.convert(_with_whole_numbers(msgspec.json.decode(raw)), cls)
+        return msgspec.json.decode(raw, type=cls)
+    except msgspec.ValidationError:
+        pass
+    try:
+        body = _with_whole_numbers(msgspec.json.decode(raw))
+    except msgspec.ValidationError:
+        raise _out_of_range(raw, cls) from None
+    try:
+        return msgspec.convert(body, cls)
     except msgspec.ValidationError as error:
-        raise _wrong_field(error) from None
-    except RecursionError:
-        raise InvalidRequestError("The request body is nested too deep.") from None
+        raise first_fault(body, cls) or InvalidRequestError(f"The request body is refused: {error}.") from None
+
+
+def _out_of_range(raw: bytes, cls: type) -> InvalidRequestError:
+    try:
+        found = first_fault(with_far_numbers(raw), cls)
+    except ValueError:
+        found = None
+    return found or InvalidRequestError("The request body holds a number that is out of range.")
 
 
 def _with_whole_numbers(value: Any) -> Any:
@@ -132,18 +144,6 @@ def _with_whole_numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_whole_numbers(inner) for inner in value]
     return int(value) if isinstance(value, float) and abs(value) < _INT64 and value.is_integer() else value
-
-
-def _wrong_field(error: msgspec.ValidationError) -> InvalidRequestError:
-    found = _PATH.match(str(error))
-    assert found is not None
-    path = found["path"] or ""
-    missing = _MISSING.search(found["what"])
-    if missing:
-        path = f"{path}.{missing['name']}" if path else missing["name"]
-    where = f"{path}: " if path else ""
-    what = "is missing" if missing else found["what"].replace("`", "")
-    return InvalidRequestError(f"{where}{what}.", param=path or None)
 
 
 def _not_json(raw: bytes, message: str) -> InvalidRequestError:

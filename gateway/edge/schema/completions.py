@@ -138,7 +138,7 @@ def _prompts(value: str | list[str | int | list[int]], max_prompts: int) -> list
     prompts = [item for item in value if not isinstance(item, int)]
     kinds = {type(item) for item in value}
     if not prompts or len(kinds) > 1:
-        raise fail("prompt", "must be a text, a list of token ids, or a list of texts or of lists of token ids.")
+        raise fail("prompt", "must be a string, an array of token ids, or an array of strings or of such arrays.")
     if len(prompts) > max_prompts:
         raise fail("prompt", f"at most {max_prompts} prompts, not {len(prompts)}.")
     return prompts

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.called import custom_call
+from gateway.edge.schema.kinds import missing
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall
 
@@ -72,12 +73,12 @@ def text_of(content: str | list[Part] | None, where: str) -> str:
     for at, part in enumerate(content):
         if part.type in TEXT_PARTS:
             if part.text is None:
-                raise fail(f"{where}[{at}].text", "is missing.")
+                raise missing(f"{where}[{at}].text")
             texts.append(part.text)
         elif part.type == "refusal":
             texts.append(part.refusal or "")
         elif not part.type:
-            raise fail(f"{where}[{at}].type", "is missing.")
+            raise missing(f"{where}[{at}].type")
         else:
             raise fail(f"{where}[{at}]", f"a part of type {part.type[:40]!r} is not supported, only text is.")
     return "\n".join(texts)
@@ -100,9 +101,9 @@ def translate_message(message: MessageIn, where: str) -> ChatMessage:
     """Translate one chat message. Raises InvalidRequestError naming the field."""
     role = role_of(message.role, f"{where}.role")
     if message.content is None and role != "assistant":
-        raise fail(f"{where}.content", "is missing.")
+        raise missing(f"{where}.content", "a string or an array of text parts")
     if role == "tool" and not message.tool_call_id:
-        raise fail(f"{where}.tool_call_id", "is missing.")
+        raise missing(f"{where}.tool_call_id")
     if message.function_call is not None:
         raise fail(f"{where}.function_call", "is not supported; use tool_calls.")
     if message.audio is not None:
@@ -122,5 +123,5 @@ def _call(call: ToolCallIn, where: str) -> ToolCall:
     if call.type == "custom" and call.custom is not None:
         return custom_call(call.id, call.custom.name, call.custom.input)
     if call.function is None:
-        raise fail(f"{where}.{'custom' if call.type == 'custom' else 'function'}", "is missing.")
+        raise missing(f"{where}.{'custom' if call.type == 'custom' else 'function'}", "an object")
     return ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)

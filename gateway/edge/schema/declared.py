@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.custom_lark import read
 from gateway.edge.schema.grammar import MAX_SOURCE
+from gateway.edge.schema.kinds import must_be, shown
 from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.schema_size import MAX_PATTERN
@@ -50,10 +51,12 @@ def declared(tool: dict[str, Any], where: str, *, namespaces: bool) -> list[Decl
 def _namespace(tool: dict[str, Any], where: str) -> list[Declared]:
     space = _name(tool, where)
     inner = tool.get("tools")
-    if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
-        raise fail(f"{where}.tools", "must be a list of tools.")
+    if not isinstance(inner, list):
+        raise must_be(f"{where}.tools", "an array of tools", inner)
     found: list[Declared] = []
     for at, one in enumerate(inner):
+        if not isinstance(one, dict):
+            raise must_be(f"{where}.tools[{at}]", "an object", one)
         for entry in declared(one, f"{where}.tools[{at}]", namespaces=False):
             form = entry.form or ToolForm(name=entry.name)
             form = ToolForm(name=form.name, namespace=space, custom=form.custom, grammar=form.grammar)
@@ -72,9 +75,9 @@ def _function(tool: dict[str, Any], where: str) -> Declared:
     function, inner, is_flat = _fields(tool, "function", where)
     _name(function, inner)
     if not isinstance(function.get("strict"), bool | None):
-        raise fail(f"{inner}.strict", "must be true or false.")
+        raise must_be(f"{inner}.strict", "true or false", function["strict"])
     if not isinstance(function.get("parameters", {}), dict | None):
-        raise fail(f"{inner}.parameters", "must be a JSON schema, an object.")
+        raise must_be(f"{inner}.parameters", "a JSON schema, an object", function["parameters"])
     return Declared({"type": "function", "function": function} if is_flat else {**tool, "function": function})
 
 
@@ -98,7 +101,7 @@ def _fields(tool: dict[str, Any], kind: str, where: str) -> tuple[dict[str, Any]
     is_flat = kind not in tool and "name" in tool
     said = {key: value for key, value in tool.items() if key != "type"} if is_flat else tool.get(kind)
     if not isinstance(said, dict):
-        raise fail(f"{where}.{kind}", "must be an object.")
+        raise must_be(f"{where}.{kind}", "an object", said)
     return said, where if is_flat else f"{where}.{kind}", is_flat
 
 
@@ -107,7 +110,7 @@ def _name(said: dict[str, Any], where: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise fail(f"{where}.name", "must have 1 to 64 letters, digits, underscores and dashes.")
     if not isinstance(said.get("description", ""), str | None):
-        raise fail(f"{where}.description", "must be a string.")
+        raise must_be(f"{where}.description", "a string", said["description"])
     return name
 
 
@@ -117,14 +120,14 @@ def _format(given: Any, where: str) -> Grammar | None:
     if given is None or kind == "text":
         return None
     if kind != "grammar":
-        raise fail(f"{where}.type", f"must be 'text' or 'grammar', not {str(kind)[:40]!r}.")
+        raise fail(f"{where}.type", f"must be 'text' or 'grammar', not {shown(kind)}.")
     inner, place = (given["grammar"], f"{where}.grammar") if "grammar" in given else (given, where)
     syntax, source = (inner.get("syntax"), inner.get("definition")) if isinstance(inner, dict) else (None, None)
     if syntax not in _SYNTAX:
         raise fail(f"{place}.syntax", "must be 'lark' or 'regex'.")
     place = f"{place}.definition"
     if not isinstance(source, str) or not 1 <= len(source) <= _SYNTAX[syntax][1]:
-        raise fail(place, f"must be a text of 1 to {_SYNTAX[syntax][1]} characters.")
+        raise fail(place, f"must be a string of 1 to {_SYNTAX[syntax][1]} characters.")
     try:
         if syntax == "lark":
             read(source)

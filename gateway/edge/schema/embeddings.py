@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.edge.desks.embeddings import Vectors
 from gateway.edge.schema.answers import Answer
+from gateway.edge.schema.kinds import must_be
 from gateway.edge.schema.sampling import fail
 from wire.messages import Request
 from wire.model_card import ModelCard
@@ -90,8 +91,9 @@ def _input(item: Any, place: str) -> str | tuple[int, ...]:
         return item
     if isinstance(item, list) and item and all(type(token_id) is int and 0 <= token_id < 2**31 for token_id in item):
         return tuple(item)
-    what = "is empty" if item in ("", []) else "must be a text or a list of token ids"
-    raise fail(place, f"{what}.")
+    if item in ("", []):
+        raise fail(place, "is empty.")
+    raise must_be(place, "a string or an array of token ids", item)
 
 
 def embeddings_reply(body: EmbeddingRequest, card: ModelCard, found: Vectors) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.finite import has_finite_value
+from gateway.edge.schema.kinds import missing, must_be, shown
 from gateway.edge.schema.sampling import SamplingFields, StructuredOutputs, fail
 from gateway.edge.schema.schema_size import MAX_PATTERN, MAX_TEXT, TOOLS_FACTOR, Size, measure
 from gateway.edge.schema.unenforced import settled, unenforced
@@ -52,13 +53,13 @@ def _from_format(given: dict[str, Any] | None, param: str) -> Grammar | None:
         schema = given.get("schema")  # llama.cpp's way to give one
         return Grammar(kind="json_object", field=param) if schema is None else _schema(schema, f"{param}.schema")
     if kind != "json_schema":
-        raise fail(f"{param}.type", f"must be 'text', 'json_object' or 'json_schema', not {str(kind)[:40]!r}.")
+        raise fail(f"{param}.type", f"must be 'text', 'json_object' or 'json_schema', not {shown(kind)}.")
     is_flat = "schema" in given or (param != "response_format" and "json_schema" not in given)
     inner, where = (given, param) if is_flat else (given.get("json_schema"), f"{param}.json_schema")
     if not isinstance(inner, dict) or "schema" not in inner:
-        raise fail(f"{where}.schema", "is missing.")
+        raise missing(f"{where}.schema", "a JSON schema, an object")
     if not isinstance(inner.get("strict"), bool | None):
-        raise fail(f"{where}.strict", "must be true or false.")
+        raise must_be(f"{where}.strict", "true or false", inner["strict"])
     return _schema(inner["schema"], f"{where}.schema", lenient=not inner.get("strict"))
 
 
@@ -107,7 +108,7 @@ def _schema(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
         except (msgspec.DecodeError, RecursionError):
             raise fail(param, "is not valid JSON.") from None
     if not isinstance(schema, dict):
-        raise fail(param, "must be a JSON schema, an object.")
+        raise must_be(param, "a JSON schema, an object", schema)
     schema = {key: value for key, value in schema.items() if key != "x-guidance"}  # the compiler's own options
     check_depth(schema, param)
     return Grammar(

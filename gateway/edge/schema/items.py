@@ -13,6 +13,7 @@ from gateway.edge.identity import new_id
 from gateway.edge.schema.called import custom_call
 from gateway.edge.schema.content import Part, role_of, text_of
 from gateway.edge.schema.declared import joined
+from gateway.edge.schema.kinds import missing, must_be
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall, ToolForm
 
@@ -86,7 +87,7 @@ def _goes_on(before: ChatMessage, message: ChatMessage) -> bool:
 def _translate(item: Item, where: str, root: str) -> ChatMessage:
     if item.type == "message":
         if item.content is None:
-            raise fail(f"{where}.content", "is missing.")
+            raise missing(f"{where}.content", "a string or an array of text parts")
         role = role_of(item.role or "", f"{where}.role")
         if role == "tool":
             raise fail(f"{where}.role", "a tool's result is an item of type function_call_output.")
@@ -95,8 +96,10 @@ def _translate(item: Item, where: str, root: str) -> ChatMessage:
         call = _call(item, where)
         return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id(_CALLS[item.type], root))
     if item.type in _OUTPUTS:
-        if item.output is None or isinstance(item.output, dict):
-            raise fail(f"{where}.output", "is missing." if item.output is None else "must be text or a list of parts.")
+        if item.output is None:
+            raise missing(f"{where}.output", "a string or an array of text parts")
+        if isinstance(item.output, dict):
+            raise must_be(f"{where}.output", "a string or an array of text parts", item.output)
         return ChatMessage(
             role="tool",
             content=text_of(item.output, f"{where}.output"),
@@ -113,10 +116,10 @@ def _call(item: Item, where: str) -> ToolCall:
     shown = joined(space, name) if space else name
     if item.type == "custom_tool_call":
         if item.input is None:
-            raise fail(f"{where}.input", "is missing.")
+            raise missing(f"{where}.input")
         return custom_call(call_id, name, item.input, shown=shown, namespace=space)
     if isinstance(item.arguments, dict):
-        raise fail(f"{where}.arguments", "must be JSON as a text.")
+        raise must_be(f"{where}.arguments", "JSON in a string", item.arguments)
     form = ToolForm(name=name, namespace=space) if space else None
     return ToolCall(id=call_id, name=shown, arguments=item.arguments or "", form=form)
 
@@ -129,5 +132,5 @@ def _reasoning_parts(item: Item) -> str | list[Part] | None:
 
 def _needed(value: str | None, where: str) -> str:
     if not value:
-        raise fail(where, "is missing.")
+        raise missing(where)
     return value

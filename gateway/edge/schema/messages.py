@@ -14,6 +14,7 @@ from gateway.edge.schema.anthropic_content import AnthropicMessage, Block, text_
 from gateway.edge.schema.begun import check_begun
 from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
+from gateway.edge.schema.kinds import missing, must_be, shown
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
@@ -90,7 +91,7 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
 def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool = False) -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field."""
     if not counting and body.max_tokens is None:
-        raise fail("max_tokens", "is missing.")
+        raise missing("max_tokens", "an integer")
     _refuse_unsupported(body)
     check_number(body.messages)
     messages = [
@@ -148,7 +149,7 @@ def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:
     shows = thinking.display != "omitted"
     if thinking.type == "enabled":
         if thinking.budget_tokens is None:
-            raise fail("thinking.budget_tokens", "is missing.")
+            raise missing("thinking.budget_tokens", "an integer")
         if body.max_tokens is not None and thinking.budget_tokens >= body.max_tokens:
             raise fail("thinking.budget_tokens", "must be below max_tokens.")
         return None, check_budget(thinking.budget_tokens, "thinking.budget_tokens"), shows
@@ -166,14 +167,16 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     for at, tool in enumerate(tools or ()):
         kind = tool.get("type") or "custom"
         if kind != "custom":
-            raise fail(f"tools[{at}].type", f"{str(kind)[:40]!r} is not supported; this server runs no tools itself.")
-        if not isinstance(tool.get("input_schema"), dict):
-            raise fail(f"tools[{at}].input_schema", "is missing.")
+            raise fail(f"tools[{at}].type", f"{shown(kind)} is not supported; this server runs no tools itself.")
+        if "input_schema" not in tool:
+            raise missing(f"tools[{at}].input_schema", "a JSON schema, an object")
+        if not isinstance(tool["input_schema"], dict):
+            raise must_be(f"tools[{at}].input_schema", "a JSON schema, an object", tool["input_schema"])
         if any(tool.get("name") == other["name"] for other in found):
             raise fail(f"tools[{at}].name", "stands twice; tool names must be unique.")
-        shown = {"name": tool.get("name"), "parameters": tool["input_schema"]}
-        shown |= {name: tool[name] for name in ("description", "strict") if name in tool}
-        found.append({"type": "function", **shown})
+        function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
+        function |= {name: tool[name] for name in ("description", "strict") if name in tool}
+        found.append({"type": "function", **function})
     return found
 
 

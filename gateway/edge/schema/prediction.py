@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.edge.schema.sampling import fail
 
-_SHAPE = 'must be {"type": "content", "content": a text or text parts}.'
+_SHAPE = 'must be {"type": "content", "content": a string or an array of text parts}.'
 
 
 def translate_prediction(value: dict[str, Any] | None) -> str:

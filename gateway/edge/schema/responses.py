@@ -219,7 +219,7 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
     if body.is_resumable and body.store is False:
         raise fail("stream_options.resumable", "needs the response to be stored: leave out store: false.")
     if body.max_tool_calls is not None and not 1 <= body.max_tool_calls < 2**31:
-        raise fail("max_tool_calls", "must be a number of calls, at least 1.")
+        raise fail("max_tool_calls", f"must be at least 1, not {body.max_tool_calls}.")
     for name, limit in (("prompt_cache_key", 512), ("safety_identifier", 128)):
         if len(getattr(body, name) or "") > limit:
             raise fail(name, f"must have at most {limit} characters.")

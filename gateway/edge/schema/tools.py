@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.declared import Declared, declared
+from gateway.edge.schema.kinds import must_be, shown
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tool_grammar import Forced, tool_grammar
 from wire.messages import Grammar, SamplingParams, ToolForm
@@ -109,12 +110,12 @@ def _choice(choice: Any, found: list[Declared]) -> tuple[str, frozenset[str] | N
             raise fail("tool_choice", "'required' needs tools.")
         return choice or "auto", None
     if not isinstance(choice, dict):
-        raise fail("tool_choice", "must be 'none', 'auto', 'required' or name a function.")
+        raise must_be("tool_choice", "'none', 'auto', 'required' or an object", choice, of_texts=True)
     if _is_filter(choice):
         allowed = choice.get("allowed_tools", choice)
         wanted = allowed.get("tools") if isinstance(allowed, dict) else None
         if not isinstance(wanted, list) or not wanted or allowed.get("mode", "auto") not in ("auto", "required"):
-            raise fail("tool_choice", "allowed_tools needs a mode, 'auto' or 'required', and a list of tools.")
+            raise fail("tool_choice", "allowed_tools needs a mode, 'auto' or 'required', and an array of tools.")
         return allowed.get("mode", "auto"), frozenset().union(*(_named(tool, found) for tool in wanted))
     return "required", _named(choice, found)
 
@@ -128,7 +129,7 @@ def _named(choice: Any, found: list[Declared]) -> frozenset[str]:
     name, space = (said.get("name"), said.get("namespace")) if isinstance(said, dict) else (None, None)
     names = frozenset(entry.name for entry in found if name is not None and _is_meant(entry, kind, name, space))
     if not names:
-        raise fail("tool_choice", f"{str(name)[:80]!r} is not among the tools.")
+        raise fail("tool_choice", f"{shown(name)} is not among the tools.")
     return names
 
 

@@ -10,14 +10,11 @@ import anyio.abc
 import psutil
 import pytest
 
-from gateway.edge.schema.body import decode
-from gateway.edge.schema.chat import ChatRequest
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES, opened, refused, still_serves, whole
 from tests.gateway.edge.openapi.test_document import DOCUMENT
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.script import Piece, Script
-from wire.errors import InvalidRequestError
 from wire.messages import Request
 
 pytestmark = pytest.mark.anyio
@@ -245,16 +242,3 @@ async def test_a_whole_number_may_be_written_with_a_point(ring: Ring) -> None:
         await refused(ring, name, **{"max_tokens": 7.0, name: value})
     deep = f'{{"model": "tiny", "max_tokens": 7.0, "x": {"[" * 900}{"]" * 900}}}'
     assert (await ring.http.post(CHAT, content=deep)).status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        (b'{"messages": []}', "model: is missing."),
-        (b'{"model": "m", "messages": [{}]}', "messages[0].role: is missing."),
-    ],
-)
-def test_a_missing_field_is_named_in_the_words_of_all_other_refusals(raw: bytes, said: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
-        decode(raw, ChatRequest)
-    assert caught.value.message == said
