@@ -6,7 +6,7 @@ afterwards. On the device only penalties must know (they count what was drawn), 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.penalties import count_tokens
-from model_svc.engine.plan import SampledToken, SequenceStep
+from model_svc.engine.plan import SequenceStep
 from model_svc.runner.sampler import Drawn, draw
 from model_svc.runner.slots import Slots
 from model_svc.runner.staging import send
@@ -94,26 +94,3 @@ def _count(tokens: Tensor, slots: Slots, items: Sequence[SequenceStep]) -> None:
     holds[:, 1:] = right[:, :-1].cumprod(-1).bool()
     state = send(np.array(lines, dtype=np.int32), tokens.device)
     count_tokens(slots.tables()[1], state, torch.where(holds, drawn, -1))
-
-
-def read_draws(
-    items: Sequence[SequenceStep], ids: Sequence[int], finite: Sequence[bool], tops: Mapping[int, dict[str, Any]]
-) -> Iterator[tuple[SequenceStep, list[SampledToken] | None]]:
-    """Yield each share with the tokens that hold, or None if one of them came of logits that were not finite.
-
-    `ids` and `finite` are those of all draws, `tops` the log-probability fields by draw.
-    """
-    at = 0
-    for item in items:
-        expected = guesses(item).tolist() if item.num_drafts else []
-        tokens: list[SampledToken] | None = []
-        for row in range(at, at + 1 + item.num_drafts):
-            if not finite[row]:
-                tokens = None
-                break
-            assert tokens is not None
-            tokens.append(SampledToken(slot=item.slot, token_id=ids[row], **tops.get(row, {})))
-            if row - at >= len(expected) or ids[row] != expected[row - at]:
-                break
-        at += 1 + item.num_drafts
-        yield item, tokens

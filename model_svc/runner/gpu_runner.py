@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
+from model_svc.engine.plan import RunnerInfo, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.device_slots import DeviceSlots
-from model_svc.runner.draws import drafts, draw_all, draws_of, read_draws
+from model_svc.runner.draws import drafts, draw_all, draws_of
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.gpu_step import GpuStep
 from model_svc.runner.head import float_logits
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
+from model_svc.runner.outcome import step_output
 from model_svc.runner.packed_step import shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
-from model_svc.runner.runner import top_fields
 from model_svc.runner.sampler import TopLogprobs
 from model_svc.runner.staging import Returns, Timers, fetch, send
-from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
+from model_svc.runner.target_logprobs import Found, asked, score
 
 
 class GpuRunner:
@@ -127,25 +127,13 @@ class GpuRunner:
     def collect(self, handle: GpuHandle) -> StepOutput:
         """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
         assert handle.clock is not None, "collected before its masks came"
-        elapsed_ms = handle.clock.wait_ms()
-        failed = set(handle.bad_slots)
-        tokens: list[SampledToken] = []
-        if handle.tokens is not None:
-            ids = handle.tokens.tolist()
-            drawn = [ids[row] for row in handle.rows]
-            tops = top_fields(handle.top) if handle.top is not None else {}
-            for item, found in read_draws(handle.items, drawn, [token >= 0 for token in drawn], tops):
-                if found is None:
-                    failed.add(item.slot)
-                elif item.slot not in failed:
-                    tokens += found
-        return StepOutput(
-            step=handle.step,
-            tokens=tuple(tokens),
-            failed_slots=tuple(sorted(failed)),
-            compute_ms=elapsed_ms,
-            targets=target_logprobs(handle.scored),
-        )
+        compute_ms = handle.clock.wait_ms()
+        tokens = handle.tokens.tolist() if handle.tokens is not None else []
+        ids = [tokens[row] for row in handle.rows]
+        return step_output(
+            handle.step, handle.items, ids, [token >= 0 for token in ids], handle.top,
+            bad_slots=handle.bad_slots, compute_ms=compute_ms, scored=handle.scored,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Free the model and the cache."""

@@ -9,21 +9,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels import dispatch
-from model_svc.engine.plan import RunnerInfo, SampledToken, SequenceStep, StepOutput, StepPlan
+from model_svc.engine.plan import RunnerInfo, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
-from model_svc.runner.draws import draw_all, read_draws
+from model_svc.runner.draws import draw_all
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
-from model_svc.runner.sampler import Drawn, TopLogprobs
+from model_svc.runner.outcome import step_output
+from model_svc.runner.sampler import Drawn
 from model_svc.runner.slots import Slots
-from model_svc.runner.target_logprobs import Found, asked, score, target_logprobs
+from model_svc.runner.target_logprobs import Found, asked, score
 
 
 @dataclass(frozen=True)
@@ -79,24 +79,12 @@ class TorchRunner:
     @torch.inference_mode()
     def collect(self, handle: Handle) -> StepOutput:
         """Wait for a step and return what it drew; slots whose logits were not finite are named as failed."""
-        tokens: list[SampledToken] = []
-        failed = set(handle.bad_slots)
-        if handle.drawn is not None:
-            drawn = handle.drawn
-            tops = top_fields(drawn.top) if drawn.top is not None else {}
-            for item, found in read_draws(handle.items, drawn.tokens.tolist(), drawn.finite.tolist(), tops):
-                if found is None:
-                    failed.add(item.slot)
-                elif item.slot not in failed:
-                    tokens += found
-        elapsed = (time.perf_counter() - handle.started) * 1000
-        return StepOutput(
-            step=handle.step,
-            tokens=tuple(tokens),
-            failed_slots=tuple(sorted(failed)),
-            compute_ms=elapsed,
-            targets=target_logprobs(handle.scored),
-        )
+        drawn = handle.drawn
+        ids, finite = (drawn.tokens.tolist(), drawn.finite.tolist()) if drawn is not None else ([], [])
+        return step_output(
+            handle.step, handle.items, ids, finite, drawn.top if drawn is not None else None,
+            bad_slots=handle.bad_slots, compute_ms=(time.perf_counter() - handle.started) * 1000, scored=handle.scored,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Free the model and the cache."""
@@ -119,12 +107,3 @@ class TorchRunner:
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
         """Pick the rows that sample: the head is the widest product of all, prompts need it once."""
         return hidden if len(step.sample_rows) == len(hidden) else hidden[step.sample_rows]
-
-
-def top_fields(top: TopLogprobs) -> dict[int, dict[str, Any]]:
-    """Return the log-probability fields of the rows that asked."""
-    parts = (top.counts, top.chosen.tolist(), top.ids.tolist(), top.values.tolist())
-    return {
-        row: {"logprob": chosen, "top_ids": tuple(ids[:n]), "top_logprobs": tuple(values[:n])}
-        for row, n, chosen, ids, values in zip(top.rows, *parts, strict=True)
-    }
