@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -58,7 +58,11 @@ def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
     if supervisor:
         die_with(int(supervisor))
 
-    async def serve_all(_: Settings) -> None:
+    async def serve_all(first: Settings) -> None:
+        with process.shows_readiness(first) as note_ready:
+            await start_all(note_ready)
+
+    async def start_all(note_ready: Callable[[], None]) -> None:
         async with anyio.create_task_group() as desks:
             for role in roles:
                 service = importlib.import_module(f"{ROLES[role]}.service")
@@ -66,5 +70,6 @@ def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:
             # What is loaded stays: a full collection need not walk over it in the middle of an answer.
             gc.collect()
             gc.freeze()
+            note_ready()
 
     process.run(serve_all, settings[roles[0]], name=roles[0] if len(roles) == 1 else "desks")

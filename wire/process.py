@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,6 +81,20 @@ async def until_signal() -> AsyncIterator[None]:
             await tasks.start(_cancel_on_signal, scope)
             yield
         tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def shows_readiness(settings: Settings) -> Iterator[Callable[[], None]]:
+    """Yield what makes the file for readiness probes. One that a killed process left does not count."""
+    path = Path(settings.ready_file) if settings.ready_file else None
+    if path is None:
+        yield lambda: None
+        return
+    path.unlink(missing_ok=True)
+    try:
+        yield path.touch
+    finally:
+        path.unlink(missing_ok=True)
 
 
 async def _cancel_on_signal(

@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `models` are the names served, each a directory below `model_dir`. `partitions` and `block_size` are fixed for a
     deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
     `alive_file` is touched every two seconds while the event loop turns: a liveness probe looks at its age.
+    `ready_file` is there from when the process takes work (a replica: when its model is loaded) until it has ended.
     `metrics_port` above 0 serves Prometheus metrics of the process at `metrics_host`; `process_name` is what it is
     called there and in logs, its role if empty.
     """
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 20.0
     log_level: str = "info"
     alive_file: str = ""
+    ready_file: str = ""
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     process_name: str = ""
