@@ -159,6 +159,7 @@ async def test_any_bytes_are_the_same_text_streamed_whole_and_decoded_at_once(ri
 async def test_thoughts_text_and_calls_put_together_from_deltas_are_the_whole_ones(ring: Ring, path: str) -> None:
     @hypothesis.settings(max_examples=EXAMPLES, database=None)
     @hypothesis.given(RAW, RAW, CALLS, st.booleans(), st.integers(1, 9))
+    @hypothesis.example(b"", b"", [{"a": " b  c "}, {"a": ""}], False, 1)  # white space comes by itself
     def one(thought: bytes, text: bytes, calls: list[dict[str, str]], cut: bool, per_chunk: int) -> None:
         written = [json.dumps(call, ensure_ascii=False) for call in calls]
         markup = "".join(f'<tool_call>\n{{"name": "f", "arguments": {one}}}\n</tool_call>' for one in written)
@@ -171,7 +172,7 @@ async def test_thoughts_text_and_calls_put_together_from_deltas_are_the_whole_on
             answer = answer._replace(calls=stream.calls)
         assert stream == answer
         if not cut and b"<tool" not in text:
-            assert [json.loads(one) for one in stream.calls] == calls
+            assert stream.calls == written  # to the character: as JSON {"a": 1} and {"a":1} are the same
 
     def parsed(text: str) -> Any:
         try:
