@@ -67,7 +67,34 @@ def test_a_desk_has_longer_to_stop_than_it_takes_to_drain() -> None:
     for role in ROLES:
         drain_s = load_settings([role], {})[role].drain_s
         assert int(COMPOSE["services"][role]["stop_grace_period"].removesuffix("s")) > drain_s
-        assert DEPLOYMENTS[role]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain_s
+        pod = DEPLOYMENTS[role]["spec"]["template"]["spec"]
+        assert pod["terminationGracePeriodSeconds"] > pause_s(pod) + settings_of(pod, role).drain_s
+
+
+def test_a_rolling_update_cuts_no_stream_and_takes_no_replica_before_the_next_has_loaded() -> None:
+    edge, model = (DEPLOYMENTS[role]["spec"] for role in ("edge", "model"))
+    pod = edge["template"]["spec"]
+    settings = settings_of(pod, "edge")
+    assert settings.drain_s >= settings.request_timeout_s
+    assert pause_s(pod) > pod["containers"][0]["readinessProbe"]["periodSeconds"]  # no new connection comes any more
+    assert model["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    files = next(item["data"] for item in OBJECTS if item["kind"] == "ConfigMap")
+    for role in set(DEPLOYMENTS) - {"edge"}:
+        (container,) = DEPLOYMENTS[role]["spec"]["template"]["spec"]["containers"]
+        assert container["readinessProbe"]["exec"]["command"] == ["test", "-e", files["HEADRACE_READY_FILE"]]
+        assert container["startupProbe"]["exec"]["command"] == ["test", "-e", files["HEADRACE_ALIVE_FILE"]]
+        assert files["HEADRACE_ALIVE_FILE"] in container["livenessProbe"]["exec"]["command"][-1]
+
+
+def settings_of(pod: dict[str, Any], role: str) -> Any:
+    flags = wire_settings.parse_flag_pairs(pod["containers"][0]["args"][2:])
+    return load_settings([role], flags)[role]
+
+
+def pause_s(pod: dict[str, Any]) -> int:
+    """How long a pod goes on after it was told to end, before it begins to."""
+    hook = pod["containers"][0].get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+    return int(hook[1])
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -110,14 +137,37 @@ def test_an_emptied_node_takes_one_of_a_kind_at_a_time() -> None:
     assert budgets.keys() == DEPLOYMENTS.keys()
     for name, budget in budgets.items():
         assert budget["selector"] == DEPLOYMENTS[name]["spec"]["selector"]
-        assert 0 < budget["maxUnavailable"] < DEPLOYMENTS[name]["spec"]["replicas"]
+        assert 0 < budget["maxUnavailable"] < DEPLOYMENTS[name]["spec"]["replicas"] or name == "prefill"
+
+
+def policy(name: str) -> dict[str, Any]:
+    kept = (item for item in OBJECTS if item["kind"] == "NetworkPolicy" and item["metadata"]["name"] == name)
+    return dict(next(kept)["spec"])
 
 
 def test_only_our_own_desks_reach_the_bus() -> None:
-    policy = next(item["spec"] for item in OBJECTS if item["kind"] == "NetworkPolicy")
-    assert policy["podSelector"]["matchLabels"] == {"app": "bus"}
-    ((rule,),) = ([source["podSelector"] for source in ingress["from"]] for ingress in policy["ingress"])
-    assert set(rule["matchExpressions"][0]["values"]) == set(ROLES)
+    assert policy("bus")["podSelector"]["matchLabels"] == {"app": "bus"}
+    ((rule,),) = ([source["podSelector"] for source in ingress["from"]] for ingress in policy("bus")["ingress"])
+    assert set(rule["matchExpressions"][0]["values"]) == DEPLOYMENTS.keys()
+
+
+def test_replicas_exchange_blocks_and_nobody_else_reaches_the_port() -> None:
+    replicas = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["model", "prefill"]}]}
+    assert policy("blocks")["podSelector"] == replicas
+    blocks, metrics = policy("blocks")["ingress"]
+    for name, role in (("model", "both"), ("prefill", "prefill")):
+        settings = settings_of(DEPLOYMENTS[name]["spec"]["template"]["spec"], "model")
+        assert (settings.kv_host, settings.role) == ("auto", role)
+        assert blocks == {"from": [{"podSelector": replicas}], "ports": [{"port": settings.kv_port}]}
+        command = COMPOSE["services"][name]["command"]
+        composed = load_settings(["model"], wire_settings.parse_flag_pairs(command[2:]))["model"]
+        assert (composed.kv_host, composed.role) == ("auto", role)  # type: ignore[attr-defined]
+    assert metrics == {"ports": [{"port": 9100}]}
+
+
+def test_desks_of_every_kind_are_scraped() -> None:
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert set(scraped["dns_sd_configs"][0]["names"]) == DEPLOYMENTS.keys() <= COMPOSE["services"].keys()
 
 
 def test_the_bus_refuses_writes_before_it_is_killed_for_memory() -> None:
