@@ -18,7 +18,7 @@ from redis.asyncio.connection import parse_url
 from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
 from wire.bus.connection import Server
-from wire.errors import OverloadedError, UnavailableError
+from wire.errors import OverloadedError, StartError, UnavailableError
 from wire.messages import Cancel
 
 pytestmark = pytest.mark.anyio
@@ -254,9 +254,18 @@ async def test_tls_is_spoken_where_the_url_says_so_and_the_certificate_is_checke
         tasks.cancel_scope.cancel()
 
 
-async def test_an_unknown_url_scheme_is_refused() -> None:
-    with pytest.raises(ValueError, match="schemes"):
-        async with Bus.open("http://localhost"):
+@pytest.mark.parametrize("url", ["", "http://localhost", "localhost:6379", "redis://:pa/ss@localhost", "redis://h:x"])
+async def test_what_is_no_address_of_a_bus_is_refused_with_what_would_be_one_and_never_quoted(url: str) -> None:
+    with pytest.raises(StartError, match=r"^redis_url is .* redis://HOST:PORT") as refused:
+        async with Bus.open(url):
+            pass
+    assert not url or url not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_name_that_no_host_can_have_is_said_at_once(host: str) -> None:
+    with anyio.fail_after(60), pytest.raises(UnavailableError, match="is no host name"):
+        async with Bus.open(f"redis://{host}", BusOptions(patience_s=0.1, reply_timeout_s=3600.0)):
             pass
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import anyio
 import pytest
+import redis
 
 from tests.wire.conftest import fall_silent
 from wire import topics
 from wire.bus import Bus, BusOptions, Delivery, HandOff
+from wire.bus.options import MAX_DELIVERIES
 from wire.messages import Failure, Job
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +113,34 @@ async def test_malformed_bytes_are_a_dead_letter_and_not_a_crash(bus: Bus, make_
     assert bus.counts.num_malformed == 1
     assert await bus.route.call(topics.dead_letter(0), "XLEN", topics.dead_letter(0)) == 1
     assert await pending(bus) == 1
+
+
+@pytest.mark.parametrize("num_died", [0, MAX_DELIVERIES])
+async def test_a_reader_outlasts_a_bus_that_is_too_full_to_make_its_group_or_to_end_what_kills_consumers(
+    bus: Bus, bus_url: str, make_job: Any, caplog: pytest.LogCaptureFixture, num_died: int
+) -> None:
+    await admit(bus, make_job, *(["poison"] if num_died else []))
+    for number in range(num_died):
+        await read(bus, f"dead{number}")
+        await fall_silent(bus, HISTORY, GROUP, f"dead{number}")
+    await admit(bus, make_job, "r1")
+    found: list[Delivery] = []
+
+    async def look() -> None:
+        found.extend(await read(bus))
+
+    async with anyio.create_task_group() as tasks:
+        with redis.Redis.from_url(bus_url) as client:
+            client.config_set("maxmemory", "1")
+            try:
+                tasks.start_soon(look)
+                with anyio.fail_after(60):
+                    while "out of memory" not in caplog.text:
+                        await anyio.sleep(0.002)
+            finally:
+                client.config_set("maxmemory", "0")
+    assert ids(found) == ["r1"]
+    assert bus.counts.num_dead_letters == bool(num_died)
 
 
 async def test_dead_letters_are_bounded(bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,34 @@ async def test_a_malformed_message_is_skipped_and_counted(bus: Bus) -> None:
     assert bus.counts.num_malformed == 2
 
 
+async def test_a_bus_that_goes_away_between_two_reads_does_not_end_an_inbox(bus: Bus, make_relay: Any) -> None:
+    relay = make_relay()
+    looked = anyio.Event()
+
+    async def cut(command: list[bytes]) -> None:
+        if command[0] == b"XREVRANGE":  # the look whether the stream began again
+            looked.set()
+            await relay.cut()
+
+    found: list[str] = []
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        async with Bus.open(relay.url, BusOptions(block_s=0.01, reply_timeout_s=30.0, patience_s=0.05)) as far:
+            relay.before = cut
+
+            async def follow() -> None:
+                found.extend(await first(far.inbox(EDGE), 1))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow)
+                await looked.wait()
+                await anyio.sleep(0.2)  # four times the patience
+                relay.before = None
+                await bus.send(EDGE, note(1), maxlen=10)
+        outer.cancel_scope.cancel()
+    assert found == ["r1"]
+
+
 async def test_an_inbox_deleted_under_its_reader_goes_on(bus: Bus) -> None:
     found: list[str] = []
     async with anyio.create_task_group() as tasks:

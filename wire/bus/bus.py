@@ -42,7 +42,10 @@ class Bus(Records, Placing):
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, options: BusOptions | None = None) -> AsyncIterator[Bus]:
-        """Connect to `redis://`, `rediss://`, `unix://` or `redis+cluster://`; a cluster is also found by asking."""
+        """Connect to `redis://`, `rediss://`, `unix://` or `redis+cluster://`; a cluster is also found by asking.
+
+        Raises StartError for an address of another kind, UnavailableError when nobody answers there.
+        """
         options = options or BusOptions()
         route = Route(url, options)
         try:

@@ -23,7 +23,7 @@ from wire.bus.fields import fields_of
 from wire.bus.options import MAX_DELIVERIES, SILENT_CONSUMER_TTL_S
 from wire.bus.route import PASSING
 from wire.bus.scripts import CLAIM, KEEP, LEAVE, SWEEP
-from wire.errors import UnavailableError
+from wire.errors import OverloadedError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,9 @@ class Consumer:
         """Return up to `count` deliveries, waiting until there is one."""
         while True:
             try:
-                deliveries = await self._sort_out(await self._look(count))
-            except (*PASSING, UnavailableError) as error:
+                deliveries = await self._find(count)
+            except (*PASSING, UnavailableError, OverloadedError) as error:
                 await self._back_off(error)
-            except ResponseError as error:
-                await self._make_group_again(error)
             else:
                 self._delay_s = 0.0
                 if deliveries:
@@ -125,6 +123,13 @@ class Consumer:
             except ResponseError as error:
                 if not _is_gone(error):
                     raise
+
+    async def _find(self, count: int) -> list[Delivery]:
+        try:
+            return await self._sort_out(await self._look(count))
+        except ResponseError as error:
+            await self._make_group_again(error)
+            return []
 
     async def _set_idle(self, ids: Iterable[str], idle_s: float) -> None:
         if ids := tuple(ids):
@@ -230,9 +235,9 @@ class Consumer:
         try:
             delivery = self._delivery(entry_id, fields, times)
         except _MALFORMED as error:
+            await self._bus.set_aside(self.stream, self.group, entry_id, reason="malformed")
             self._bus.counts.num_malformed += 1
             log.error("malformed entry %s on %s set aside: %r", entry_id, self.stream, error)
-            await self._bus.set_aside(self.stream, self.group, entry_id, reason="malformed")
             return None
         if times > MAX_DELIVERIES and self._claims:
             delivery.close()
@@ -274,7 +279,7 @@ class Consumer:
 
     async def _back_off(self, error: Exception) -> None:
         self._delay_s = min(max(self._delay_s * 2, 0.02), 1.0)
-        log.warning("bus lost while reading %s, again in %.2f s: %s", self.stream, self._delay_s, error)
+        log.warning("%s could not be read, again in %.2f s: %s", self.stream, self._delay_s, error)
         await anyio.sleep(self._delay_s)
         await self._bus.route.learn_again()
 

@@ -46,13 +46,13 @@ class Endings(Post):
 
     async def dead_letter(self, delivery: Delivery, *, reason: str) -> None:
         """Set an entry aside that nobody could handle; its edge gets a Failure first."""
-        self.counts.num_dead_letters += 1
-        log.error("%r set aside: %s", delivery, reason)
         if isinstance(delivery.message, Job):
             error = DeadLetterError(f"{MAX_DELIVERIES} attempts at one step failed")
             await self._end(delivery.message, error, delivery.group, delivery.stream, delivery.entry_id)
         await self.set_aside(delivery.stream, delivery.group, delivery.entry_id, reason=reason)
         delivery.close()
+        self.counts.num_dead_letters += 1
+        log.error("%r set aside: %s", delivery, reason)
 
     async def set_aside(self, stream: str, group: str, entry_id: str, *, reason: str) -> None:
         """Move an entry, as it is, to the dead letters of its partition (beside the ring: just drop it)."""

@@ -15,6 +15,7 @@ from wire.bus.core import Core
 from wire.bus.fields import fields_of
 from wire.bus.line import Command
 from wire.bus.route import PASSING
+from wire.errors import UnavailableError
 from wire.messages import AnyMessage, TokenBatch
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ async def _began_again(bus: Core, stream: str, last: str) -> bool:
     # stay below what was read last, and unseen for ever.
     try:
         newest = await _last_id(bus, stream)
-    except PASSING:
+    except UnavailableError:  # the next look tells
         return False
     return newest != "0" and _order(newest) < _order(last)
 

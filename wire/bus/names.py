@@ -55,6 +55,8 @@ class Names:
                 lookup.addresses = [str(sockaddr[0]) for *_, sockaddr in found]
             except OSError as error:
                 lookup.error = error
+            except UnicodeError:  # a label that is empty, or longer than 63 characters
+                lookup.error = OSError(f"{host!r} is no host name")
             with contextlib.suppress(RuntimeError):  # the event loop is gone: nobody waits any more
                 anyio.from_thread.run_sync(finish, token=loop)
 

@@ -34,7 +34,7 @@ from wire.bus.connection import Server
 from wire.bus.line import Arg, Command
 from wire.bus.options import BusOptions
 from wire.bus.script import Script
-from wire.errors import OverloadedError, UnavailableError
+from wire.errors import OverloadedError, StartError, UnavailableError
 
 T = TypeVar("T")
 
@@ -51,9 +51,10 @@ class Route:
     """Sends commands to the server that holds their key."""
 
     def __init__(self, url: str, options: BusOptions) -> None:
+        """`url`: see `Bus.open`. Raises StartError for what is no such address."""
         self._options = options
         self._asked_for_cluster = url.startswith(("redis+cluster://", "rediss+cluster://"))
-        self._kwargs: dict[str, Any] = dict(parse_url(url.replace("+cluster://", "://", 1)))
+        self._kwargs = _address(url)
         self._seed = Server(self._kwargs, options)
         self._servers: dict[tuple[str, int], Server] = {}
         self._owners: list[Server] | None = None  # by slot; None: no cluster
@@ -180,6 +181,17 @@ class Route:
             await anyio.sleep(delay * _dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _LAST_DELAY_S)
             await self.learn_again()
+
+
+def _address(url: str) -> dict[str, Any]:
+    """Return how a connection is made. The fault is not quoted: it may hold a password."""
+    try:
+        return dict(parse_url(url.replace("+cluster://", "://", 1)))
+    except ValueError:
+        wrong = "redis_url is no address of a bus" if url else "redis_url is not set"
+        raise StartError(
+            f"{wrong}; write redis://HOST:PORT, rediss://HOST:PORT, redis+cluster://HOST:PORT or unix:///PATH"
+        ) from None
 
 
 def _is_refusal(error: BaseException | None) -> bool:
