@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire.settings import Settings, SettingsError
+from wire.settings import Settings
 
 
 class UpSettings(Settings, frozen=True, kw_only=True):
@@ -23,10 +23,7 @@ class UpSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.port < 65536:
-            raise SettingsError(f"port must lie between 1 and 65535, not {self.port}")
-        for name in ("replicas", "tensor_parallel", "edges"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.prefill_replicas < 0:
-            raise SettingsError(f"prefill_replicas must not be negative, not {self.prefill_replicas}")
+        self._check_range("port", least=1, most=65_535)
+        self._check_range("replicas", "tensor_parallel", "edges", least=1)
+        self._check_range("prefill_replicas", least=0)
+        self._check_range("ready_timeout_s", above=0)

@@ -20,10 +20,8 @@ class TokenizerSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tokenizer_threads < 1:
-            raise SettingsError(f"tokenizer_threads must be at least 1, not {self.tokenizer_threads}")
-        if not 0 < self.template_timeout_s <= 60:
-            raise SettingsError(f"template_timeout_s must lie in 0 .. 60, not {self.template_timeout_s}")
+        self._check_range("tokenizer_threads", least=1)
+        self._check_range("template_timeout_s", above=0, most=60)
         for entry in self.reasoning_budgets:
             try:
                 parse_override(entry)

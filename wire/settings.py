@@ -7,6 +7,8 @@ HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of
 from __future__ import annotations
 
 import importlib
+import logging
+import math
 import os
 import re
 import sys
@@ -68,17 +70,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     process_name: str = ""
 
     def __post_init__(self) -> None:
-        if self.partitions < 1:
-            raise SettingsError(f"partitions must be at least 1, not {self.partitions}")
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise SettingsError(f"{name} must be a finite number, not {value}")
+        self._check_range("partitions", least=1)
+        self._check_range("drain_s", least=0)
+        self._check_range("metrics_port", least=0, most=65_535)
+        if self.log_level.upper() not in logging.getLevelNamesMapping():
+            raise SettingsError(f"log_level must be debug, info, warning, error or critical, not {self.log_level!r}")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise SettingsError(f"block_size must be a power of two, not {self.block_size}")
-        if not self.models:
-            raise SettingsError("models must name at least one model")
+        if not self.models or len(set(self.models)) < len(self.models):
+            raise SettingsError("models must name at least one model, and each of them once")
         for model in self.models:
             if "/" in model or model in (".", ".."):
                 raise SettingsError(f"models: {model!r} is a path; a model is named by its directory below model_dir")
-        if not 0 <= self.metrics_port <= 65_535:
-            raise SettingsError(f"metrics_port must lie in 0..65535, not {self.metrics_port}")
+
+    def _check_range(
+        self, *names: str, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    ) -> None:
+        """Raise SettingsError that names the first of these fields whose value lies outside."""
+        lower = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+        wanted = lower if most == math.inf else f"{lower} and at most {most:g}"
+        for name in names:
+            value = getattr(self, name)
+            if not (value > above and least <= value <= most):
+                raise SettingsError(f"{name} must be {wanted}, not {value}")
 
     def model_path(self, model: str) -> Path:
         """Return the directory of a served model."""

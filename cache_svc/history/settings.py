@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire.settings import Settings, SettingsError
+from wire.settings import Settings
 
 
 class HistorySettings(Settings, frozen=True, kw_only=True):
@@ -20,9 +20,6 @@ class HistorySettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.history_ttl_days < 36_500:
-            raise SettingsError(f"history_ttl_days must be positive, not {self.history_ttl_days}")
-        if self.history_turn_wait_s < 0 or self.history_rewrite_s < 0:
-            raise SettingsError("history_turn_wait_s and history_rewrite_s must not be negative")
-        if self.history_concurrency < 2:
-            raise SettingsError(f"history_concurrency must be at least 2, not {self.history_concurrency}")
+        self._check_range("history_ttl_days", above=0, most=36_500)
+        self._check_range("history_turn_wait_s", "history_rewrite_s", least=0)
+        self._check_range("history_concurrency", least=2)  # one may wait for a turn, the other stores it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire.settings import Settings, SettingsError
+from wire.settings import Settings
 
 
 class PrefixSettings(Settings, frozen=True, kw_only=True):
@@ -13,7 +13,4 @@ class PrefixSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.prefix_max_blocks < 1:
-            raise SettingsError(f"prefix_max_blocks must be at least 1, not {self.prefix_max_blocks}")
-        if self.prefix_concurrency < 1:
-            raise SettingsError(f"prefix_concurrency must be at least 1, not {self.prefix_concurrency}")
+        self._check_range("prefix_max_blocks", "prefix_concurrency", least=1)

@@ -25,9 +25,5 @@ class BalancerSettings(Settings, frozen=True, kw_only=True):
         super().__post_init__()
         if self.balancer_policy not in POLICIES:
             raise SettingsError(f"balancer_policy must be one of {', '.join(POLICIES)}, not {self.balancer_policy!r}")
-        if self.balancer_wait_s < 0 or self.balancer_loading_wait_s < 0:
-            raise SettingsError("balancer_wait_s and balancer_loading_wait_s must not be negative")
-        if not self.balancer_fetch_share >= 0:
-            raise SettingsError(f"balancer_fetch_share must not be negative, not {self.balancer_fetch_share}")
-        if self.balancer_concurrency < 1:
-            raise SettingsError(f"balancer_concurrency must be at least 1, not {self.balancer_concurrency}")
+        self._check_range("balancer_wait_s", "balancer_loading_wait_s", "balancer_fetch_share", least=0)
+        self._check_range("balancer_concurrency", least=1)

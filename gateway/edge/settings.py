@@ -57,7 +57,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
+        self._check_range(
             "safety_judgements",
             "max_inflight",
             "max_choices",
@@ -65,10 +65,9 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "max_body_bytes",
             "max_head_bytes",
             "max_pending_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in (
+            least=1,
+        )
+        self._check_range(
             "background_timeout_s",
             "background_events_s",
             "background_lease_s",
@@ -81,16 +80,13 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "send_timeout_s",
             "head_timeout_s",
             "api_keys_poll_s",
-        ):
-            if not 0 < getattr(self, name) < 1e9:
-                raise SettingsError(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
-        for name in ("max_wait_s", "max_connections"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must be 0 or more, not {getattr(self, name)}")
+            above=0,
+            most=1e9,
+        )
+        self._check_range("max_wait_s", "max_connections", least=0)
+        self._check_range("port", least=0, most=65_535)
         if not self.reasoning_fields or not set(self.reasoning_fields) <= {"reasoning_content", "reasoning"}:
             raise SettingsError("reasoning_fields must be reasoning_content, reasoning or both, separated by a comma")
-        if not 0 <= self.port <= 65_535:
-            raise SettingsError(f"port must lie in 0..65535, not {self.port}")
         for entry in self.tool_styles:
             if entry.rpartition("=")[2] not in STYLES:
                 raise SettingsError(f"tool_styles: {entry!r} must end with one of {', '.join(STYLES)}")

@@ -43,7 +43,19 @@ def test_a_value_of_the_wrong_kind_names_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("partitions", "0"), ("block_size", "12"), ("models", ""), ("models", "a,b/c")]
+    ("field", "value"),
+    [
+        ("partitions", "0"),
+        ("block_size", "12"),
+        ("models", ""),
+        ("models", "a,b/c"),
+        ("models", "a,b,a"),
+        ("drain_s", "-1"),
+        ("drain_s", "nan"),
+        ("drain_s", "inf"),
+        ("log_level", "loud"),
+        ("metrics_port", "65536"),
+    ],
 )
 def test_a_value_out_of_range_names_its_field(field: str, value: str) -> None:
     with pytest.raises(SettingsError, match=field):
