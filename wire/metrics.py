@@ -7,11 +7,12 @@ process that nobody scrapes pays for the counters alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple, TypeVar
 
+import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.exceptions import ResponseError
 
@@ -29,6 +30,7 @@ HANDED_ON, FINISHED, LOST, RETRIED, DEAD_LETTER = "handed_on", "finished", "lost
 
 _BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _LABELS = ("desk", "model")
+_LOOK_S = 2.0  # for all streams; a scraper waits for ten seconds, and must get what is known here
 
 _wait = Histogram("headrace_desk_wait_seconds", "From publish to read.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
 _work = Histogram("headrace_desk_work_seconds", "From read to left.", _LABELS, buckets=_BUCKETS_S, registry=REGISTRY)
@@ -57,6 +59,17 @@ class _Followed(NamedTuple):
     bus: Bus
     stream: str
     group: str
+
+
+class _Look(NamedTuple):
+    """What one look at a stream has found; `partition` None of one beside the ring, which has no dead letters."""
+
+    stream: str
+    length: int
+    num_pending: int
+    oldest_s: float
+    partition: int | None
+    num_dead: int
 
 
 _followed: list[_Followed] = []
@@ -116,33 +129,41 @@ def shows(registry: CollectorRegistry) -> Iterator[None]:
 
 
 async def render() -> bytes:
-    """Return all metrics of this process; those of streams are absent while the bus is away."""
-    for gauge in (_length, _pending, _oldest, _dead, _troubles):
-        gauge.clear()
-    buses: dict[int, Bus] = {}
-    for bus, stream, group in tuple(_followed):
-        buses[id(bus)] = bus
-        try:
-            await _look(bus, stream, group)
-        except (*PASSING, HeadraceError, ResponseError):
-            continue
-    counts = [bus.counts for bus in buses.values()]
-    for kind in ("lost", "malformed", "dead_letters", "failures_dropped"):
-        _troubles.labels(kind).set(sum(getattr(count, f"num_{kind}") for count in counts))
+    """Return all metrics of this process; those of streams are absent while the bus is away, or silent."""
+    looks: list[_Look] = []
+    with anyio.move_on_after(_LOOK_S):
+        for one in tuple(_followed):
+            try:
+                looks.append(await _look(one))
+            except (*PASSING, HeadraceError, ResponseError):
+                continue
+    _show(looks)  # nobody waits from here on: of two scrapers at a time each would get half
     return b"".join(generate_latest(registry) for registry in (REGISTRY, *_shown))
 
 
-async def _look(bus: Bus, stream: str, group: str) -> None:
+async def _look(one: _Followed) -> _Look:
     """Asked once each: whoever scrapes comes again, and must not wait for a bus that is away."""
-    length = await bus.route.once(stream, "XLEN", stream)
-    pending = await bus.route.once(stream, "XPENDING", stream, group)
-    oldest = await bus.route.once(stream, "XRANGE", stream, "-", "+", "COUNT", 1)
+    stream, ask = one.stream, one.bus.route.once
+    length = await ask(stream, "XLEN", stream)
+    pending = await ask(stream, "XPENDING", stream, one.group)
+    oldest = await ask(stream, "XRANGE", stream, "-", "+", "COUNT", 1)
     age_s = time.time() - int(oldest[0][0].partition(b"-")[0]) / 1e3 if oldest else 0.0
-    _length.labels(stream).set(length)
-    _pending.labels(stream).set(pending[0])
-    _oldest.labels(stream).set(max(age_s, 0.0))
-    partition = topics.partition_of(stream)
+    partition, num_dead = topics.partition_of(stream), 0
     if partition is not None:
         dead = topics.dead_letter(partition)
-        num_dead = await bus.route.once(dead, "XLEN", dead)
-        _dead.labels(str(partition)).set(num_dead)
+        num_dead = await ask(dead, "XLEN", dead)
+    return _Look(stream, length, pending[0], max(age_s, 0.0), partition, num_dead)
+
+
+def _show(looks: Iterable[_Look]) -> None:
+    for gauge in (_length, _pending, _oldest, _dead, _troubles):
+        gauge.clear()
+    for look in looks:
+        _length.labels(look.stream).set(look.length)
+        _pending.labels(look.stream).set(look.num_pending)
+        _oldest.labels(look.stream).set(look.oldest_s)
+        if look.partition is not None:
+            _dead.labels(str(look.partition)).set(look.num_dead)
+    counts = [bus.counts for bus in {id(one.bus): one.bus for one in _followed}.values()]
+    for kind in ("lost", "malformed", "dead_letters", "failures_dropped"):
+        _troubles.labels(kind).set(sum(getattr(count, f"num_{kind}") for count in counts))

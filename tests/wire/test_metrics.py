@@ -110,6 +110,60 @@ async def test_what_waits_on_a_stream_is_shown_while_a_desk_reads_it(bus: Bus, m
     assert b'stream="' not in await metrics.render()
 
 
+async def test_two_scrapers_at_a_time_are_shown_all_streams_each(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = bus.route.once, [anyio.Event() for _ in range(4)]
+    may_go_on = [anyio.Event() for _ in range(4)]
+    texts: list[bytes] = []
+    num_asked = 0
+
+    async def once(key: str, *args: Any) -> Any:
+        nonlocal num_asked
+        if args[0] == "XLEN" and key in (HISTORY, TOKENIZER):
+            number, num_asked = num_asked, num_asked + 1
+            asked[number].set()
+            await may_go_on[number].wait()
+        return await ask(key, *args)
+
+    async def scrape_all() -> None:
+        texts.append(await metrics.render())
+
+    for stream in (HISTORY, TOKENIZER):
+        await bus.route.call(stream, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
+    monkeypatch.setattr(bus.route, "once", once)
+    monkeypatch.setattr("wire.metrics._LOOK_S", 60.0)
+    with metrics.follows(bus, HISTORY, "g"), metrics.follows(bus, TOKENIZER, "g"):
+        async with anyio.create_task_group() as tasks:
+            may_go_on[0].set()
+            tasks.start_soon(scrape_all)
+            await asked[1].wait()  # the first knows one stream
+            tasks.start_soon(scrape_all)
+            await asked[2].wait()  # the second none
+            may_go_on[1].set()
+            while not texts:
+                await anyio.lowlevel.checkpoint()
+            may_go_on[2].set()
+            may_go_on[3].set()
+    for text in texts:
+        for stream in (HISTORY, TOKENIZER):
+            assert f'headrace_stream_length{{stream="{stream}"}} 0.0'.encode() in text
+
+
+async def test_a_bus_that_says_nothing_keeps_no_scraper_from_what_is_known_here(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: Any, **__: Any) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("wire.metrics._LOOK_S", 0.01)
+    with metrics.follows(bus, HISTORY, "g"):
+        monkeypatch.setattr(bus.route, "once", silent)
+        metrics.note_left("d", "m", metrics.FINISHED)
+        with anyio.fail_after(60):
+            text = await metrics.render()
+    assert b"headrace_desk_jobs_total" in text
+    assert b'stream="' not in text
+
+
 @pytest.mark.parametrize(
     ("request_line", "status"), [("GET / HTTP/1.1", 404), ("POST /metrics HTTP/1.1", 405), ("x", 404), ("", 404)]
 )
