@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from wire.errors import StartError
 from wire.tool_style import SCAFFOLD, tool_style
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 ENCODERS = frozenset({"BertModel"})
 """Architectures that make one vector of a text instead of going on with it."""
@@ -26,6 +28,53 @@ SAMPLING: dict[str, tuple[float, float]] = {
 
 class ModelCardError(StartError):
     """The model directory lacks a file or holds a malformed one; the message names it."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _TextConfig(msgspec.Struct):
+    vocab_size: Count | None = None
+    max_position_embeddings: Count | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
+    bos_token_id: int | tuple[int, ...] | None = None
+
+
+class _Config(_TextConfig):
+    """config.json; a model of more than text has what concerns text in a part of its own."""
+
+    architectures: tuple[str, ...] | None = None
+    text_config: _TextConfig | None = None
+
+
+class _GenerationConfig(msgspec.Struct):
+    eos_token_id: int | tuple[int, ...] | None = None
+    bos_token_id: int | tuple[int, ...] | None = None
+    temperature: Any = None
+    top_p: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    repetition_penalty: Any = None
+
+
+class _Token(msgspec.Struct):
+    content: str
+
+
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _TokenizerConfig(msgspec.Struct):
+    bos_token: str | _Token | None = None
+    eos_token: str | _Token | None = None
+    add_bos_token: bool | None = None
+    chat_template: str | tuple[_NamedTemplate, ...] | None = None
+
+
+class _SentenceConfig(msgspec.Struct):
+    max_seq_length: int | None = None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,27 +110,29 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, path: Path, name: str | None = None) -> ModelCard:
         """Read config.json, generation_config.json, tokenizer_config.json and chat_template.jinja.
 
-        Raises ModelCardError that names the file at fault.
+        Raises ModelCardError that names the file at fault, and the field.
         """
         path = Path(path)
-        config = _read_json(path / "config.json")
-        text_config = config.get("text_config") or config
-        generation = _read_json(path / "generation_config.json", missing={})
-        tokenizer = _read_json(path / "tokenizer_config.json", missing={})
-        eos = generation.get("eos_token_id", text_config.get("eos_token_id"))
-        bos = generation.get("bos_token_id", text_config.get("bos_token_id"))
+        config = _read(path / "config.json", _Config)
+        of_text = config.text_config or config
+        generation = _read(path / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
+        tokenizer = _read(path / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
+        vocab_size = of_text.vocab_size or config.vocab_size
+        if vocab_size is None:
+            raise ModelCardError(f"{path / 'config.json'}: vocab_size is missing")
+        bos = _ids(of_text.bos_token_id if generation.bos_token_id is None else generation.bos_token_id)
         chat_template = _chat_template(path, tokenizer)
         return cls(
             name=name or path.name,
             path=path,
-            architecture=str((config.get("architectures") or ["unknown"])[0]),
-            max_model_len=_max_len(path, text_config),
-            vocab_size=int(text_config["vocab_size"]),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else (() if eos is None else (int(eos),)),
-            bos_token=_token_text(tokenizer.get("bos_token")),
-            eos_token=_token_text(tokenizer.get("eos_token")),
-            bos_token_id=bos,
-            add_bos_token=bool(tokenizer.get("add_bos_token", False)),
+            architecture=next(iter(config.architectures or ()), "unknown"),
+            max_model_len=_max_len(path, of_text),
+            vocab_size=vocab_size,
+            eos_token_ids=_ids(of_text.eos_token_id if generation.eos_token_id is None else generation.eos_token_id),
+            bos_token=_token_text(tokenizer.bos_token),
+            eos_token=_token_text(tokenizer.eos_token),
+            bos_token_id=bos[0] if bos else None,
+            add_bos_token=bool(tokenizer.add_bos_token),
             chat_template=chat_template,
             created=int((path / "config.json").stat().st_mtime),
             tool_style=tool_style(chat_template),
@@ -89,9 +140,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _sampling(generation: dict[str, Any]) -> dict[str, float]:
+def _sampling(generation: _GenerationConfig) -> dict[str, float]:
     """Return the advised values; one that makes no sense is left out rather than held against every request."""
-    values = {name: generation.get(name) for name in SAMPLING}
+    values = {name: getattr(generation, name) for name in SAMPLING}
     return {
         name: value
         for name, value in values.items()
@@ -99,37 +150,40 @@ def _sampling(generation: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _max_len(path: Path, config: dict[str, Any]) -> int:
+def _max_len(path: Path, config: _TextConfig) -> int:
     """Return the context; embedding models say how much of it they were trained for."""
-    longest = int(config.get("max_position_embeddings") or 2048)
-    trained = _read_json(path / "sentence_bert_config.json", missing={}).get("max_seq_length")
-    return min(longest, trained) if isinstance(trained, int) and trained > 0 else longest
+    longest = config.max_position_embeddings or 2048
+    trained = _read(path / "sentence_bert_config.json", _SentenceConfig, missing=_SentenceConfig()).max_seq_length
+    return min(longest, trained) if trained is not None and trained > 0 else longest
 
 
-def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+def _read(path: Path, kind: type[S], missing: S | None = None) -> S:
     try:
-        value = msgspec.json.decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         if missing is not None:
             return missing
         raise ModelCardError(f"{path}: file is missing; `headrace pull` makes a model directory") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ModelCardError(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelCardError(f"{path}: must hold a JSON object")
-    return value
 
 
-def _token_text(value: Any) -> str | None:
-    """Return the text of a token given as a string or as an AddedToken object."""
-    return value.get("content") if isinstance(value, dict) else value
+def _ids(value: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    return () if value is None else value if isinstance(value, tuple) else (value,)
 
 
-def _chat_template(path: Path, tokenizer: dict[str, Any]) -> str | None:
+def _token_text(value: str | _Token | None) -> str | None:
+    return value.content if isinstance(value, _Token) else value
+
+
+def _chat_template(path: Path, tokenizer: _TokenizerConfig) -> str | None:
     file = path / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
-    template = tokenizer.get("chat_template")
-    if isinstance(template, list):  # several named ones: the one called default
-        template = next((item["template"] for item in template if item.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ModelCardError(f"{file}: {error}") from error
+    template = tokenizer.chat_template
+    if isinstance(template, tuple):  # several named ones: the one called default
+        return next((one.template for one in template if one.name == "default"), None)
+    return template

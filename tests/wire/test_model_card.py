@@ -23,6 +23,35 @@ def directory(path: Path, **files: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config", {}, "vocab_size is missing"),
+        ("config", {"vocab_size": "many"}, "vocab_size"),
+        ("config", {"vocab_size": 0}, "vocab_size"),
+        ("config", {**CONFIG, "eos_token_id": "</s>"}, "eos_token_id"),
+        ("config", {**CONFIG, "max_position_embeddings": -1}, "max_position_embeddings"),
+        ("config", {"text_config": {"vocab_size": None}}, "vocab_size is missing"),
+        ("config", {**CONFIG, "text_config": [1]}, "text_config"),
+        ("config", [1], "object"),
+        ("generation_config", {"eos_token_id": [1, None]}, "eos_token_id"),
+        ("tokenizer_config", {"chat_template": [{"name": "default"}]}, "chat_template"),
+        ("tokenizer_config", {"bos_token": 5}, "bos_token"),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_field(file: str, content: Any, said: str, tmp_path: Path) -> None:
+    directory(tmp_path, **{"config": CONFIG, file: content})
+    with pytest.raises(ModelCardError, match=rf"{file}\.json: .*{said}"):
+        ModelCard.load(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_named(tmp_path: Path) -> None:
+    directory(tmp_path, config=CONFIG)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelCardError, match=r"chat_template\.jinja"):
+        ModelCard.load(tmp_path)
+
+
 def test_generation_config_wins_for_the_end_tokens(tmp_path: Path) -> None:
     card = ModelCard.load(directory(tmp_path, config=CONFIG, generation_config={"eos_token_id": [2, 0]}))
     assert card.eos_token_ids == (2, 0)
