@@ -287,7 +287,8 @@ class Replica:
         """Get what another replica has computed of the prompt. Raises RequestCancelledError."""
         if self.sharing is None or placement.source is None or placement.attempt != request.job.attempt:
             return
-        fetched = await self.sharing.fetch(prompt, placement)
+        load = self._heartbeat.load
+        fetched = await self.sharing.fetch(prompt, placement, load.prefill_token_ms if load is not None else 0.0)
         request.fetch_ms = round(fetched.seconds * 1e3, 3)
         begin = placement.cached_tokens
         request.fetched = (begin, begin + fetched.num_blocks * prompt.block_size)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -24,6 +23,11 @@ class Slots:
         """Wait for a slot."""
         await self._left.acquire()
         return self._free.pop()
+
+    @property
+    def any_free(self) -> bool:
+        """Whether `take` returns at once."""
+        return self._left.value > 0
 
     def give_back(self, slot: int) -> None:
         """Return a slot."""
@@ -47,6 +51,25 @@ class _Order:
             self.when_abandoned = lambda: slots.give_back(slot)
 
 
+class Reading:
+    """An order to read, and the slot that it fills. Whoever made it releases it, whatever comes."""
+
+    def __init__(self, staging: Staging, slots: Slots, slot: int, order: _Order) -> None:
+        self._staging = staging
+        self._slots = slots
+        self._slot = slot
+        self._order = order
+
+    async def done(self) -> tuple[int, memoryview]:
+        """Wait for the engine; returns how many leading blocks are cached, and their bytes."""
+        await self._order.done.wait()
+        return self._order.num_blocks, self._staging.blocks(self._slot, self._order.num_blocks)
+
+    def release(self) -> None:
+        """Give the slot back."""
+        self._order.release(self._slots, self._slot)
+
+
 class BlockLink:
     """Has the engine copy blocks. `staging` may be used as far as a slot is held."""
 
@@ -65,18 +88,17 @@ class BlockLink:
         if order.when_abandoned is not None:
             order.when_abandoned()
 
-    @asynccontextmanager
-    async def read(self, names: bytes, num_names: int) -> AsyncIterator[tuple[int, memoryview]]:
-        """Yield how many leading blocks are cached, and their bytes."""
+    async def read(self, names: bytes) -> Reading:
+        """Order blocks of as many names as a slot has room for; waits for a slot, not for the engine."""
         slot = await self.for_reading.take()
         ticket, order = self._new_order()
+        reading = Reading(self.staging, self.for_reading, slot, order)
         try:
             await self._send(ReadBlocks(ticket=ticket, slot=slot, names=names))
-            await order.done.wait()
-            assert order.num_blocks <= num_names, "more blocks than were asked for"
-            yield order.num_blocks, self.staging.blocks(slot, order.num_blocks)
-        finally:
-            order.release(self.for_reading, slot)
+        except BaseException:
+            reading.release()
+            raise
+        return reading
 
     async def write(self, slot: int, names: bytes) -> int:
         """Have the engine take what lies in a slot `for_writing`, and give that back.

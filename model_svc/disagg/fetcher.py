@@ -49,17 +49,23 @@ class Fetcher:
 
     @property
     def bytes_per_s(self) -> float:
-        """How fast fetches come that come whole; 0 if too little is known."""
+        """How fast blocks come, where the source does not fail; 0 if too little is known."""
         return self._pace.bytes_per_s
 
-    async def fetch(self, address: str, names: bytes) -> Fetched:
-        """Get the blocks of a chain, from its first one on."""
+    async def fetch(self, address: str, names: bytes, compute_s: float = 0.0) -> Fetched:
+        """Get the blocks of a chain, from its first one on; to compute them is thought to take `compute_s`.
+
+        As long as that is worth waiting: a source that computes others' prompts answers between two of its steps.
+        """
         fetched, started = Fetched(), anyio.current_time()
+        patience_s = max(self._patience_s, compute_s)
+        slow = False
         try:
-            with anyio.fail_after(self._patience_s):
+            with anyio.fail_after(patience_s):
                 await self._fetch(address, names, fetched)
         except TimeoutError:
-            fetched.failure = f"not within {self._patience_s:g} s"
+            fetched.failure = f"not within {patience_s:.3g} s"
+            slow = True
         except ExceptionGroup as group:
             fetched.failure = repr(_expected(group))
         except (OSError, EOFError, TransferError) as error:
@@ -70,8 +76,9 @@ class Fetcher:
             self.num_failed += 1
             num_missing = _count(names) - fetched.num_blocks
             log.warning("%d blocks did not come from %s: %s", num_missing, address, fetched.failure)
-        elif fetched.num_blocks and fetched.seconds > 0:
-            self._pace.note(fetched.num_blocks * self._layout.block_bytes, fetched.seconds)
+        if slow or (fetched.num_blocks and not fetched.failure):
+            num_bytes = fetched.num_blocks * self._layout.block_bytes
+            self._pace.note(max(num_bytes, 1), max(fetched.seconds, 1e-6))  # a pace of 0 would mean: not known
         return fetched
 
     async def _fetch(self, address: str, names: bytes, fetched: Fetched) -> None:

@@ -9,10 +9,11 @@ import hmac
 import logging
 import secrets
 import socket
+from collections import deque
 
 import anyio
 
-from model_svc.disagg.block_link import BlockLink
+from model_svc.disagg.block_link import BlockLink, Reading
 from model_svc.disagg.errors import TransferError
 from model_svc.disagg.peer import Ask, Greeting, Part, Peer, sign_ask, signature
 from model_svc.engine.kv_layout import KvLayout
@@ -73,14 +74,33 @@ class BlockServer:
             refused = f"{other} is {mine!r} here, not {theirs!r}"
             await peer.send(Part(num_blocks=0, last=True, refused=refused, signature=signed))
             return
+        await self._give(peer, ask.names, signed)
+
+    async def _give(self, peer: Peer, names: bytes, signed: bytes) -> None:
+        """Send the blocks of a chain as far as they are cached.
+
+        As many slots as are free are ordered ahead: the engine fills all of them between two steps. One at a time they
+        would take a step each, which is long where it computes others' prompts.
+        """
         step = self._link.staging.blocks_per_slot * DIGEST_BYTES
-        for at in range(0, len(ask.names) or 1, step):
-            names = ask.names[at : at + step]
-            wanted = len(names) // DIGEST_BYTES
-            async with self._link.read(names, wanted) as (num_blocks, body):
-                last = num_blocks < wanted or at + step >= len(ask.names)
+        left = deque(names[at : at + step] for at in range(0, len(names) or 1, step))
+        ahead: deque[tuple[int, Reading]] = deque()
+        try:
+            while left or ahead:
+                while left and (not ahead or self._link.for_reading.any_free):
+                    part = left.popleft()
+                    ahead.append((len(part) // DIGEST_BYTES, await self._link.read(part)))
+                wanted, reading = ahead[0]
+                num_blocks, body = await reading.done()
+                assert num_blocks <= wanted, "more blocks than were asked for"
+                last = num_blocks < wanted or not (left or len(ahead) > 1)
                 with anyio.fail_after(_STALL_S):
                     await peer.send(Part(num_blocks=num_blocks, last=last, signature=signed), body)
-            self.num_blocks += num_blocks
-            if last:
-                return
+                self.num_blocks += num_blocks
+                if last:
+                    return
+                ahead.popleft()
+                reading.release()
+        finally:
+            for _, reading in ahead:
+                reading.release()

@@ -86,11 +86,15 @@ class BlockSharing:
             "num_given_blocks": self.server.num_blocks,
         }
 
-    async def fetch(self, prompt: Prompt, placement: Placement) -> Fetched:
-        """Get the blocks of a prompt that the placement's source holds and that are not cached here."""
+    async def fetch(self, prompt: Prompt, placement: Placement, token_ms: float = 0.0) -> Fetched:
+        """Get the blocks of a prompt that the placement's source holds and that are not cached here.
+
+        To compute one of their tokens takes `token_ms`; 0 if that is not known.
+        """
         source = placement.source
         if source is None or prompt.block_size != self.layout.block_size:
             return Fetched()
         begin, end = (tokens // prompt.block_size for tokens in (placement.cached_tokens, source.num_tokens))
         names = prompt.block_hashes[begin * DIGEST_BYTES : end * DIGEST_BYTES]
-        return await self.fetcher.fetch(source.address, names) if names else Fetched()
+        compute_s = max(0, end - begin) * prompt.block_size * token_ms / 1e3
+        return await self.fetcher.fetch(source.address, names, compute_s) if names else Fetched()

@@ -168,6 +168,64 @@ async def test_a_source_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     assert (fetched.num_blocks, fetched.failure) == (0, "not within 0.05 s")
 
 
+async def test_a_fetch_may_take_as_long_as_computing_would(tmp_path: Path) -> None:
+    source, target = Cache(), Cache(patience_s=0.0)
+    source.hold(NAMES)
+    async with serving(source, tmp_path) as place:
+        assert "not within 0 s" in (await target.fetcher.fetch(place, ALL)).failure
+        assert (await target.fetcher.fetch(place, ALL, compute_s=60.0)).failure == ""
+
+
+async def test_fetches_that_took_too_long_are_known_as_slow_and_those_from_nowhere_are_not(tmp_path: Path) -> None:
+    target = Cache(patience_s=0.05)
+    for _ in range(3):
+        await target.fetcher.fetch("tcp:127.0.0.1:1", ALL)
+    assert target.fetcher.bytes_per_s == 0
+    for _ in range(3):
+        await _fetch_from(lambda _peer: anyio.sleep_forever(), target, tmp_path)
+    assert 0 < target.fetcher.bytes_per_s < 1000
+
+
+async def test_the_engine_is_asked_for_more_than_it_has_given(tmp_path: Path) -> None:
+    source, target = Cache(), Cache()
+    source.hold(NAMES)
+    ordered: list[int] = []  # how many orders had been given when the engine obeyed, between two steps
+    obey = source.link._send
+    kept: list[ReadBlocks | WriteBlocks] = []
+
+    async def between_steps(order: ReadBlocks | WriteBlocks) -> None:
+        kept.append(order)
+
+    source.link._send = between_steps
+
+    async def steps() -> None:
+        while True:
+            await anyio.wait_all_tasks_blocked()
+            if kept:
+                ordered.append(len(kept))
+            for order in [kept.pop(0) for _ in range(len(kept))]:
+                await obey(order)
+
+    async with serving(source, tmp_path) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(steps)
+        fetched = await target.fetcher.fetch(place, ALL)
+        tasks.cancel_scope.cancel()
+    assert (fetched.num_blocks, fetched.failure) == (40, "")
+    assert ordered[0] == NUM_SLOTS // 2
+    assert sum(ordered) == 10  # slots' worth of four blocks
+    assert len(source.link.for_reading._free) == NUM_SLOTS // 2
+
+
+async def test_many_that_want_blocks_at_once_get_them_however_few_the_slots_are(tmp_path: Path) -> None:
+    source, targets = Cache(), [Cache() for _ in range(NUM_SLOTS)]
+    source.hold(NAMES)
+    async with serving(source, tmp_path) as place, anyio.create_task_group() as tasks:
+        for target in targets:
+            tasks.start_soon(target.fetcher.fetch, place, ALL)
+    assert [len(target.held()) for target in targets] == [40] * NUM_SLOTS
+    assert len(source.link.for_reading._free) == NUM_SLOTS // 2
+
+
 async def test_a_slot_is_free_again_only_when_the_engine_is_done_with_it(tmp_path: Path) -> None:
     source, target = Cache(), Cache(patience_s=0.2)
     source.hold(NAMES[:4])
