@@ -9,8 +9,9 @@ is left to run out, so that it is tried again for as long as the request is reme
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -21,18 +22,19 @@ from gateway.edge.event_log import EventLog
 from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.leases import Leases
+from gateway.edge.reply import Reply
 from gateway.edge.schema.responses_reply import ResponsesReply
+from gateway.edge.settings import EdgeSettings
 from gateway.edge.streaming import Block
-from wire.errors import HeadraceError, NotFoundError, RequestCancelledError
+from wire.bus import Bus
+from wire.errors import HeadraceError, NotFoundError, RequestCancelledError, UnavailableError
 from wire.messages import Request
-
-if TYPE_CHECKING:
-    from gateway.edge.edge import Edge
 
 logger = logging.getLogger(__name__)
 
 OPERATION = "chat"
 _PACE_S = 0.05  # between two blocks of events: what comes meanwhile is joined
+_DROP_S = 2.0
 _LOOK_S = 0.05  # how often a reader looks for new events
 
 
@@ -44,23 +46,42 @@ class CannotWriteError(Exception):
     """The events cannot be written now; the response is not at fault."""
 
 
+class Admits(Protocol):
+    """Admits requests, and goes on with admitted ones: what an Edge does."""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether one more would be admitted."""
+
+    def generate(
+        self, request: Request, reply: Reply, *, operation: str, stream: bool, parent: SpanContext | None
+    ) -> AbstractAsyncContextManager[Generation]:
+        """Admit a request and keep its entry while the block answers it."""
+
+    def resume(
+        self, partition: int, request_id: str, reply_of: Callable[[Request], Reply], *, operation: str
+    ) -> AbstractAsyncContextManager[Generation]:
+        """Go on with a request that was admitted before."""
+
+
 class Background:
     """What one edge makes in the background, and what it takes over from others."""
 
-    def __init__(self, edge: Edge, tasks: TaskGroup) -> None:
-        lease_s = edge.settings.background_lease_s
+    def __init__(self, edge: Admits, settings: EdgeSettings, bus: Bus, inbox: str, tasks: TaskGroup) -> None:
+        lease_s = settings.background_lease_s
         self._edge = edge
+        self._settings = settings
+        self._bus = bus
+        self._inbox = inbox
         self._tasks = tasks
         self._look_s = lease_s / 4
         self._runs: dict[str, anyio.CancelScope] = {}
-        partitions = range(edge.settings.partitions)
-        self._leases = [Leases(edge.bus.route, number, lease_s=lease_s) for number in partitions]
+        self._leases = [Leases(bus.route, number, lease_s=lease_s) for number in range(settings.partitions)]
 
     def log(self, response_id: str) -> EventLog:
         """Return the log of a response."""
-        ttl_s = self._edge.settings.background_events_s
-        partition, writer = self._partition(response_id), self._edge.inbox
-        return EventLog(self._edge.bus.route, partition, response_id, writer=writer, ttl_s=ttl_s)
+        partition, ttl_s = self._partition(response_id), self._settings.background_events_s
+        return EventLog(self._bus.route, partition, response_id, writer=self._inbox, ttl_s=ttl_s)
 
     async def has(self, response_id: str) -> bool:
         """Tell whether events of a response are kept."""
@@ -73,7 +94,7 @@ class Background:
 
     async def cancel(self, response_id: str) -> None:
         """Stop a response wherever it is; whoever makes it stores what there is. One that is over stays as it is."""
-        await jobs.cancel(self._edge.bus, self._partition(response_id), response_id, reason="cancelled")
+        await jobs.cancel(self._bus, self._partition(response_id), response_id, reason="cancelled")
 
     async def events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         """Yield the events with a number above `after` as they are written, to the last one."""
@@ -97,7 +118,7 @@ class Background:
         """Tell whether nothing more can come: there is no log, and no request that could begin one."""
         if await log.newest() is not None:
             return False
-        return not (await self._edge.bus.fate(self._partition(response_id), response_id)).known
+        return not (await self._bus.fate(self._partition(response_id), response_id)).known
 
     def hand_over(self) -> None:
         """Let other edges go on with all that is under way here."""
@@ -117,7 +138,7 @@ class Background:
             await anyio.sleep(self._look_s)
 
     async def _claim(self, leases: Leases, response_id: str) -> None:
-        if not self._edge.admission.is_open or response_id in self._runs or not await leases.claim(response_id):
+        if not self._edge.is_open or response_id in self._runs or not await leases.claim(response_id):
             return
         logger.warning("response %s is taken over", response_id)
         self._tasks.start_soon(self._take_over, response_id)
@@ -139,15 +160,17 @@ class Background:
                     has_started = True
                     task_status.started(reply)
                     await self._make(generation, reply, 0)
-            except HeadraceError:
-                if not has_started:
-                    await leases.drop(response_id)
-                    raise
-                logger.exception("response %s was not finished", response_id)
             except Exception:
+                if not has_started:
+                    raise
                 logger.exception("response %s was not finished", response_id)
             finally:
                 del self._runs[response_id]
+                if not has_started:  # nobody need take it over
+                    with anyio.move_on_after(_DROP_S, shield=True), suppress(HeadraceError):
+                        await leases.drop(response_id)
+        if not has_started:
+            raise UnavailableError("This server is shutting down.", retry_after_s=1)
 
     async def _take_over(self, response_id: str) -> None:
         partition = self._partition(response_id)
@@ -159,16 +182,20 @@ class Background:
                     await self._leases[partition].drop(response_id)
                     return
                 number, num_tokens = taken
-                async with self._edge.resume(partition, response_id, ResponsesReply, operation=OPERATION) as generation:
-                    assert isinstance(generation.reply, ResponsesReply)
-                    await self._catch_up(generation, num_tokens, number)
-                    await self._make(generation, generation.reply, number)
-            except NotFoundError:
-                await self._leases[partition].drop(response_id)
+                try:
+                    await self._go_on(partition, response_id, number, num_tokens)
+                except NotFoundError:
+                    await self._leases[partition].drop(response_id)
             except Exception:
                 logger.exception("response %s could not be taken over", response_id)
             finally:
                 del self._runs[response_id]
+
+    async def _go_on(self, partition: int, response_id: str, number: int, num_tokens: int) -> None:
+        async with self._edge.resume(partition, response_id, ResponsesReply, operation=OPERATION) as generation:
+            assert isinstance(generation.reply, ResponsesReply)
+            await self._catch_up(generation, num_tokens, number)
+            await self._make(generation, generation.reply, number)
 
     async def _catch_up(self, generation: Generation, num_tokens: int, number: int) -> None:
         assert isinstance(generation.reply, ResponsesReply)
@@ -197,7 +224,7 @@ class Background:
             await leases.drop(response_id)
             generation.handed_over = False
         except NotTheWriterError:
-            if not (await self._edge.bus.fate(generation.job.partition, response_id)).known:
+            if not (await self._bus.fate(generation.job.partition, response_id)).known:
                 await generation.cancel()  # it was deleted
             logger.warning("response %s is made by another edge now, or deleted", response_id)
         except anyio.get_cancelled_exc_class():
@@ -206,7 +233,7 @@ class Background:
             raise
 
     def _partition(self, response_id: str) -> int:
-        return partition_of(root_of(response_id), self._edge.settings.partitions)
+        return partition_of(root_of(response_id), self._settings.partitions)
 
 
 class _Writer:

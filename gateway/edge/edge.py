@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
-import anyio
 from anyio.abc import TaskGroup
 from opentelemetry.trace import SpanContext
 
@@ -21,16 +19,19 @@ from gateway.edge.control import Controls
 from gateway.edge.desks.embeddings import EmbeddingClient, Vectors
 from gateway.edge.desks.history import HistoryClient
 from gateway.edge.desks.tokenizer import TokenizerClient
+from gateway.edge.endings import Endings
 from gateway.edge.errors import from_failure
 from gateway.edge.flight import Gap
 from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
 from gateway.edge.inflight import InFlight
 from gateway.edge.jobs import CONTROL_MAXLEN, admit, new_job
+from gateway.edge.lingering import Lingering
 from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
+from gateway.edge.safety.ask_model import AskModel
 from gateway.edge.safety.safety import Safety
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
@@ -81,27 +82,31 @@ class Edge:
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(served.names)
         self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas)
-        self.safety = Safety(policies, self) if policies is not None else None
-        self.background = Background(self, tasks)
-        self.lingering: dict[str, Generation] = {}  # whose clients are gone and may come back
+        self.safety = self._apply(policies, tasks) if policies is not None else None
+        self.endings = Endings(tasks, self.admission, self.accounts, self.metrics, self.safety)
+        self.lingering = Lingering(bus, self.inbox, self.endings, tasks, wait_s=settings.resume_wait_s)
+        self.background = Background(self, settings, bus, self.inbox, tasks)
         self.grammars = GrammarTrials(served)
         self.controls = Controls(bus, settings.partitions)
         self._tasks = tasks
-        self._ending = 0
-        self._idle = anyio.Event()
+
+    def _apply(self, policies: Policies, tasks: TaskGroup) -> Safety:
+        bus, served, settings = self.bus, self.served, self.settings
+        ask = AskModel(bus, served, self.inflight, self.inbox, tasks, partitions=settings.partitions)
+        return Safety(
+            policies, settings, bus, ask, served=served, accounts=self.accounts, metrics=self.metrics, tasks=tasks
+        )
 
     @property
-    def num_open(self) -> int:
-        """Requests in flight, and those whose end is still being put away."""
-        return self.admission.inflight + self._ending
+    def is_open(self) -> bool:
+        """Tell whether one more request would be admitted."""
+        return self.admission.is_open
 
     async def drain(self) -> None:
         """Refuse new requests, leave those of the background to others, wait until the last open one has ended."""
         self.admission.draining = True
         self.background.hand_over()
-        while self.num_open:
-            self._idle = anyio.Event()
-            await self._idle.wait()
+        await self.endings.until_none_open()
 
     def model(self, name: str) -> ServedModel:
         """Return a model that generates. Raises ModelNotFoundError."""
@@ -120,7 +125,7 @@ class Edge:
                 span.set_attribute(telemetry.USAGE_INPUT_TOKENS, found.num_tokens)
                 return found
         finally:
-            self._tell_if_idle()
+            self.endings.tell_if_none_open()
 
     async def read_inbox(self) -> None:
         """Hand out tokens, failures and replies as they come; never waits for a client."""
@@ -179,7 +184,7 @@ class Edge:
         holder: Holder | None = record.get("holder")
         if request is None or holder is None or tenant not in (None, request.tenant):
             raise NotFoundError("Nothing is known of this request any more.")
-        self.lingering.pop(request_id, None)
+        self.lingering.come_back(request_id)
         job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
         with self.admission.slot():
@@ -229,7 +234,7 @@ class Edge:
                     for choice in range(request.sampling.n)
                 ]
                 generation = Generation(
-                    job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self._stop_choice
+                    job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self.endings.stop_choice
                 )
                 try:
                     if taken is None:
@@ -244,51 +249,7 @@ class Edge:
                 finally:
                     generation.handed_over = generation.handed_over or flight.taken_over
                     note_outcome(span, generation)
-                    self._ending += 1
-                    self._tasks.start_soon(self._end, generation, operation)
-
-    def spawn(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Start what outlives one HTTP answer."""
-        self._tasks.start_soon(call, *args)
-
-    def _stop_choice(self, generation: Generation, choice: int | None) -> None:
-        if choice is not None:
-            generation.flight.end(choice)
-        self._tasks.start_soon(self._cancel, generation, choice)
-
-    async def _cancel(self, generation: Generation, choice: int | None = None) -> None:
-        self.metrics.note_cancel()
-        try:
-            await generation.cancel(choice)
-        except HeadraceError as error:
-            logger.warning("request %s: not cancelled: %s", generation.job.request_id, error.message)
-
-    async def finish(self, generation: Generation, operation: str) -> None:
-        """End a request whose answer was left off some time ago."""
-        self._ending += 1
-        await self._end(generation, operation)
-
-    async def _end(self, generation: Generation, operation: str) -> None:
-        """What is left when the answer is over: cancel what still runs, keep a broken-off turn, count."""
-        try:
-            if not generation.handed_over:
-                if not generation.ended:
-                    await self._cancel(generation)
-                await generation.settle_unfinished()
-                await self.accounts.leave(generation.job, generation.request, generation.bill, end=generation.outcome)
-        except HeadraceError:
-            logger.exception("request %s: its broken-off turn could not be stored", generation.job.request_id)
-        finally:
-            self._ending -= 1
-            self._tell_if_idle()
-            if not generation.handed_over:
-                self.metrics.note_end(generation, operation)
-        if self.safety is not None and not generation.handed_over:
-            self.safety.note(generation)
-
-    def _tell_if_idle(self) -> None:
-        if not self.num_open:
-            self._idle.set()
+                    self.endings.begin(generation, operation)
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()

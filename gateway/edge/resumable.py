@@ -1,38 +1,30 @@
 """Streams that a client may come back to: their events have ids, and the work goes on for a while without a client.
 
 A client that lost its connection sends the same request again with `Last-Event-ID`, to any edge: the tokens come again
-from the replica, the events up to that place are left out. An edge whose client left waits for it to come back to
-somebody; when nobody holds the request after that time, the edge ends it.
+from the replica, the events up to that place are left out.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
 from gateway.edge.generation import Generation
 from gateway.edge.identity import new_request_id
+from gateway.edge.lingering import Lingering
 from gateway.edge.places import Place, Shown, cut, pieces
 from gateway.edge.reply import ChoiceUpdate
 from gateway.edge.streaming import Block
 from wire.errors import HeadraceError, NotFoundError
-from wire.messages import Holder, Request
-
-if TYPE_CHECKING:
-    from gateway.edge.edge import Edge
-
-logger = logging.getLogger(__name__)
+from wire.messages import Request
 
 
 class Resumable:
     """One such stream. `seen` is the place that the client has come back from."""
 
-    def __init__(self, edge: Edge, seen: Place | None = None) -> None:
-        self._edge = edge
+    def __init__(self, lingering: Lingering, seen: Place | None = None) -> None:
+        self._lingering = lingering
         self._seen = seen
 
     @staticmethod
@@ -94,24 +86,7 @@ class Resumable:
 
     def leave(self, generation: Generation) -> None:
         """Wait for the client to come back; called when its connection is gone."""
-        if generation.error is None and not generation.settled and not generation.flight.taken_over:
-            generation.handed_over = True
-            self._edge.lingering[generation.job.request_id] = generation
-            self._edge.spawn(_linger, self._edge, generation)
-
-
-async def _linger(edge: Edge, generation: Generation) -> None:
-    """End a request that nobody has come back to."""
-    job = generation.job
-    await anyio.sleep(edge.settings.resume_wait_s)
-    if edge.lingering.get(job.request_id) is not generation:
-        return  # it came back here
-    del edge.lingering[job.request_id]
-    record = await edge.bus.record(job.partition, job.request_id, "holder")
-    holder: Holder | None = record.get("holder")
-    if holder is not None and holder.edge == edge.inbox:
-        generation.handed_over = False
-        await edge.finish(generation, "chat")
+        self._lingering.leave(generation)
 
 
 def _named(data: bytes, place: Place) -> bytes:

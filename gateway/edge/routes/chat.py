@@ -32,7 +32,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     warn(request, *await edge.grammars.admit(wanted))
     wanted = await screen(wanted, edge.safety, "messages")
     stream = bool(body.stream)
-    resumable = Resumable(edge) if body.stream_options is not None and body.stream_options.resumable else None
+    resumable = Resumable(edge.lingering) if body.stream_options is not None and body.stream_options.resumable else None
     if resumable is not None:
         wanted = resumable.mark(wanted)
     parent = trace_headers(request.headers)
@@ -49,7 +49,7 @@ def _resumed(request: Request, body: ChatRequest, seen: Place) -> GenerationResp
     """Go on behind the place that the client has seen; the body is the one that began the stream."""
     edge: Edge = request.app.state.edge
     vocabulary, names = edge.model(body.model).vocabulary, edge.settings.reasoning_fields
-    resumable = Resumable(edge, seen)
+    resumable = Resumable(edge.lingering, seen)
 
     def reply_of(begun: Begun) -> ChatReply:
         resumable.check(begun)

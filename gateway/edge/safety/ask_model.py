@@ -7,43 +7,50 @@ no slot of the admission (a judge that waits behind the answers it must judge wo
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+from anyio.abc import TaskGroup
 
 from gateway.edge import jobs
 from gateway.edge.identity import new_request_id, new_root, partition_of
+from gateway.edge.inflight import InFlight
+from gateway.edge.served import Served
 from gateway.postprocess.pipeline import Pipeline
+from wire.bus import Bus
 from wire.errors import HeadraceError, InternalError
 from wire.messages import ChatMessage, Job, Request, SamplingParams
-
-if TYPE_CHECKING:
-    from gateway.edge.edge import Edge
 
 _MAX_TOKENS = 8
 
 
 class AskModel:
-    """Questions to the models that an edge serves."""
+    """Questions to the models that an edge serves; answers come through its `inbox` to `inflight`."""
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
+    def __init__(
+        self, bus: Bus, served: Served, inflight: InFlight, inbox: str, tasks: TaskGroup, *, partitions: int
+    ) -> None:
+        self._bus = bus
+        self._served = served
+        self._inflight = inflight
+        self._inbox = inbox
+        self._tasks = tasks
+        self._partitions = partitions
 
     async def __call__(self, model: str, system: str, text: str, *, timeout_s: float) -> str:
         """Return the model's answer. Raises HeadraceError."""
-        edge = self._edge
-        vocabulary = edge.model(model).vocabulary
+        vocabulary = self._served.model(model).vocabulary
         messages = (ChatMessage(role="system", content=system), ChatMessage(role="user", content=text))
         sampling = SamplingParams(temperature=0.0, max_tokens=_MAX_TOKENS)
         request = Request(model=model, messages=messages, sampling=sampling, effort="none", created_at=time.time())
         job = Job(
             request_id=new_request_id(),
-            partition=partition_of(new_root(), edge.settings.partitions),
+            partition=partition_of(new_root(), self._partitions),
             model=model,
-            edge=edge.inbox,
+            edge=self._inbox,
             deadline=time.time() + timeout_s,
         )
         pipeline = Pipeline(vocabulary)
-        with edge.inflight.open(job.request_id, deadline=job.deadline) as flight:
-            await jobs.admit(edge.bus, job, request)
+        with self._inflight.open(job.request_id, deadline=job.deadline) as flight:
+            await jobs.admit(self._bus, job, request)
             shown: list[str] = []
             try:
                 while pipeline.finish_reason is None:
@@ -55,12 +62,12 @@ class AskModel:
                             deltas += pipeline.close(chunk.finish_reason)
                         shown += [delta.text for delta in deltas if delta.kind == "answer"]
             except BaseException:
-                edge.spawn(self._cancel, job, flight.replica_id)
+                self._tasks.start_soon(self._cancel, job, flight.replica_id)
                 raise
             return "".join(shown).strip()
 
     async def _cancel(self, job: Job, replica_id: str | None) -> None:
         try:
-            await jobs.cancel(self._edge.bus, job.partition, job.request_id, replica_id=replica_id)
+            await jobs.cancel(self._bus, job.partition, job.request_id, replica_id=replica_id)
         except HeadraceError:
             return  # it ends by itself after a few tokens

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from gateway.edge.flight import Flight
-from gateway.edge.safety.ask_model import AskModel
+from gateway.edge.generation import Generation
+from gateway.edge.metrics import Metrics
 from gateway.edge.safety.audit import Audit
 from gateway.edge.safety.callout import Callout
-from gateway.edge.safety.judges import Judges
+from gateway.edge.safety.judges import Ask, Judges
+from gateway.edge.served import Served
+from gateway.edge.settings import EdgeSettings
+from gateway.edge.tenancy.accounts import Accounts
 from gateway.postprocess.safety.gate import Gate, Window
 from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import Direction, SafetyPolicy
 from gateway.postprocess.safety.store import Policies
 from gateway.postprocess.safety.windows import windows
+from wire.bus import Bus
 from wire.errors import InvalidRequestError
 from wire.messages import Request, unpack_ids
-
-if TYPE_CHECKING:
-    from gateway.edge.edge import Edge
-    from gateway.edge.generation import Generation
 
 _AT_A_TIME = 16  # windows of one whole text that are judged side by side
 
@@ -32,32 +32,45 @@ _AT_A_TIME = 16  # windows of one whole text that are judged side by side
 class Safety:
     """What an edge needs to apply rules; `run` keeps it up to date."""
 
-    def __init__(self, policies: Policies, edge: Edge) -> None:
+    def __init__(
+        self,
+        policies: Policies,
+        settings: EdgeSettings,
+        bus: Bus,
+        ask: Ask,
+        *,
+        served: Served,
+        accounts: Accounts,
+        metrics: Metrics,
+        tasks: TaskGroup,
+    ) -> None:
         self._policies = policies
-        self._edge = edge
+        self._reload_s = settings.safety_reload_s
+        self._bus = bus
+        self._served = served
+        self._accounts = accounts
+        self._metrics = metrics
+        self._tasks = tasks
         self._callout = Callout()
-        self.audit = Audit(edge.bus, edge.metrics)
+        self.audit = Audit(bus, metrics)
         self.judges = Judges(
-            AskModel(edge),
-            self._callout,
-            max_judgements=edge.settings.safety_judgements,
-            note_failure=edge.metrics.note_judge_failure,
+            ask, self._callout, max_judgements=settings.safety_judgements, note_failure=metrics.note_judge_failure
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Read policies again when their files change, and write the audit log, until cancelled."""
-        self._policies.name_matches_with(await self._edge.bus.secret("safety"))
+        self._policies.name_matches_with(await self._bus.secret("safety"))
         async with self._callout, anyio.create_task_group() as tasks:
             await tasks.start(self.audit.run)
             task_status.started()
             while True:
-                await anyio.sleep(self._edge.settings.safety_reload_s)
+                await anyio.sleep(self._reload_s)
                 await anyio.to_thread.run_sync(self._policies.refresh)
-                self._edge.metrics.note_policy_faults(len(self._policies.faults))
+                self._metrics.note_policy_faults(len(self._policies.faults))
 
     def for_request(self, request: Request) -> SafetyPolicy | None:
         """Return the policy of a request's tenant, for its texts or those of its reply."""
-        policy = self._policies.of(self._edge.accounts.own(request).tenant)
+        policy = self._policies.of(self._accounts.own(request).tenant)
         return policy.for_reply() if policy is not None else None
 
     def gate(self, policy: SafetyPolicy, flight: Flight, choice: int) -> Gate | None:
@@ -66,7 +79,7 @@ class Safety:
             return None
 
         def submit(window: Window) -> None:
-            self._edge.spawn(self._judge, policy, window, flight, choice)
+            self._tasks.start_soon(self._judge, policy, window, flight, choice)
 
         return Gate(policy, submit)
 
@@ -120,7 +133,7 @@ class Safety:
         given += [one for one in request.inputs if not isinstance(one, str)]
         if not given:
             return []
-        vocabulary = self._edge.served.vocabulary(request.model)
+        vocabulary = self._served.vocabulary(request.model)
         if vocabulary is None:
             raise InvalidRequestError("Safety rules cannot read this model's token ids; send texts.", param="input")
         return [vocabulary.decode_bytes(ids).decode("utf-8", "replace") for ids in given]

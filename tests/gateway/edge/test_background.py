@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import anyio
 import httpx
@@ -11,7 +12,11 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from gateway.edge.background import Admits, Background
 from gateway.edge.event_log import EventLog
+from gateway.edge.generation import Generation
+from gateway.edge.leases import Leases
+from gateway.edge.settings import EdgeSettings
 from tests.gateway.edge.asks import RESPONSES, lines_until
 from tests.gateway.edge.sse import Event, Stream, read
 from tests.gateway.edge.store import until_nothing_has
@@ -19,7 +24,9 @@ from tests.gateway.edge.test_responses_shape import EVENT, built
 from tests.ring import MakeRing, Ring
 from tests.script import Piece, Script, say, tag, think
 from wire import topics
-from wire.errors import InternalError, OverloadedError
+from wire.bus import Bus
+from wire.errors import InternalError, NotFoundError, OverloadedError, UnavailableError
+from wire.messages import ConversationRef, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -303,6 +310,58 @@ async def test_what_cannot_be_written_now_is_written_later(
     done = await until(ring.http, response_id)
     assert (done["status"], text_of(done)) == ("completed", "one two ")
     assert ring.replica.cancels == []
+
+
+def _request(response_id: str) -> Request:
+    ref = ConversationRef(store=True, response_id=response_id)
+    return Request(model="tiny", conversation=ref, reply={"id": response_id, "background": True})
+
+
+async def test_an_edge_that_leaves_while_one_begins_says_so_and_leaves_no_promise(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_promised, real = anyio.Event(), Leases.take
+
+    async def take(leases: Leases, response_id: str) -> None:
+        await real(leases, response_id)
+        has_promised.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Leases, "take", take)
+    async with anyio.create_task_group() as tasks:
+        background = Background(cast(Admits, None), EdgeSettings(models=("tiny",)), bus, "edge", tasks)
+
+        async def begin_one() -> None:
+            with pytest.raises(UnavailableError, match="shutting down"):
+                await background.start(_request("resp_0123456789abcdef01"), None)
+
+        tasks.start_soon(begin_one)
+        await has_promised.wait()
+        background.hand_over()
+    assert await bus.route.call(topics.background(0), "ZCARD", topics.background(0)) == 0
+
+
+async def test_a_bus_that_fails_when_one_is_given_up_does_not_end_the_edge(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful:
+        @asynccontextmanager
+        async def resume(self, *_: Any, **__: Any) -> AsyncIterator[Generation]:
+            raise NotFoundError("Nothing is known of this request any more.")
+            yield
+
+    async def away(*_: Any) -> None:
+        raise UnavailableError("the message bus does not answer")
+
+    async def take(_log: EventLog) -> tuple[int, int]:
+        return 0, 0
+
+    monkeypatch.setattr(Leases, "drop", away)
+    monkeypatch.setattr(EventLog, "take", take)
+    async with anyio.create_task_group() as tasks:
+        background = Background(cast(Admits, Forgetful()), EdgeSettings(models=("tiny",)), bus, "edge", tasks)
+        tasks.start_soon(background._take_over, "resp_0123456789abcdef01")
+    assert "could not be taken over" in caplog.text
 
 
 async def test_wrong_questions_are_refused_by_name(ring: Ring) -> None:
