@@ -5,7 +5,7 @@ Triton runs interpreted where there is no GPU; on a machine with one, `-m gpu` r
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 
 from kernels import dispatch
+from tests.kernels.close import Close, assert_close
 
 
 @pytest.fixture(autouse=True)
@@ -60,19 +61,6 @@ def _fresh(seed: int) -> None:
     """Seed torch for every test."""
 
 
-# Triton's interpreter cuts bf16 off instead of rounding it, so exact comparisons use float16.
-_TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
-
-
-def _close(out: torch.Tensor, truth: torch.Tensor, *, loose: float = 1.0) -> None:
-    """Assert a small relative error of `out` against a float64 truth of the same shape; NaN never passes."""
-    assert out.shape == truth.shape
-    wide, truth = out.detach().cpu().double(), truth.detach().cpu().double()
-    assert bool(torch.isfinite(wide).all()), "not every element was written with a number"
-    error = float((wide - truth).norm() / truth.norm().clamp(min=1e-30))
-    assert error <= _TOLERANCE[out.dtype] * loose, f"relative error {error:.2e}"
-
-
 @pytest.fixture
-def close() -> Callable[..., None]:
-    return _close
+def close() -> Close:
+    return assert_close

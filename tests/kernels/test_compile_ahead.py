@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from kernels.compile_ahead import note_for, write_note
 
@@ -38,7 +39,7 @@ print([len(kernels[0]) for kernels in rms_norm._rms_norm_kernel.device_caches.va
 """
 
 
-def test_kernels_are_compiled_and_not_launched(tmp_path):
+def test_kernels_are_compiled_and_not_launched(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     found = subprocess.run(
         [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -47,6 +48,6 @@ def test_kernels_are_compiled_and_not_launched(tmp_path):
     assert list(tmp_path.glob("*/*.cubin"))
 
 
-def test_nothing_is_noted_where_triton_interprets():
+def test_nothing_is_noted_where_triton_interprets() -> None:
     assert note_for("model") is None
     write_note(None)

@@ -7,7 +7,7 @@ import torch
 from kernels import dispatch
 
 
-def test_cpu_tensors_take_the_reference_unless_told_otherwise():
+def test_cpu_tensors_take_the_reference_unless_told_otherwise() -> None:
     before = dispatch.form(torch.empty(0))
     with dispatch.forced("triton"):
         assert dispatch.form(torch.empty(0)) == "triton"
@@ -19,7 +19,7 @@ def test_cpu_tensors_take_the_reference_unless_told_otherwise():
     [("", ("reference", "native")), ("triton", ("triton",)), ("reference", ("reference",))],
     ids=["unset", "triton", "reference"],
 )
-def test_the_environment_decides_once(value, expected):
+def test_the_environment_decides_once(value: str, expected: tuple[str, ...]) -> None:
     code = "import torch; from kernels import dispatch; print(dispatch.form(torch.empty(0)))"
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -31,7 +31,7 @@ def test_the_environment_decides_once(value, expected):
     assert run.stdout.strip() in expected  # native where it is built
 
 
-def test_an_unknown_form_is_refused_by_name():
+def test_an_unknown_form_is_refused_by_name() -> None:
     code = "import kernels.dispatch"
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -44,7 +44,7 @@ def test_an_unknown_form_is_refused_by_name():
     assert "HEADRACE_KERNELS is 'cuda'; it must be one of reference, triton" in run.stderr
 
 
-def test_the_exact_mode_asks_for_the_reference_and_what_is_forced_wins():
+def test_the_exact_mode_asks_for_the_reference_and_what_is_forced_wins() -> None:
     with dispatch.on_cpu("reference"):
         with dispatch.forced("triton"):
             assert dispatch.form(torch.empty(0)) == "triton"
@@ -52,6 +52,6 @@ def test_the_exact_mode_asks_for_the_reference_and_what_is_forced_wins():
             assert dispatch.form(torch.empty(0)) == "reference"
 
 
-def test_only_float32_has_native_kernels():
+def test_only_float32_has_native_kernels() -> None:
     if not dispatch._forced:
         assert dispatch.form(torch.empty(0, dtype=torch.bfloat16)) == "reference"

@@ -1,45 +1,47 @@
 import pytest
 import torch
+from torch import Tensor
 
 from kernels import activation
 from kernels.few_rows import MAX_ROWS, RmsNormWeights, Rotation, linear_add, linear_into, norm_gate, norm_qkv
+from tests.kernels.close import Close
 
 H, K, D, B, E = 4, 2, 16, 4, 48
 
 
-def dtype(device):
+def dtype(device: str) -> torch.dtype:
     return torch.bfloat16 if device == "cuda" else torch.float32  # the interpreter cannot multiply bf16
 
 
-def normed(x, norm):
+def normed(x: Tensor, norm: RmsNormWeights) -> Tensor:
     wide = x.cpu().double()
     scale = norm.weight.cpu().double() + norm.offset
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps) * scale
 
 
-def made(T, F, device, size=E):
+def made(T: int, F: int, device: str, size: int = E) -> tuple[Tensor, RmsNormWeights, Tensor]:
     x = torch.randn(T, size, device=device, dtype=dtype(device))
     norm = RmsNormWeights(torch.rand(size, device=device, dtype=dtype(device)) + 0.5, 1e-5, 0.5)
     return x, norm, torch.randn(F, size, device=device, dtype=dtype(device))
 
 
 @pytest.mark.parametrize("T", [1, 2, 5, 16, 17, 40])
-def test_queries_keys_and_values_are_normed_turned_and_stored(device, close, T):
+def test_queries_keys_and_values_are_normed_turned_and_stored(device: str, close: Close, T: int) -> None:
     x, norm, weight = made(T, (H + 2 * K) * D, device, 512)  # split, from 17 rows on
     arrived = torch.zeros(8, dtype=torch.int32, device=device)
     angle = torch.rand(64, D // 2, device=device) * 6
-    caches = [torch.zeros(32, B, K, D, device=device, dtype=x.dtype) for _ in range(2)]
+    keys, values = torch.zeros(2, 32, B, K, D, device=device, dtype=x.dtype)
     slots = torch.randperm(32 * B, device=device)[:T]
     slots[T // 2] = -1
     positions = torch.randint(64, (T,), device=device)
-    out = norm_qkv(x, norm, weight, D, Rotation(angle.cos(), angle.sin(), positions, *caches, slots), arrived)
+    out = norm_qkv(x, norm, weight, D, Rotation(angle.cos(), angle.sin(), positions, keys, values, slots), arrived)
     assert not arrived.any()
     heads = (normed(x, norm) @ weight.cpu().double().T).view(T, -1, D)
     a, b = heads[:, : H + K, : D // 2].clone(), heads[:, : H + K, D // 2 :].clone()
     cos, sin = (table[positions].cpu().double()[:, None] for table in (angle.cos(), angle.sin()))
     heads[:, : H + K] = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
     close(out.view(T, -1, D), heads, loose=2)
-    for cache, part in zip(caches, (heads[:, H : H + K], heads[:, H + K :]), strict=True):
+    for cache, part in ((keys, heads[:, H : H + K]), (values, heads[:, H + K :])):
         truth = torch.zeros(32 * B, K, D, dtype=torch.float64)
         kept = slots.cpu() >= 0
         truth[slots.cpu()[kept]] = part[kept]
@@ -48,7 +50,7 @@ def test_queries_keys_and_values_are_normed_turned_and_stored(device, close, T):
 
 @pytest.mark.parametrize("T", [1, 3, 33])
 @pytest.mark.parametrize("act", [0, 1, 2])
-def test_gate_and_up_meet_in_one_pass(device, close, T, act):
+def test_gate_and_up_meet_in_one_pass(device: str, close: Close, T: int, act: int) -> None:
     x, norm, weight = made(T, 96, device)
     truth = activation.reference(normed(x, norm) @ weight.cpu().double().T, act)
     close(norm_gate(x, norm, weight, act), truth, loose=3)
@@ -56,7 +58,7 @@ def test_gate_and_up_meet_in_one_pass(device, close, T, act):
 
 @pytest.mark.parametrize("T", [1, 4, 64])
 @pytest.mark.parametrize("size", [48, 1040])
-def test_a_product_is_added_or_written(device, close, T, size):
+def test_a_product_is_added_or_written(device: str, close: Close, T: int, size: int) -> None:
     x, _, weight = made(T, 80, device, size)
     before = torch.randn(T, 80, device=device, dtype=x.dtype)
     residual = before.clone()
@@ -74,7 +76,7 @@ def test_a_product_is_added_or_written(device, close, T, size):
 
 
 @pytest.mark.parametrize("T", [3, 40])
-def test_weights_with_tiles_for_every_processor(device, close, T):
+def test_weights_with_tiles_for_every_processor(device: str, close: Close, T: int) -> None:
     x, norm, weight = made(T, 8192, device, 128)  # 64 rows a tile without a split
     close(norm_gate(x, norm, weight, 0), activation.reference(normed(x, norm) @ weight.cpu().double().T, 0), loose=3)
     out = torch.full((T, 8192), float("nan"), device=device)
@@ -83,7 +85,7 @@ def test_weights_with_tiles_for_every_processor(device, close, T):
 
 
 @pytest.mark.parametrize("T", [1, 2, 20, 64])
-def test_a_norm_is_begun_by_the_product_before_it(device, close, T):
+def test_a_norm_is_begun_by_the_product_before_it(device: str, close: Close, T: int) -> None:
     x, _, weight = made(T, 128, device, 1024)
     _, norm, gate = made(T, 96, device, 128)
     total = torch.randn(T, 128, device=device, dtype=x.dtype)
@@ -96,7 +98,7 @@ def test_a_norm_is_begun_by_the_product_before_it(device, close, T):
 
 
 @pytest.mark.parametrize("T", [2, 20])
-def test_a_split_sum_is_added_in_one_order(device, close, T):
+def test_a_split_sum_is_added_in_one_order(device: str, close: Close, T: int) -> None:
     x, _, weight = made(T, 128, device, 1024)
     before = torch.randn(T, 128, device=device, dtype=x.dtype)
     arrived = torch.zeros(8, dtype=torch.int32, device=device)
@@ -111,7 +113,7 @@ def test_a_split_sum_is_added_in_one_order(device, close, T):
     assert torch.equal(results[0], results[2])
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="weight"):
         linear_add(torch.zeros(1, 16), torch.zeros(4, 32), torch.zeros(1, 4))
     with pytest.raises(ValueError, match="x has shape"):

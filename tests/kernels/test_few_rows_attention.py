@@ -3,6 +3,7 @@ import torch
 
 from kernels import paged_attention
 from kernels.few_rows_attention import few_rows_attention
+from tests.kernels.close import Close
 
 
 @pytest.mark.parametrize(
@@ -13,16 +14,18 @@ from kernels.few_rows_attention import few_rows_attention
         (4, 2, [700] + [40] * 11), (2, 1, [700] * 9), (2, 2, [330, 900] * 9),
     ],
 )  # fmt: skip
-def test_equals_attention_over_a_cache_that_holds_the_newest_row(device, close, H, K, contexts):
+def test_equals_attention_over_a_cache_that_holds_the_newest_row(
+    device: str, close: Close, H: int, K: int, contexts: list[int]
+) -> None:
     D, B, T = 32, 16, len(contexts)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     width = -(-max(contexts) // B)
-    caches = [torch.randn(T * width + 1, B, K, D, device=device, dtype=dtype) for _ in range(2)]
+    caches = torch.randn(2, T * width + 1, B, K, D, device=device, dtype=dtype)
     tables = torch.randperm(T * width, device=device).int().view(T, width)
     lens = torch.tensor(contexts, dtype=torch.int32, device=device)
     qkv = torch.randn(T, (H + 2 * K) * D, device=device, dtype=dtype)
     arrived = torch.zeros(T * K, dtype=torch.int32, device=device)
-    full = [cache.double().cpu() for cache in caches]
+    full = caches.double().cpu()
     rows = [n for n, context in enumerate(contexts) if context]
     for n in rows:  # what lies behind the newest position must not matter; nor there, up to 8 rows
         block, offset = int(tables[n, (contexts[n] - 1) // B]), (contexts[n] - 1) % B
@@ -31,16 +34,16 @@ def test_equals_attention_over_a_cache_that_holds_the_newest_row(device, close, 
             if T > 8:
                 cache[block, offset] = part
             wide[block, offset] = part.double().cpu()
-    out = few_rows_attention(qkv, *caches, tables, lens, 0.3, arrived)
+    out = few_rows_attention(qkv, caches[0], caches[1], tables, lens, 0.3, arrived)
     start = torch.arange(T + 1, dtype=torch.int32)
     truth = paged_attention.reference(
-        qkv.double().cpu().view(T, -1, D)[:, :H], *full, tables.cpu(), start, lens.cpu(), scale=0.3
+        qkv.double().cpu().view(T, -1, D)[:, :H], full[0], full[1], tables.cpu(), start, lens.cpu(), scale=0.3
     )
     close(out[rows], truth.view(T, -1)[rows], loose=2)
     assert not arrived.any()
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     cache = torch.zeros(2, 4, 2, 8)
     tables, lens, arrived = torch.zeros(1, 2, dtype=torch.int32), torch.ones(1, dtype=torch.int32), torch.zeros(2).int()
     with pytest.raises(ValueError, match="qkv"):

@@ -2,12 +2,14 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernels import dispatch, gated_linear
 from kernels.activation import GELU, GELU_TANH, SILU
+from tests.kernels.close import Close
 
 
-def truth(x, weight, act):
+def truth(x: Tensor, weight: Tensor, act: int) -> Tensor:
     x, weight = x.cpu().double(), weight.cpu().double()
     gate, up = (x @ weight.t()).chunk(2, dim=-1)
     if act == SILU:
@@ -18,12 +20,12 @@ def truth(x, weight, act):
 
 
 @pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
-def test_a_gated_product_equals_its_formula(device, close, act):
+def test_a_gated_product_equals_its_formula(device: str, close: Close, act: int) -> None:
     x, weight = torch.randn(7, 40, device=device), torch.randn(2 * 24, 40, device=device) * 0.3
     close(gated_linear.gated_linear(x, weight, act), truth(x, weight, act))
 
 
-def test_rows_without_inputs_or_outputs_do_not_matter(device):
+def test_rows_without_inputs_or_outputs_do_not_matter(device: str) -> None:
     assert gated_linear.gated_linear(torch.ones(0, 8, device=device), torch.ones(6, 8, device=device), SILU).shape == (
         0,
         3,
@@ -35,7 +37,9 @@ def test_rows_without_inputs_or_outputs_do_not_matter(device):
 @pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
 @pytest.mark.parametrize(("T", "E", "F"), [(1, 64, 128), (300, 256, 256), (1111, 512, 384), (2176, 128, 1152)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_one_kernel_on_a_hopper_card(monkeypatch, close, T, E, F, dtype, act):
+def test_one_kernel_on_a_hopper_card(
+    monkeypatch: pytest.MonkeyPatch, close: Close, T: int, E: int, F: int, dtype: torch.dtype, act: int
+) -> None:
     """Rows and columns that do not fill their tiles, more tiles than programs, rows cut out of wider ones."""
     monkeypatch.setattr(gated_linear, "_ROWS", (range(1, 1 << 30),))
     wide = torch.randn(T, E + 64, device="cuda").to(dtype)

@@ -1,17 +1,18 @@
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.kv_copy import copy_blocks, gather_blocks, scatter_blocks
 
 
 @pytest.fixture
-def cache(device):
+def cache(device: str) -> Tensor:
     """Blocks of every other layer's tensor: strided between blocks, dense inside."""
     return torch.randn(7, 2, 4, 3, 80, device=device)[:, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_blocks_are_gathered_in_the_order_of_their_ids(device, cache, dtype):
+def test_blocks_are_gathered_in_the_order_of_their_ids(device: str, cache: Tensor, dtype: torch.dtype) -> None:
     ids = torch.tensor([6, 0, 3, 3], dtype=dtype, device=device)
     assert torch.equal(gather_blocks(cache, ids), cache[ids.long()])
     out = torch.full((4, 4, 3, 80), float("nan"), device=device)
@@ -19,7 +20,7 @@ def test_blocks_are_gathered_in_the_order_of_their_ids(device, cache, dtype):
     assert torch.equal(out, cache[ids.long()])
 
 
-def test_what_was_gathered_can_be_scattered_elsewhere_and_the_rest_stays(device, cache):
+def test_what_was_gathered_can_be_scattered_elsewhere_and_the_rest_stays(device: str, cache: Tensor) -> None:
     before = cache.clone()
     scatter_blocks(
         gather_blocks(cache, torch.tensor([1, 2], device=device)), cache, torch.tensor([5, 0], device=device)
@@ -28,20 +29,20 @@ def test_what_was_gathered_can_be_scattered_elsewhere_and_the_rest_stays(device,
     assert torch.equal(cache[[1, 2, 3, 4, 6]], before[[1, 2, 3, 4, 6]])
 
 
-def test_blocks_are_copied_within_a_cache(device, cache):
+def test_blocks_are_copied_within_a_cache(device: str, cache: Tensor) -> None:
     before = cache.clone()
     copy_blocks(cache, torch.tensor([4, 4, 1], device=device), torch.tensor([0, 6, 2], device=device))
     assert torch.equal(cache[[0, 6, 2]], before[[4, 4, 1]])
     assert torch.equal(cache[[1, 3, 4, 5]], before[[1, 3, 4, 5]])
 
 
-def test_nothing_to_move_is_fine(device, cache):
+def test_nothing_to_move_is_fine(device: str, cache: Tensor) -> None:
     none = torch.empty(0, dtype=torch.int64, device=device)
     assert gather_blocks(cache, none).shape == (0, 4, 3, 80)
     copy_blocks(cache, none, none)
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     cache, ids = torch.zeros(4, 2, 8), torch.tensor([0, 1])
     with pytest.raises(ValueError, match="block_ids"):
         gather_blocks(cache, ids.float())

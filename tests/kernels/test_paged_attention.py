@@ -1,17 +1,30 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from kernels import dispatch, prefill_attention
 from kernels.paged_attention import paged_attention
+from tests.kernels.close import Close
 
 
 class Batch:
     """A random mixed batch: `lens` holds (queries, context) of each sequence; blocks are scattered, the rest is NaN."""
 
-    def __init__(self, lens, H, K, D, B=4, dtype=torch.float32, device="cpu"):
-        def i32(x):
+    def __init__(
+        self,
+        lens: list[tuple[int, int]],
+        H: int,
+        K: int,
+        D: int,
+        B: int = 4,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        def i32(x: list[int] | list[list[int]]) -> Tensor:
             return torch.tensor(x, dtype=torch.int32, device=device)
 
         self.lens = lens
@@ -33,7 +46,7 @@ class Batch:
         self.query_start, self.context_lens = i32(starts), i32([context for _, context in lens])
         self.block_tables = i32(self.tables)
 
-    def run(self, **options):
+    def run(self, **options: Any) -> Tensor:
         out = torch.full(self.q.shape, float("nan"), dtype=self.q.dtype, device=self.q.device)
         result = paged_attention(
             self.q, self.k_cache, self.v_cache, self.block_tables, self.query_start, self.context_lens,
@@ -42,7 +55,15 @@ class Batch:
         assert result is out
         return out
 
-    def truth(self, *, scale, window=None, softcap=None, sinks=None, **_):
+    def truth(
+        self,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        **_: object,
+    ) -> Tensor:
         """Softmax over each row's own keys, one head at a time, in float64."""
         q, (B, K) = self.q.cpu().double(), self.k_cache.shape[1:3]
         out, t = torch.zeros_like(q), 0
@@ -67,7 +88,9 @@ MIXED = [(1, 33), (7, 7), (1, 1), (4, 41), (40, 52), (2, 70)]
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("H", "K", "D"), [(1, 1, 64), (9, 3, 64), (2, 1, 80), (4, 2, 96), (8, 2, 128), (8, 1, 256)])
-def test_mixed_batches_of_prefill_decode_and_drafts(device, close, H, K, D, dtype):
+def test_mixed_batches_of_prefill_decode_and_drafts(
+    device: str, close: Close, H: int, K: int, D: int, dtype: torch.dtype
+) -> None:
     if dtype == torch.float16 and D != 128:
         pytest.skip("one head dim is enough for the interpreter, which is slow")
     if dtype == torch.bfloat16 and device == "cpu" and dispatch.form(torch.empty(0)) == "triton":
@@ -77,13 +100,13 @@ def test_mixed_batches_of_prefill_decode_and_drafts(device, close, H, K, D, dtyp
 
 
 @pytest.mark.parametrize("G", [*range(1, 9), 12, 16])
-def test_every_group_size_shares_its_kv_head(device, close, G):
+def test_every_group_size_shares_its_kv_head(device: str, close: Close, G: int) -> None:
     batch = Batch([(1, 19), (5, 5), (37, 40)], 2 * G, 2, 64, device=device)
     close(batch.run(scale=0.2), batch.truth(scale=0.2))
 
 
 @pytest.mark.parametrize("B", [1, 8, 24, 32, 64, 128])
-def test_blocks_may_have_any_size(device, close, B):
+def test_blocks_may_have_any_size(device: str, close: Close, B: int) -> None:
     dtype = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
     batch = Batch([(1, 150), (5, 65), (140, 200)], 4, 2, 64, B=B, dtype=dtype, device=device)
     close(batch.run(scale=0.2), batch.truth(scale=0.2), loose=2)
@@ -92,9 +115,11 @@ def test_blocks_may_have_any_size(device, close, B):
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("window", [None, 1, 21])
-def test_windows_soft_caps_and_sinks(device, close, window, softcap, sinks):
+def test_windows_soft_caps_and_sinks(
+    device: str, close: Close, window: int | None, softcap: float | None, sinks: bool
+) -> None:
     batch = Batch([(1, 77), (3, 50), (45, 70), (1, 2)], 4, 2, 64, B=16, device=device)
-    options = {
+    options: dict[str, Any] = {
         "scale": 0.5,
         "window": window,
         "softcap": softcap,
@@ -110,13 +135,15 @@ def test_windows_soft_caps_and_sinks(device, close, window, softcap, sinks):
 @pytest.mark.parametrize("softcap", [None, 20.0])
 @pytest.mark.parametrize("window", [None, 1, 77, 200])
 @pytest.mark.parametrize("B", [4, 16], ids=["threads", "unit"])
-def test_long_prefills_in_16_bits(close, B, window, softcap, sinks, D):
+def test_long_prefills_in_16_bits(
+    close: Close, B: int, window: int | None, softcap: float | None, sinks: bool, D: int
+) -> None:
     """On a Hopper card these take the kernel of `hopper_prefill.py`; several tiles of keys, some cut by the window.
 
     Its copy unit takes blocks of 8 and more, threads copy smaller ones.
     """
     batch = Batch([(300, 300), (90, 700), (1, 40), (33, 512)], 6, 2, D, B=B, dtype=torch.bfloat16, device="cuda")
-    options = {
+    options: dict[str, Any] = {
         "scale": 0.1,
         "window": window,
         "softcap": softcap,
@@ -129,14 +156,14 @@ def test_long_prefills_in_16_bits(close, B, window, softcap, sinks, D):
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 8])
 @pytest.mark.parametrize("window", [None, 300])
-def test_a_decode_cut_in_splits_is_merged(device, close, splits, window):
+def test_a_decode_cut_in_splits_is_merged(device: str, close: Close, splits: int, window: int | None) -> None:
     batch = Batch([(1, 700), (2, 530), (1, 30), (1, 257)], 2, 1, 64, B=16, device=device)
     sinks = torch.randn(2, device=device)
-    options = {"scale": 0.3, "num_splits": splits, "window": window, "sinks": sinks, "max_query_len": 2}
+    options: dict[str, Any] = {"scale": 0.3, "num_splits": splits, "window": window, "sinks": sinks, "max_query_len": 2}
     close(batch.run(**options), batch.truth(**options))
 
 
-def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device):
+def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device: str) -> None:
     whole = Batch([(1, 600), (1, 12), (1, 301)], 4, 1, 64, B=16, device=device)
     together = whole.run(scale=0.2, num_splits=4, max_query_len=1)
     for s in range(3):
@@ -151,7 +178,7 @@ def test_a_fixed_number_of_splits_gives_a_row_the_same_bits_in_any_batch(device)
 
 @pytest.mark.usefixtures("orderless")
 @pytest.mark.parametrize("window", [None, 50])
-def test_in_a_fixed_order_a_row_has_the_same_bits_however_its_prompt_is_cut(device, window):
+def test_in_a_fixed_order_a_row_has_the_same_bits_however_its_prompt_is_cut(device: str, window: int | None) -> None:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     whole = Batch([(1, 140), (150, 150), (1, 3)], 4, 2, 64, B=16, dtype=dtype, device=device)
     with dispatch.fixed_order():
@@ -166,7 +193,7 @@ def test_in_a_fixed_order_a_row_has_the_same_bits_however_its_prompt_is_cut(devi
                 assert torch.equal(part, together[1 + begin : 1 + end])
 
 
-def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(device):
+def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(device: str) -> None:
     batch = Batch([(1, 9), (1, 4)], 2, 1, 64, device=device)
     batch.context_lens[1] = 0
     batch.query_start[2] = 2
@@ -182,7 +209,7 @@ def test_padded_sequences_give_zeros_and_rows_behind_the_last_are_left_alone(dev
 
 
 @pytest.mark.parametrize("lens", [(40, 9), (70, 0), (300, 140)])
-def test_queries_without_any_key_give_zeros(device, close, lens):
+def test_queries_without_any_key_give_zeros(device: str, close: Close, lens: tuple[int, int]) -> None:
     """No plan asks for fewer keys than queries, but nothing may hang on it, nor what stands beside it."""
     n, context = lens
     half = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
@@ -198,7 +225,7 @@ def test_queries_without_any_key_give_zeros(device, close, lens):
     close(out[n - context :], whole.truth(scale=0.125))
 
 
-def test_heads_cut_out_of_a_fused_row_are_read_in_place(device, close):
+def test_heads_cut_out_of_a_fused_row_are_read_in_place(device: str, close: Close) -> None:
     batch = Batch([(1, 20), (33, 33)], 4, 2, 64, device=device)
     row = torch.randn(34, 8 * 64, device=device)
     row[:, :256] = batch.q.flatten(1)
@@ -216,18 +243,25 @@ def test_heads_cut_out_of_a_fused_row_are_read_in_place(device, close):
     window=st.sampled_from([None, 7, 40]),
     B=st.sampled_from([1, 8, 16]),
 )
-def test_any_batch(device, close, lens, heads, window, B):
+def test_any_batch(
+    device: str,
+    close: Close,
+    lens: list[tuple[int, int]],
+    heads: tuple[int, int],
+    window: int | None,
+    B: int,
+) -> None:
     batch = Batch([(n, n + cached) for n, cached in lens], *heads, 64, B=B, device=device)
     close(batch.run(scale=0.125, window=window), batch.truth(scale=0.125, window=window))
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     batch = Batch([(1, 5)], 2, 1, 8)
-    good = {
+    good: dict[str, Any] = {
         "q": batch.q, "k_cache": batch.k_cache, "v_cache": batch.v_cache, "block_tables": batch.block_tables,
         "query_start": batch.query_start, "context_lens": batch.context_lens,
     }  # fmt: skip
-    bad = {
+    bad: dict[str, Any] = {
         "q": batch.q[0], "k_cache": batch.k_cache[..., :4], "v_cache": batch.v_cache[:2],
         "block_tables": batch.block_tables.long(), "query_start": batch.query_start[:1], "sinks": torch.zeros(3),
         "window": 0, "out": torch.zeros(3),
@@ -239,11 +273,17 @@ def test_wrong_arguments_are_named():
 
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("window", [None, 100])
-def test_few_queries_over_a_long_context_have_their_keys_cut(device, close, monkeypatch, window, sinks):
+def test_few_queries_over_a_long_context_have_their_keys_cut(
+    device: str, close: Close, monkeypatch: pytest.MonkeyPatch, window: int | None, sinks: bool
+) -> None:
     monkeypatch.setattr(prefill_attention, "_MIN_SPLIT_KEYS", 64)
     dtype = torch.float16 if device == "cuda" else torch.float32  # on a Hopper card the kernel of `hopper_prefill.py`
     batch = Batch([(20, 300), (40, 40), (1, 290), (33, 150)], 4, 2, 64, B=16, dtype=dtype, device=device)
-    options = {"scale": 0.3, "window": window, "sinks": torch.randn(4, device=device) if sinks else None}
+    options: dict[str, Any] = {
+        "scale": 0.3,
+        "window": window,
+        "sinks": torch.randn(4, device=device) if sinks else None,
+    }
     out = batch.run(**options)
     close(out, batch.truth(**options), loose=2)
     assert torch.equal(out, batch.run(**options))

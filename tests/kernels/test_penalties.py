@@ -1,12 +1,13 @@
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.penalties import Penalties, apply_penalties, count_tokens
 
 INF = float("inf")
 
 
-def pack(mask):
+def pack(mask: Tensor) -> Tensor:
     """Bool [n, V] -> int32 words [n, ceil(V/32)]."""
     n, V = mask.shape
     bits = torch.zeros(n, -(-V // 32) * 32, dtype=torch.int64)
@@ -15,7 +16,20 @@ def pack(mask):
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int()
 
 
-def oracle(logits, row, *, prompt, counts, repetition, frequency, presence, bias, stops, allowed, forced):
+def oracle(
+    logits: Tensor,
+    row: int,
+    *,
+    prompt: Tensor,
+    counts: list[int] | None,
+    repetition: float,
+    frequency: float,
+    presence: float,
+    bias: dict[int, float],
+    stops: list[int],
+    allowed: Tensor | None,
+    forced: int,
+) -> Tensor:
     """One row, token by token, as the definitions read."""
     out = []
     for token, x in enumerate(logits[row].double().tolist()):
@@ -35,7 +49,7 @@ def oracle(logits, row, *, prompt, counts, repetition, frequency, presence, bias
 
 @pytest.mark.parametrize("V", [70, 2100])
 @pytest.mark.parametrize("count_dtype", [torch.int16, torch.int32])
-def test_every_row_gets_what_it_asked_for_and_masks_win(device, V, count_dtype):
+def test_every_row_gets_what_it_asked_for_and_masks_win(device: str, V: int, count_dtype: torch.dtype) -> None:
     S, R = 6, 4
     logits = torch.randn(S, V) * 5
     state = torch.tensor([2, -1, 0, 3, -1, 1], dtype=torch.int32)
@@ -78,7 +92,7 @@ def test_every_row_gets_what_it_asked_for_and_masks_win(device, V, count_dtype):
         torch.testing.assert_close(got[row].cpu().double(), expected.double(), rtol=1e-5, atol=1e-4)
 
 
-def test_rows_that_ask_for_nothing_are_left_to_the_bit(device):
+def test_rows_that_ask_for_nothing_are_left_to_the_bit(device: str) -> None:
     logits = torch.randn(3, 500, device=device)
     before = logits.clone()
     apply_penalties(logits, Penalties())
@@ -94,7 +108,7 @@ def test_rows_that_ask_for_nothing_are_left_to_the_bit(device):
     assert torch.equal(logits, before)
 
 
-def test_tokens_are_counted_where_their_state_lies(device):
+def test_tokens_are_counted_where_their_state_lies(device: str) -> None:
     counts = torch.zeros(3, 40, dtype=torch.int16, device=device)
     ids = torch.tensor([[5, 5, 39], [7, -1, 7], [1, 2, 3]], device=device)
     count_tokens(counts, torch.tensor([2, 0, -1], dtype=torch.int32, device=device), ids)
@@ -103,7 +117,7 @@ def test_tokens_are_counted_where_their_state_lies(device):
     assert torch.equal(counts.cpu(), expected)
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     logits, i32 = torch.zeros(2, 64), torch.zeros(2, dtype=torch.int32)
     for name, fields in {
         "state": {"state": i32.long()},

@@ -1,17 +1,30 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from kernels import noise
 from kernels import sample as op
 from kernels.sample import sample
 
+Values = float | Tensor  # of all rows, or of each
 
-def params(S, device="cpu", temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7, position=0):
-    def row(value, dtype):
+
+def params(
+    S: int,
+    device: str = "cpu",
+    temperature: Values = 1.0,
+    top_k: Values = 0,
+    top_p: Values = 1.0,
+    min_p: Values = 0.0,
+    seed: Values = 7,
+    position: Values = 0,
+) -> list[Tensor]:
+    def row(value: Values, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(value, dtype=dtype).expand(S).contiguous().to(device)
 
     return [
@@ -20,7 +33,9 @@ def params(S, device="cpu", temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed
     ]  # fmt: skip
 
 
-def allowed(logits, temperature, top_k, top_p, min_p):
+def allowed(
+    logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """What the filters keep, by definition, in float64: mask, exact probabilities, tokens at a border."""
     x = logits.double() / temperature
     keep = torch.ones_like(x, dtype=torch.bool)
@@ -38,14 +53,14 @@ def allowed(logits, temperature, top_k, top_p, min_p):
     return keep, torch.where(keep, x, -math.inf).softmax(-1), near
 
 
-def test_temperature_zero_takes_the_lowest_of_the_best(device):
+def test_temperature_zero_takes_the_lowest_of_the_best(device: str) -> None:
     logits = torch.randn(4, 5000, device=device)
     logits[:, [77, 4100]] = 9.0
     logits[3, 4999] = 10.0
     assert sample(logits, *params(4, device, temperature=0.0)).tolist() == [77, 77, 77, 4999]
 
 
-def test_nan_and_empty_rows_give_a_valid_id(device):
+def test_nan_and_empty_rows_give_a_valid_id(device: str) -> None:
     logits = torch.full((4, 300), float("-inf"), device=device)
     logits[1] = float("nan")
     logits[2, 250] = 1.0
@@ -54,7 +69,7 @@ def test_nan_and_empty_rows_give_a_valid_id(device):
         assert sample(logits, *params(4, device, **options)).tolist() == [0, 0, 250, 0]
 
 
-def test_both_zeros_are_equal(device):
+def test_both_zeros_are_equal(device: str) -> None:
     logits = torch.where(torch.arange(300) % 2 == 0, 0.0, -0.0).expand(5, 300).contiguous().to(device)
     everything = sample(logits, *params(5, device, position=torch.arange(5))).tolist()
     for options in ({"top_k": 5}, {"top_k": 299}, {"top_p": 0.2}, {"min_p": 1.0}):
@@ -62,7 +77,7 @@ def test_both_zeros_are_equal(device):
 
 
 @pytest.mark.parametrize(("V", "top_k", "top_p"), [(60, 5, 0.5), (60, 0, 0.5), (600, 590, 0.5)])
-def test_an_infinite_logit_is_drawn_and_holds_up_no_other_row(device, V, top_k, top_p):
+def test_an_infinite_logit_is_drawn_and_holds_up_no_other_row(device: str, V: int, top_k: int, top_p: float) -> None:
     logits = torch.randn(3, V, device=device)
     options = params(3, device, top_k=top_k, top_p=top_p)
     sound = sample(logits, *options).tolist()
@@ -72,7 +87,7 @@ def test_an_infinite_logit_is_drawn_and_holds_up_no_other_row(device, V, top_k, 
 
 
 @pytest.mark.parametrize("V", [1, 5, 1000, 4097])
-def test_kernel_and_reference_draw_the_same_tokens(device, V):
+def test_kernel_and_reference_draw_the_same_tokens(device: str, V: int) -> None:
     S = 10
     logits = torch.randn(S, V) * torch.rand(S, 1) * 8
     logits[5] = logits[5].bfloat16().float()  # many equal logits
@@ -89,7 +104,7 @@ def test_kernel_and_reference_draw_the_same_tokens(device, V):
     assert got.tolist() == expected.tolist()
 
 
-def noisiest(logits, keep, near, temperature, seed, position):
+def noisiest(logits: Tensor, keep: Tensor, near: Tensor, temperature: float, seed: int, position: int) -> int | None:
     """Which kept token is the noisiest, in float64; None where roundings or a border decide that."""
     ids = torch.arange(len(logits), dtype=torch.int32)
     noisy = logits.double() / temperature + noise.reference(torch.tensor([seed]), torch.tensor([position]), ids)[0]
@@ -110,8 +125,8 @@ def noisiest(logits, keep, near, temperature, seed, position):
     kind=st.sampled_from(["any", "equal ones", "one high", "no others"]),
 )
 def test_a_draw_is_the_noisiest_of_what_the_filters_keep(
-    device, V, spread, temperature, top_k, top_p, min_p, kind
-):  # fmt: skip
+    device: str, V: int, spread: float, temperature: float, top_k: int, top_p: float, min_p: float, kind: str
+) -> None:  # fmt: skip
     logits = torch.randn(V) * spread
     logits = logits.round() if kind == "equal ones" else logits
     logits[V // 2] = 40.0 if kind == "one high" else logits[V // 2]
@@ -126,7 +141,7 @@ def test_a_draw_is_the_noisiest_of_what_the_filters_keep(
 @pytest.mark.parametrize(
     ("V", "options"), [(40, {"top_p": 0.5}), (40, {"top_p": 0.1}), (1100, {"top_k": 1070})], ids=["p", "small p", "k"]
 )
-def test_filters_that_keep_many(device, V, options, against):
+def test_filters_that_keep_many(device: str, V: int, options: dict[str, Any], against: bool) -> None:
     """Rows whose noisiest tokens are mostly out; and the worst for them, where each pick is but a little likelier."""
     S = 2
     args = params(S, temperature=1.25, position=torch.arange(S), **options)
@@ -149,7 +164,7 @@ def test_filters_that_keep_many(device, V, options, against):
         {"min_p": 0.2},
     ],
 )
-def test_draws_follow_the_exact_distribution(options):
+def test_draws_follow_the_exact_distribution(options: dict[str, Any]) -> None:
     """Chi-square of 10,000 draws; seeds are fixed, so this never fails by chance."""
     V, n = 40, 10_000
     logits = torch.randn(V, generator=torch.Generator().manual_seed(3)) * 2
@@ -168,7 +183,7 @@ def test_draws_follow_the_exact_distribution(options):
     assert chi2 < freedom + 4 * math.sqrt(2 * freedom) + 4
 
 
-def test_noise_is_gumbel_and_independent_over_ids_positions_and_seeds():
+def test_noise_is_gumbel_and_independent_over_ids_positions_and_seeds() -> None:
     ids, zero = torch.arange(1 << 16), torch.zeros(3, dtype=torch.int64)
     by_position = noise.reference(zero + 5, torch.tensor([0, 1, 2]), ids).double()
     by_seed = noise.reference(torch.tensor([0, 1, 1 << 40]), zero, ids).double()
@@ -184,7 +199,7 @@ def test_noise_is_gumbel_and_independent_over_ids_positions_and_seeds():
     assert float(((counts - 1024) ** 2 / 1024).sum()) < 63 + 4 * math.sqrt(126)
 
 
-def test_a_row_draws_the_same_in_any_batch(device):
+def test_a_row_draws_the_same_in_any_batch(device: str) -> None:
     logits = torch.randn(3, 900, device=device)
     k, p = torch.tensor([30, 0, 300]), torch.tensor([0.9, 0.6, 1.0])
     args = params(3, device, temperature=0.9, top_k=k, top_p=p, seed=torch.arange(3), position=torch.arange(3) * 3)
@@ -193,7 +208,7 @@ def test_a_row_draws_the_same_in_any_batch(device):
     assert together == alone
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     names = ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
     for i, name in enumerate(names):
         args = params(2)

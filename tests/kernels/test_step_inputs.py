@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.step_inputs import PARAMS, SEED, TABLE, TOP_K, StepInputs, packed_size, step_inputs
 from kernels.token_feedback import token_feedback
@@ -10,8 +11,8 @@ from kernels.token_feedback import token_feedback
 B, M, SLOTS = 4, 6, 5
 
 
-def buffers(T, S, device):
-    def full(*size, dtype=torch.int32):
+def buffers(T: int, S: int, device: str) -> StepInputs:
+    def full(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.full(size, 77, dtype=dtype, device=device)
 
     return StepInputs(
@@ -21,7 +22,7 @@ def buffers(T, S, device):
     )  # fmt: skip
 
 
-def made_state(device):
+def made_state(device: str) -> Tensor:
     state = torch.zeros(SLOTS, TABLE + M, dtype=torch.int32)
     state[:, 0] = torch.arange(100, 100 + SLOTS)
     state[:, TOP_K] = torch.arange(SLOTS)
@@ -32,7 +33,7 @@ def made_state(device):
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (3, 2), (200, 1)])
-def test_a_mixed_step_is_unpacked(device, padding):
+def test_a_mixed_step_is_unpacked(device: str, padding: tuple[int, int]) -> None:
     # Slot 3: a chunk at positions 6..10; slot 1: fed back at 8, where its new block 50 begins; slot 4: one token at 3.
     lengths, slots, starts, new, outputs = [5, 1, 1], [3, 1, 4], [6, 8, 3], [-1, 50, -1], [-1, 4, 0]
     ids = [9, 8, 7, 6, 5, -1, 42]
@@ -70,7 +71,7 @@ def test_a_mixed_step_is_unpacked(device, padding):
         assert not column[3:].any()
 
 
-def test_tokens_go_to_their_slots_and_unsound_rows_are_told(device):
+def test_tokens_go_to_their_slots_and_unsound_rows_are_told(device: str) -> None:
     state = made_state(device)
     before = state.clone()
     logits, hidden = torch.randn(4, 33, device=device), torch.randn(4, 70, device=device)
@@ -85,7 +86,7 @@ def test_tokens_go_to_their_slots_and_unsound_rows_are_told(device):
     assert torch.equal(state, before)
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     out, state = buffers(4, 2, "cpu"), made_state("cpu")
     with pytest.raises(ValueError, match="packed"):
         step_inputs(torch.zeros(5, dtype=torch.int32), state, 4, 2, B, out)

@@ -1,16 +1,17 @@
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.store_kv import store_kv
 
 
-def caches(device, K, D, dtype=torch.float32):
+def caches(device: str, K: int, D: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     both = torch.full((6, 2, 4, K, D), float("nan"), dtype=dtype, device=device)  # a block's keys beside its values
     return both[:, 0], both[:, 1]
 
 
 @pytest.mark.parametrize(("K", "D"), [(1, 64), (3, 80), (8, 96), (2, 256)])
-def test_tokens_land_in_their_slots_and_nowhere_else(device, K, D):
+def test_tokens_land_in_their_slots_and_nowhere_else(device: str, K: int, D: int) -> None:
     k, v = (torch.randn(5, K, D, device=device) for _ in range(2))
     k_cache, v_cache = caches(device, K, D)
     slots = [23, 0, -1, 9, 10]
@@ -23,7 +24,7 @@ def test_tokens_land_in_their_slots_and_nowhere_else(device, K, D):
         assert flat[untouched].isnan().all()
 
 
-def test_slices_of_a_fused_row_and_a_narrower_cache_are_taken(device):
+def test_slices_of_a_fused_row_and_a_narrower_cache_are_taken(device: str) -> None:
     row = torch.randn(4, 10 * 64, device=device)
     k, v = row[:, 256:384].view(4, 2, 64), row[:, 384:512].view(4, 2, 64)
     k_cache, v_cache = caches(device, 2, 64, torch.float16)
@@ -32,7 +33,7 @@ def test_slices_of_a_fused_row_and_a_narrower_cache_are_taken(device):
     assert torch.equal(v_cache[1], v.half())
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named() -> None:
     k, cache, slots = torch.zeros(2, 1, 8), torch.zeros(3, 4, 1, 8), torch.zeros(2, dtype=torch.int64)
     for match, args in {
         "k .* and v": (k, k[:1], cache, cache, slots),

@@ -13,7 +13,7 @@ from wire.messages import SamplingParams
 
 def forced_logprobs(runner: Runner, num_sequences: int) -> torch.Tensor:
     """Return log-probabilities [steps, sequences]: prompts first, then 39 decode steps, most of them recorded."""
-    driver = RunnerDriver(runner)  # type: ignore[arg-type]
+    driver = RunnerDriver(runner)
     sampling = SamplingParams(temperature=0.0, logprobs=0)
     sequences = [Tracked(n, [1 + n, 2, 3, 4 + n], sampling=sampling) for n in range(num_sequences)]
     found = []

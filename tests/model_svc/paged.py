@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model_svc.engine.plan import NewSequence, SampledToken, SequenceStep, StepOutput, StepPlan
+from model_svc.engine.plan import NewSequence, Runner, SampledToken, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import flatten, to_device
 from model_svc.runner.kv_cache import KvCache
-from model_svc.runner.runner import TorchRunner
 from wire.messages import SamplingParams, pack_ids
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -99,7 +98,7 @@ class ModelDriver:
 class RunnerDriver:
     """Runs prompts through a runner with continuous batching: every step takes what each sequence has left."""
 
-    def __init__(self, runner: TorchRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.dealer = Dealer(runner.info.num_blocks, runner.info.block_size)
         self.step_number = 0

@@ -2,15 +2,15 @@ import gc
 import mmap
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.native import huge_pages
 from kernels.native.huge_pages import zeros
 
 
-def test_pieces_are_zero_aligned_and_apart():
+def test_pieces_are_zero_aligned_and_apart() -> None:
     pieces = [zeros(size) for size in (1, 100, 64, 5 << 20)]
     for number, piece in enumerate(pieces, 1):
         assert not piece.any()
@@ -20,31 +20,31 @@ def test_pieces_are_zero_aligned_and_apart():
     assert [piece.nbytes for piece in pieces] == [1, 100, 64, 5 << 20]
 
 
-def test_a_large_piece_begins_with_a_page_of_its_own():
+def test_a_large_piece_begins_with_a_page_of_its_own() -> None:
     piece = zeros((32 << 20) + 1)
     assert piece.data_ptr() % (2 << 20) == 0
     piece[-1] = 1
 
 
-def test_a_full_region_is_followed_by_another():
+def test_a_full_region_is_followed_by_another() -> None:
     pieces = [zeros(9 << 20) for _ in range(8)]
     for number, piece in enumerate(pieces):
         piece.fill_(number)
     assert all(bool((piece == number).all()) for number, piece in enumerate(pieces))
 
 
-def test_memory_goes_when_its_last_piece_does(monkeypatch):
+def test_memory_goes_when_its_last_piece_does(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
 
     class Watched(mmap.mmap):
         pass
 
-    def watched(*args, **kwargs):
+    def watched(*args: Any, **kwargs: Any) -> mmap.mmap:
         found = Watched(*args, **kwargs)
         kept.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(huge_pages.mmap, "mmap", watched)
+    monkeypatch.setattr("mmap.mmap", watched)
     piece = zeros(40 << 20)
     part = piece[7:9]
     del piece
@@ -57,7 +57,7 @@ def test_memory_goes_when_its_last_piece_does(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without huge pages")
-def test_the_system_is_asked_for_huge_pages():
+def test_the_system_is_asked_for_huge_pages() -> None:
     piece = zeros(40 << 20)
     flags = ""
     inside = False

@@ -13,12 +13,12 @@ _KERNELS = Path(__file__).with_name("fuzz.py")
 _MODELS = _TESTS / "model_svc" / "weights" / "fuzz_models.py"
 
 
-def test_records_have_the_size_that_c_sees(isa):
+def test_records_have_the_size_that_c_sees(isa: str) -> None:
     assert library.library().op_bytes() == record.LAYOUT.size
     assert library.library().isa == isa
 
 
-def test_the_best_build_is_taken():
+def test_the_best_build_is_taken() -> None:
     names = library.available()
     if not names:
         pytest.skip("nothing is built")
@@ -28,7 +28,7 @@ def test_the_best_build_is_taken():
     assert names[0] == "amx" or not bits & 8
 
 
-def test_an_empty_folder_offers_nothing(tmp_path: Path):
+def test_an_empty_folder_offers_nothing(tmp_path: Path) -> None:
     assert library.available(tmp_path) == ()
 
 
@@ -44,22 +44,22 @@ def test_a_library_of_other_sources_is_not_called(tmp_path: Path, monkeypatch: p
     assert library.available(tmp_path / "other") == ()
 
 
-def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
+def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(build.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(build.BuildError, match="ziglang"):
         build.build(tmp_path)
 
 
-def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", f"{sys.executable} -c exit('no_such_header')")
     with pytest.raises(build.BuildError, match="no_such_header"):
         build.build(tmp_path, only=("generic",))
     assert not list(tmp_path.iterdir())
 
 
-def test_zig_is_asked_for_arms_dot_product_in_its_own_words():
+def test_zig_is_asked_for_arms_dot_product_in_its_own_words() -> None:
     flags = build.variants("aarch64")["neon"]
     assert build.spelled(["cc", *flags]) == ["cc", "-march=armv8.2-a+dotprod"]
     assert build.spelled(["python", "-m", "ziglang", "cc", *flags])[-1] == "-mcpu=baseline+dotprod"
@@ -67,7 +67,7 @@ def test_zig_is_asked_for_arms_dot_product_in_its_own_words():
 
 @pytest.mark.slow
 @pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
-def test_no_kernel_touches_foreign_memory(tmp_path: Path):
+def test_no_kernel_touches_foreign_memory(tmp_path: Path) -> None:
     """Every kernel over fuzzed shapes in builds with sanitizers.
 
     HEADRACE_SANITIZE names the builds to try or says `all`, and has them run models whose files were tampered with as
@@ -90,7 +90,7 @@ def test_no_kernel_touches_foreign_memory(tmp_path: Path):
             _fuzz(_MODELS, tmp_path, name, runtime=runtime)
 
 
-def test_a_model_that_was_tampered_with_is_refused_or_runs(folder):
+def test_a_model_that_was_tampered_with_is_refused_or_runs(folder: Path) -> None:
     """Some rounds of what `make sanitize` does under sanitizers."""
     _fuzz(_MODELS, folder, library.available(folder)[0], "20")
 

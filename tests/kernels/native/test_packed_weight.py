@@ -8,7 +8,7 @@ from tests.kernels.native.blocks import random_blocks
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_packing_loses_nothing(isa, format_name):
+def test_packing_loses_nothing(isa: str, format_name: str) -> None:
     raw = random_blocks(format_name, 45, 768)
     packed = PackedWeight([raw[:20], raw[20:21], raw[21:]], format_name, 768)
     assert packed.shape == (45, 768)
@@ -17,7 +17,7 @@ def test_packing_loses_nothing(isa, format_name):
 
 @pytest.mark.parametrize("format_name", ["Q8_0", "Q6_K"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_rows_are_taken_from_a_table_in_tiles(isa, format_name, dtype):
+def test_rows_are_taken_from_a_table_in_tiles(isa: str, format_name: str, dtype: torch.dtype) -> None:
     raw = random_blocks(format_name, 33, 256)
     packed = PackedWeight([raw], format_name, 256)
     rows = embedding(torch.tensor([32, 0, 5, -1, 33], dtype=dtype), packed, scale=3.0)
@@ -25,13 +25,13 @@ def test_rows_are_taken_from_a_table_in_tiles(isa, format_name, dtype):
     assert not rows[3:].any()
 
 
-def test_rows_that_are_not_next_to_one_another_are_packed(isa):
+def test_rows_that_are_not_next_to_one_another_are_packed(isa: str) -> None:
     wide = random_blocks("Q4_1", 20, 128)
     packed = PackedWeight([wide[:, 20:60]], "Q4_1", 64)
     assert torch.equal(packed.dequantize(), dequantize(wide[:, 20:60].contiguous(), "Q4_1"))
 
 
-def test_what_cannot_be_packed_is_refused():
+def test_what_cannot_be_packed_is_refused() -> None:
     assert not packable("Q4_K", 128)
     assert not packable("F16", 128)
     assert packable("Q4_K", 512)

@@ -6,12 +6,15 @@ from kernels.activation import GELU, GELU_TANH, SILU, act_and_mul
 from kernels.native.library import set_threads
 from kernels.native.packed_weight import FORMATS
 from kernels.quantized_linear import gated_rounded, gates, quantized_linear, rounded, values
+from tests.kernels.close import Close
 from tests.kernels.native.blocks import random_weight
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize(("T", "N", "K"), [(1, 16, 256), (13, 45, 512), (70, 100, 256), (33, 20, 1280)])
-def test_products_are_those_of_rounded_activations(isa, close, format_name, T, N, K):
+def test_products_are_those_of_rounded_activations(
+    isa: str, close: Close, format_name: str, T: int, N: int, K: int
+) -> None:
     weight, truth = random_weight(format_name, N, K)
     x = torch.randn(T, K)
     bias = torch.randn(N)
@@ -19,7 +22,7 @@ def test_products_are_those_of_rounded_activations(isa, close, format_name, T, N
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_rows_depend_neither_on_the_batch_nor_on_the_threads(isa, format_name):
+def test_rows_depend_neither_on_the_batch_nor_on_the_threads(isa: str, format_name: str) -> None:
     weight, _ = random_weight(format_name, 600, 1024)
     x = torch.randn(31, 1024)
     set_threads(2)
@@ -32,7 +35,7 @@ def test_rows_depend_neither_on_the_batch_nor_on_the_threads(isa, format_name):
     assert torch.equal(together, alone)
 
 
-def test_stacked_weights_of_several_formats_fill_one_row(isa, close):
+def test_stacked_weights_of_several_formats_fill_one_row(isa: str, close: Close) -> None:
     parts = [random_weight("Q4_K", 48, 256), random_weight("Q6_K", 21, 256), random_weight("Q4_0", 16, 256)]
     x = torch.randn(5, 256)
     truth = torch.cat([numbers for _, numbers in parts])
@@ -41,7 +44,7 @@ def test_stacked_weights_of_several_formats_fill_one_row(isa, close):
 
 @pytest.mark.parametrize("format_name", ["Q4_0", "Q6_K"])
 @pytest.mark.parametrize(("T", "act"), [(1, SILU), (7, GELU), (16, GELU_TANH), (150, SILU)])
-def test_a_gate_rounds_what_the_separate_calls_would(isa, format_name, T, act):
+def test_a_gate_rounds_what_the_separate_calls_would(isa: str, format_name: str, T: int, act: int) -> None:
     """The same bits, whether a float of the gate is ever written or not."""
     up, down = random_weight(format_name, 2 * 96, 256)[0], random_weight("Q4_1", 40, 96)[0]
     x, bias = torch.randn(T, 256), torch.randn(2 * 96)
@@ -52,7 +55,7 @@ def test_a_gate_rounds_what_the_separate_calls_would(isa, format_name, T, act):
     set_threads(None)
 
 
-def test_a_gates_reference_means_the_same(isa, close):
+def test_a_gates_reference_means_the_same(isa: str, close: Close) -> None:
     weight, _ = random_weight("Q5_0", 128, 64)
     x = torch.randn(5, 64)
     fast = gated_rounded(x, weight, SILU)
@@ -65,7 +68,7 @@ def test_a_gates_reference_means_the_same(isa, close):
     close(quantized_linear(fast, [down]), truth, loose=2)
 
 
-def test_a_gate_of_no_whole_blocks_is_refused(isa):
+def test_a_gate_of_no_whole_blocks_is_refused(isa: str) -> None:
     weight, _ = random_weight("Q4_1", 80, 64)
     assert not gates(weight)
     with pytest.raises(ValueError, match="80 outputs"):
@@ -73,7 +76,7 @@ def test_a_gate_of_no_whole_blocks_is_refused(isa):
     assert gated_rounded(torch.ones(0, 64), random_weight("Q4_1", 64, 64)[0], SILU).q.shape == (0, 32)
 
 
-def test_a_bad_row_of_a_gate_spoils_itself_alone(isa):
+def test_a_bad_row_of_a_gate_spoils_itself_alone(isa: str) -> None:
     up, down = random_weight("Q4_1", 128, 64)[0], random_weight("Q4_1", 16, 64)[0]
     x = torch.randn(3, 64)
     want = quantized_linear(gated_rounded(x, up, SILU), [down])
@@ -83,7 +86,7 @@ def test_a_bad_row_of_a_gate_spoils_itself_alone(isa):
     assert not torch.isfinite(got[1]).any()
 
 
-def test_the_reference_means_the_same(isa, close):
+def test_the_reference_means_the_same(isa: str, close: Close) -> None:
     weight, _ = random_weight("Q5_1", 40, 96)
     x = torch.randn(6, 96)
     fast = quantized_linear(x, [weight])
@@ -91,7 +94,7 @@ def test_the_reference_means_the_same(isa, close):
         close(quantized_linear(x, [weight]), fast.double())
 
 
-def test_extreme_rows_stay_exact_and_bad_ones_stay_bad(isa):
+def test_extreme_rows_stay_exact_and_bad_ones_stay_bad(isa: str) -> None:
     weight, truth = random_weight("Q8_0", 32, 64)
     x = torch.zeros(4, 64)
     x[1, 3] = 1e30
@@ -103,7 +106,7 @@ def test_extreme_rows_stay_exact_and_bad_ones_stay_bad(isa):
     assert not torch.isfinite(y[2:]).any()
 
 
-def test_rows_cut_out_of_wider_ones_are_read_in_place(isa):
+def test_rows_cut_out_of_wider_ones_are_read_in_place(isa: str) -> None:
     weight, _ = random_weight("Q4_1", 32, 64)
     wide = torch.randn(3, 128)
     assert torch.equal(
@@ -111,12 +114,12 @@ def test_rows_cut_out_of_wider_ones_are_read_in_place(isa):
     )
 
 
-def test_no_rows_give_no_rows(isa):
+def test_no_rows_give_no_rows(isa: str) -> None:
     weight, _ = random_weight("Q4_1", 32, 64)
     assert quantized_linear(torch.empty(0, 64), [weight]).shape == (0, 32)
 
 
-def test_wrong_shapes_are_named(isa):
+def test_wrong_shapes_are_named(isa: str) -> None:
     weight, _ = random_weight("Q4_1", 32, 64)
     with pytest.raises(ValueError, match="x is"):
         quantized_linear(torch.ones(2, 32), [weight])

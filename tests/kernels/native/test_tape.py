@@ -1,5 +1,8 @@
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.activation import SILU, silu_and_mul
 from kernels.native import record
@@ -13,12 +16,12 @@ E, F = 64, 128
 
 
 @pytest.fixture
-def layer(isa):
+def layer(isa: str) -> Callable[[Tensor], Tensor]:
     """A feed-forward block with its norms, and a torch operation in the middle."""
     up, down = random_weight("Q4_1", 2 * F, E)[0], random_weight("Q8_0", E, F)[0]
     norm = torch.rand(E)
 
-    def run(x):
+    def run(x: Tensor) -> Tensor:
         residual = x * 1.0
         for _ in range(3):
             hidden = silu_and_mul(quantized_linear(rms_norm(residual, norm, 1e-5), [up]))
@@ -33,7 +36,9 @@ def layer(isa):
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("T", [1, 9])
-def test_a_replay_computes_what_the_calls_would_on_new_input(layer, T, threads):
+def test_a_replay_computes_what_the_calls_would_on_new_input(
+    layer: Callable[[Tensor], Tensor], T: int, threads: int
+) -> None:
     set_threads(threads)
     x = torch.randn(T, E)
     tape = Tape(Arena())
@@ -48,7 +53,7 @@ def test_a_replay_computes_what_the_calls_would_on_new_input(layer, T, threads):
     set_threads(None)
 
 
-def test_tapes_share_memory_without_harm(layer):
+def test_tapes_share_memory_without_harm(layer: Callable[[Tensor], Tensor]) -> None:
     arena, tapes = Arena(), []
     with torch.inference_mode():
         for T in (1, 4, 2):
@@ -62,14 +67,14 @@ def test_tapes_share_memory_without_harm(layer):
             assert torch.equal(result(), layer(x.clone()))
 
 
-def test_a_value_read_on_the_host_forbids_a_tape(isa):
+def test_a_value_read_on_the_host_forbids_a_tape(isa: str) -> None:
     x = torch.ones(3)
     with pytest.raises(record.UnrecordableError, match="host"), Tape(Arena()).recording():
         bool((x > 0).all())
     assert record.recorder is None
 
 
-def test_results_that_nobody_holds_are_reused_only_behind_the_longest_chain():
+def test_results_that_nobody_holds_are_reused_only_behind_the_longest_chain() -> None:
     arena = Arena()
     first = arena.empty((4,), torch.float32)
     address = first.data_ptr()

@@ -108,8 +108,8 @@ def answer(
     labels = _Labels(plan or ReasoningPlan(open_tag=b"\xff\xff\xff"), token_bytes)
     reason = ""
     while not reason:
-        spent = plan is not None and plan.budget is not None and labels.phase == REASONING
-        if spent and labels.num_thinking(undecided_too=True) >= plan.budget:
+        budget = plan.budget if plan is not None and labels.phase == REASONING else None
+        if plan is not None and budget is not None and labels.num_thinking(undecided_too=True) >= budget:
             forced = plan.close_ids[: room - len(ids)]
             ids += forced
             labels.force(forced, "budget")

@@ -82,7 +82,7 @@ def test_a_pool_smaller_than_the_context_says_that_it_is_the_cache() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_prompt_that_fills_the_pool_gets_its_one_token_as_the_balancer_counts(depth: int) -> None:
-    sizes = {"num_blocks": 2, "block_size": 4}
+    sizes: dict[str, Any] = {"num_blocks": 2, "block_size": 4}
     assert fits(8, max_model_len=100, **sizes) and not fits(9, max_model_len=100, **sizes)
     driver = Driver(scripted_reply(7), max_model_len=100, depth=depth, **sizes)
     driver.ask("full", [1] * 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from model_svc.engine.engine import Engine
@@ -12,7 +14,7 @@ from wire.messages import ReasoningPlan
 
 
 def test_choices_with_one_seed_differ_and_a_repeat_gives_the_same() -> None:
-    answers = []
+    answers: list[list[list[int]]] = []
     for _ in range(2):
         driver = Driver(hashed_reply(256))
         driver.ask("r" + str(len(answers)), [1, 2, 3], n=3, seed=11, max_tokens=20)
@@ -23,7 +25,7 @@ def test_choices_with_one_seed_differ_and_a_repeat_gives_the_same() -> None:
 
 
 def test_all_choices_end_when_the_first_ends_early() -> None:
-    def reply(context: list[int], output_index: int, seed: int) -> int:
+    def reply(context: Sequence[int], output_index: int, seed: int) -> int:
         return EOS if seed == first and output_index == 2 else 7
 
     driver = Driver(reply)
@@ -132,7 +134,7 @@ def test_tokens_behind_the_end_are_dropped_when_many_come_at_once(stop: tuple[in
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_slot_whose_logits_are_not_finite_fails_alone(depth: int) -> None:
-    def reply(context: list[int], output_index: int, seed: int) -> int | None:
+    def reply(context: Sequence[int], output_index: int, seed: int) -> int | None:
         return None if context[0] == 66 and output_index == 2 else 7
 
     driver = Driver(reply, depth=depth)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ def order_of_first_tokens(driver: Driver) -> list[str]:
     return list(dict.fromkeys(chunk.request_id for chunk in driver.chunks if chunk.token_ids))
 
 
-def crowd(policy: str, **sizes: int) -> list[str]:
+def crowd(policy: str, **sizes: Any) -> list[str]:
     """Six long jobs of one tenant, then one short job each of two others."""
     driver = Driver(hashed_reply(256), policy=policy, max_num_seqs=1, **sizes)
     for number in range(6):

@@ -81,7 +81,7 @@ REQUEST = st.fixed_dictionaries({
     drafts=st.sampled_from([0, 0, 3]),
 )  # fmt: skip
 def test_whatever_comes_every_request_ends_with_its_own_tokens_and_rank_is_kept(
-    requests: list[dict[str, Any]], sizes: dict[str, int], patience_s: float, policy: str, drafts: int
+    requests: list[dict[str, Any]], sizes: dict[str, Any], patience_s: float, policy: str, drafts: int
 ) -> None:
     known: list[list[int]] = []
     drafter = Drafter(Oracle(lambda: known, 256, errs=3), max_length=3, max_drafts=64, adaptive=False)

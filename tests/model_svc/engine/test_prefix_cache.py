@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.model_svc.engine.driver import Driver
@@ -11,7 +14,7 @@ from wire import block_hash
 BLOCK = 4
 
 
-def fresh(**sizes: int) -> Driver:
+def fresh(**sizes: Any) -> Driver:
     return Driver(hashed_reply(256), block_size=BLOCK, **sizes)
 
 
@@ -111,7 +114,7 @@ def test_running_sequences_share_a_prefix() -> None:
 
 
 def test_blocks_with_bad_values_are_never_hit_again() -> None:
-    def reply(context: list[int], output_index: int, seed: int) -> int | None:
+    def reply(context: Sequence[int], output_index: int, seed: int) -> int | None:
         return None if seed == poisoned and output_index == 1 else 7
 
     driver = Driver(reply, block_size=BLOCK)

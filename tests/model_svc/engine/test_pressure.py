@@ -182,7 +182,7 @@ def test_a_cancel_is_exact_in_every_state(state: Callable[[Driver], None], n: in
     def asked(name: str, *args: Any, **kwargs: Any) -> Any:
         return ask(name, *args, **{"n": n if name == "r" else 1, **kwargs})
 
-    driver.ask = asked  # type: ignore[method-assign]
+    driver.ask = asked  # type: ignore[method-assign, assignment]
     state(driver)
     driver.engine.cancel("r")
     driver.run()

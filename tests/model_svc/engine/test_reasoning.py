@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ class TestBudget:
     """Over the whole engine, at both depths."""
 
     def think(self, depth: int, pieces: bytes, *, budget: int | None, starts_open: bool = True, max_tokens: int = 40,
-              close: tuple[int, ...] = CLOSE, **sampling: object) -> Driver:  # fmt: skip
+              close: tuple[int, ...] = CLOSE, **sampling: Any) -> Driver:  # fmt: skip
         driver = Driver(scripted_reply(*pieces, EOS), depth=depth)
         plan = ReasoningPlan(budget=budget, starts_open=starts_open, close_ids=close)
         driver.ask("r", [1, 2, 3], reasoning=plan, max_tokens=max_tokens, **sampling)
@@ -241,7 +242,8 @@ def thinker(thought: bytes) -> Reply:
     def reply(context: Sequence[int], _index: int, _seed: int) -> int:
         said = bytes(token for token in context[3:] if token < 256)
         said = said.replace(b"</think>\n", b"").replace(b"</think>", b"")
-        return [*thought, *b"yes", EOS, EOS, EOS][len(said)]
+        whole: list[int] = [*thought, *b"yes", EOS, EOS, EOS]
+        return whole[len(said)]
 
     return reply
 

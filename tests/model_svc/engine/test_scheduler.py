@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from wire.errors import ContextLengthExceededError
 BLOCK = 4
 
 
-def alone(prompt: list[int], **asked: object) -> list[int]:
+def alone(prompt: list[int], **asked: Any) -> list[int]:
     driver = Driver(hashed_reply(256), num_blocks=200, max_num_batched_tokens=10_000, max_model_len=800)
     driver.ask("alone", prompt, **asked)
     driver.run()
@@ -217,7 +218,7 @@ def test_waste_is_the_room_that_holds_no_token() -> None:
 
 def test_answers_of_usual_lengths_waste_less_than_4_percent() -> None:
     """The mixed requests of loadtest.engine (64 to 1,024 in, 32 to 512 out), a quarter of them, blocks of 16."""
-    sizes = {"block_size": 16, "num_blocks": 4000, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+    sizes: dict[str, Any] = {"block_size": 16, "num_blocks": 4000, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
     driver = Driver(scripted_reply(7), max_model_len=2048, **sizes)
     draw = random.Random(7)
     for number in range(64):

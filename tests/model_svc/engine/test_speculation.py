@@ -118,7 +118,7 @@ def test_blocks_that_came_true_with_the_last_step_are_named() -> None:
 
 
 def test_a_guess_takes_no_block_that_another_answer_needs() -> None:
-    sizes = {"num_blocks": 5, "block_size": 4, "max_num_seqs": 2}
+    sizes: dict[str, Any] = {"num_blocks": 5, "block_size": 4, "max_num_seqs": 2}
     driver = driver_of(hashed_reply(256), Parrot(5), length=12, **sizes)
     for name, max_tokens in (("a", 14), ("b", 5)):
         driver.ask(name, [1, 2, 3], root=name.encode(), max_tokens=max_tokens)
@@ -204,7 +204,12 @@ def test_thinking_stays_within_its_budget_whatever_is_guessed(
     efforts: list[str], budget: int | None, chunk: int, num_blocks: int, depth: int, length: int, errs: int,
     closes: int | None,
 ) -> None:  # fmt: skip
-    sizes = {"depth": depth, "max_num_batched_tokens": chunk, "num_blocks": num_blocks, "max_num_seqs": 3}
+    sizes: dict[str, Any] = {
+        "depth": depth,
+        "max_num_batched_tokens": chunk,
+        "num_blocks": num_blocks,
+        "max_num_seqs": 3,
+    }
     plans = [effort_plan(effort, budget, 200, starts_open=True) for effort in efforts]
     known: list[list[int]] = []
     oracle = Oracle(lambda: known, 256, errs=errs)

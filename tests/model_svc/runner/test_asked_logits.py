@@ -12,7 +12,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.runner.load import make_runner
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked
 from tests.model_svc.tiny import VOCAB, tiny_llama
-from wire.messages import SamplingParams, pack_ids
+from wire.messages import SamplingParams, TokenLogprob, pack_ids
 
 PROMPT = [5, 9, 14, 3, 60, 22, 41, 7, 66, 1]
 SIZES = {"num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
@@ -38,7 +38,7 @@ def reference(model: Decoder) -> torch.Tensor:
 def test_targets_get_the_models_own_log_probabilities(driver: RunnerDriver, tiny_model: Decoder, chunk: int) -> None:
     wanted = reference(tiny_model)
     seq, other = Tracked(0, list(PROMPT)), Tracked(1, [4, 8])
-    entries = []
+    entries: list[TokenLogprob] = []
     while seq.computed < len(PROMPT):
         start, num = seq.computed, min(chunk, len(PROMPT) - seq.computed)
         targets = pack_ids(PROMPT[start + 1 : start + 1 + num])

@@ -15,6 +15,7 @@ from torch.nn import functional
 from kernels import dispatch
 from kernels.native.library import built
 from kernels.native.tape import Tape
+from model_svc.engine.plan import Runner
 from model_svc.runner import cpu_runner
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.load import RunnerConfigError, load_runner, make_runner
@@ -56,7 +57,7 @@ def exact(smollm2_path: Path) -> TorchRunner:
     return runner
 
 
-def _generate(runner: TorchRunner, prompts: list[list[int]], count: int) -> list[list[int]]:
+def _generate(runner: Runner, prompts: list[list[int]], count: int) -> list[list[int]]:
     """Follow prompts together, greedily."""
     seqs = [Tracked(slot=n, ids=list(ids)) for n, ids in enumerate(prompts)]
     return list(token_ids(RunnerDriver(runner).generate(seqs, count)).values())
@@ -70,7 +71,9 @@ def _cross_entropy(runner: TorchRunner, ids: list[int]) -> float:
     return float(functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])))
 
 
-def test_perplexity_is_within_half_a_percent_of_float32(fast, exact, tokenizer):
+def test_perplexity_is_within_half_a_percent_of_float32(
+    fast: CpuRunner, exact: TorchRunner, tokenizer: Tokenizer
+) -> None:
     ids = tokenizer.encode(LICENSE.read_text()).ids[:1500]
     assert len(ids) == 1500
     quick = _cross_entropy(fast, ids)
@@ -80,7 +83,9 @@ def test_perplexity_is_within_half_a_percent_of_float32(fast, exact, tokenizer):
     assert abs(quick - truth) < 0.005  # of the logarithm: half a percent of the perplexity
 
 
-def test_greedy_answers_are_nearly_those_of_the_exact_mode(fast, exact, tokenizer):
+def test_greedy_answers_are_nearly_those_of_the_exact_mode(
+    fast: CpuRunner, exact: TorchRunner, tokenizer: Tokenizer
+) -> None:
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]
     pairs = list(zip(_generate(fast, prompts, 24), _generate(exact, prompts, 24), strict=True))
     agreeing = [next((n for n, (a, b) in enumerate(zip(*pair, strict=True)) if a != b), 24) for pair in pairs]
@@ -88,13 +93,13 @@ def test_greedy_answers_are_nearly_those_of_the_exact_mode(fast, exact, tokenize
     assert sum(agreeing) >= 0.5 * 24 * len(PROMPTS)
 
 
-def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(fast, tokenizer):
+def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(fast: CpuRunner, tokenizer: Tokenizer) -> None:
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]
     together = _generate(fast, prompts, 12)
     assert [_generate(fast, [ids], 12)[0] for ids in prompts] == together
 
 
-def test_taped_steps_have_the_bits_of_eager_ones(smollm2_path, tokenizer):
+def test_taped_steps_have_the_bits_of_eager_ones(smollm2_path: Path, tokenizer: Tokenizer) -> None:
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]
     answers = []
     for tapeable in (True, False):
@@ -108,7 +113,7 @@ def test_taped_steps_have_the_bits_of_eager_ones(smollm2_path, tokenizer):
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Cohere2ForCausalLM", "GraniteForCausalLM"])
-def test_torch_operations_within_a_layer_go_on_the_tape(architecture):
+def test_torch_operations_within_a_layer_go_on_the_tape(architecture: str) -> None:
     model = tiny_llama(architectures=[architecture])
     runner = make_runner(model, num_blocks=32, max_num_seqs=4, native_kernels=True)
     other = make_runner(model, num_blocks=32, max_num_seqs=4)
@@ -119,7 +124,7 @@ def test_torch_operations_within_a_layer_go_on_the_tape(architecture):
     assert any(runner._tapes.values())
 
 
-def test_inputs_that_a_weight_has_in_another_order_are_put_so_on_the_tape(tmp_path):
+def test_inputs_that_a_weight_has_in_another_order_are_put_so_on_the_tape(tmp_path: Path) -> None:
     write_quantized(tmp_path, gguf_files.tiny_llama(), CASES["gptq_4_activation_order"])
     answers = []
     for tapeable in (True, False):
@@ -132,7 +137,7 @@ def test_inputs_that_a_weight_has_in_another_order_are_put_so_on_the_tape(tmp_pa
     assert answers[0] == answers[1]
 
 
-def test_int8_without_kernels_is_refused(smollm2_path, monkeypatch):
+def test_int8_without_kernels_is_refused(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model_svc.quant.native.library.built", lambda: False)
     with pytest.raises(RunnerConfigError, match="int8"):
         load_runner(smollm2_path, dtype="int8")
@@ -141,12 +146,12 @@ def test_int8_without_kernels_is_refused(smollm2_path, monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "fault"), [("packed", "needs a GPU"), ("int3", "'int3' is not supported; known are")]
 )
-def test_a_dtype_that_a_cpu_has_not_is_refused(smollm2_path, dtype, fault):
+def test_a_dtype_that_a_cpu_has_not_is_refused(smollm2_path: Path, dtype: str, fault: str) -> None:
     with pytest.raises(RunnerConfigError, match=fault):
         load_runner(smollm2_path, dtype=dtype)
 
 
-def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode():
+def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode() -> None:
     model = tiny_llama()
     fast, exact = (make_runner(model, num_blocks=4, max_num_seqs=1, native_kernels=kind) for kind in (True, False))
     assert 2 * fast.info.kv_bytes_per_token == exact.info.kv_bytes_per_token
@@ -154,7 +159,7 @@ def test_keys_and_values_take_two_bytes_and_four_in_the_exact_mode():
     assert {cache.dtype for cache in exact._cache.layers[0]} == {torch.float32}
 
 
-def test_targets_of_a_prompt_are_the_models_own(fast, tokenizer):
+def test_targets_of_a_prompt_are_the_models_own(fast: CpuRunner, tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(PROMPTS[0]).ids
     (logits,) = ModelDriver(fast._model).logits((Tracked(slot=0, ids=ids), len(ids)))
     wanted = logits.log_softmax(-1)
@@ -169,7 +174,7 @@ def test_targets_of_a_prompt_are_the_models_own(fast, tokenizer):
         assert entry.top_logprobs == pytest.approx(wanted[position].topk(2).values.tolist(), abs=0.3)
 
 
-def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast, tokenizer):
+def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast: CpuRunner, tokenizer: Tokenizer) -> None:
     """What `deterministic` promises on a CPU, for everybody: other chunks, other company, computed again, the same."""
     prompt = tokenizer.encode(PROMPTS[1]).ids
     sampling = SamplingParams(temperature=1.0, seed=3, logprobs=3)
@@ -185,7 +190,7 @@ def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast, tokenizer)
         ]
 
 
-def test_a_steps_spare_time_lies_behind_its_products_and_before_a_prompt(monkeypatch):
+def test_a_steps_spare_time_lies_behind_its_products_and_before_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = make_runner(tiny_llama(), num_blocks=32, max_num_seqs=4, native_kernels=True)
     assert isinstance(runner, CpuRunner)
     order: list[str] = []

@@ -55,7 +55,7 @@ def answers(engine: Engine, asked: Sequence[EngineRequest], hits: list[int]) -> 
     return found
 
 
-def together_and_alone(model: Decoder, dtype: torch.dtype, asked: Sequence[EngineRequest], **tight: int) -> Any:
+def together_and_alone(model: Decoder, dtype: torch.dtype, asked: Sequence[EngineRequest], **tight: Any) -> Any:
     """All at once with few blocks and small steps, and each by itself in an empty engine with room for all of it."""
     sizes: dict[str, Any] = {"dtype": dtype, "packed": True}
     runner = make_runner(model, **sizes, **tight)
@@ -95,7 +95,7 @@ def test_guesses_of_others_change_no_bit_of_a_row() -> None:
     with dispatch.forced("triton"), np.errstate(all="ignore"):
         for beside in (False, True):
             sizes: dict[str, Any] = {"num_blocks": 8, "max_num_seqs": 2, "max_drafts": 2}
-            driver = RunnerDriver(make_runner(model, dtype=torch.float16, packed=True, **sizes))  # type: ignore[arg-type]
+            driver = RunnerDriver(make_runner(model, dtype=torch.float16, packed=True, **sizes))
             shares = [driver.dealer.share(Tracked(0, [5, 9, 14], sampling=asks), 3)]
             if beside:
                 guessing = driver.dealer.share(Tracked(1, [7, 8, 9]), 3)

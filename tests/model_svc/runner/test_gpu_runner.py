@@ -34,7 +34,7 @@ SAMPLINGS = [
 
 @pytest.fixture
 def both(tiny_model: Decoder) -> tuple[TorchRunner, GpuRunner]:
-    sizes = {"num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
+    sizes: dict[str, Any] = {"num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
     made = [make_runner(tiny_model, packed=packed, **sizes) for packed in (False, True)]
     assert isinstance(made[0], TorchRunner)
     assert isinstance(made[1], GpuRunner)
@@ -75,7 +75,7 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
 ) -> None:
     eager = token_ids(generate(both[0], [GREEDY] * 4, num_tokens=3))
     monkeypatch.setattr(few_rows, "fits", lambda _, num_rows: num_rows <= few_rows.MAX_ROWS)
-    fused = []
+    fused: list[Any] = []
     monkeypatch.setattr(FewRows, "__call__", counted(FewRows.__call__, fused))
     norms: list[None] = []
     sizes = [(n,) for n in range(2, few_rows.MAX_ROWS + 1)]
@@ -90,6 +90,7 @@ def test_fused_kernels_draw_what_the_eager_runner_draws(
 @pytest.mark.parametrize("depth", [1, 5])
 def test_steps_in_flight_keep_their_tokens_however_many_they_are(tiny_model: Decoder, depth: int) -> None:
     runner = make_runner(tiny_model, packed=True, depth=depth, num_blocks=96, block_size=4, max_num_seqs=8)
+    assert isinstance(runner, GpuRunner)
     dealer, seq = Dealer(96, 4), Tracked(3, list(PROMPTS[0]))
     handles = []
     for n in range(depth + 1):
@@ -131,8 +132,9 @@ def test_a_forced_id_and_a_mask_hold_for_their_row(both: tuple[TorchRunner, GpuR
 def test_a_landing_is_biased_where_the_token_fed_back_ended_a_sentence(
     both: tuple[TorchRunner, GpuRunner], fed: bool, ends: bool, packed: bool
 ) -> None:
-    driver = RunnerDriver(both[packed])
-    vocab_size = driver.runner.info.vocab_size
+    runner = both[packed]
+    driver = RunnerDriver(runner)
+    vocab_size = runner.info.vocab_size
     first = driver.run(driver.dealer.share(Tracked(0, list(PROMPTS[0])), 7)).tokens[0].token_id
     mask = 1 << first if ends else (1 << vocab_size) - 1 - (1 << first)
     seq = Tracked(3, list(PROMPTS[0]), sentence_ends=mask.to_bytes(-(-vocab_size // 32) * 4, "little"))
@@ -146,7 +148,7 @@ def test_a_landing_is_biased_where_the_token_fed_back_ended_a_sentence(
     landing_id = next(n for n in range(vocab_size) if n not in usual.values())
     again = msgspec.structs.replace(step, landing_id=landing_id, landing_bias=1e4, new_blocks=())
     with torch.inference_mode():
-        driver.runner._slots.last_token[seq.slot] = first  # the step is run twice
+        runner._slots.last_token[seq.slot] = first  # the step is run twice
     landed = driver.run(again).tokens[0].token_id
     assert landed == (landing_id if ends or not fed else usual[3])
 

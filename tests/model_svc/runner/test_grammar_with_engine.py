@@ -70,7 +70,7 @@ def counted(runner: GpuRunner) -> list[bool]:
         masks.extend(map(bool, by_slot.values()))
         given(handle, by_slot)
 
-    runner.mask = mask  # type: ignore[method-assign]
+    runner.mask = mask  # type: ignore[method-assign, assignment]
     return masks
 
 

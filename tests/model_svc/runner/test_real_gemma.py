@@ -49,7 +49,7 @@ def test_greedy_ids_are_those_of_transformers(gemma_path: Path) -> None:
     # A prompt longer than the window of 512 among them, in chunks.
     prompts.append((prompts[2] * 80)[:700])
     sequences = [Tracked(slot, list(ids)) for slot, ids in enumerate(prompts)]
-    found = token_ids(RunnerDriver(runner).generate(sequences, NUM_TOKENS, chunk=300))  # type: ignore[arg-type]
+    found = token_ids(RunnerDriver(runner).generate(sequences, NUM_TOKENS, chunk=300))
     file = next(gemma_path.glob("*.gguf")).name
     model = AutoModelForCausalLM.from_pretrained(gemma_path, gguf_file=file, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None

@@ -47,7 +47,9 @@ def prompts(smollm2_path: Path) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def runner(smollm2_path: Path) -> TorchRunner:
-    return load_runner(smollm2_path, num_blocks=400, max_num_seqs=16, max_model_len=2048, threads=1)
+    made = load_runner(smollm2_path, num_blocks=400, max_num_seqs=16, max_model_len=2048, threads=1)
+    assert isinstance(made, TorchRunner)
+    return made
 
 
 @pytest.fixture(scope="module")

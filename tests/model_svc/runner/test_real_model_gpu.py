@@ -45,7 +45,7 @@ def answers(path: Path, prompts: dict[str, list[int]], **options: Any) -> dict[s
     runner = load_runner(path, **SIZES, **options)
     sampling = SamplingParams(temperature=0.0, logprobs=2)
     sequences = [Tracked(slot, list(ids), sampling=sampling) for slot, ids in enumerate(prompts.values())]
-    found = RunnerDriver(runner).generate(sequences, NUM_TOKENS, chunk=80)  # type: ignore[arg-type]
+    found = RunnerDriver(runner).generate(sequences, NUM_TOKENS, chunk=80)
     runner.close()
     return {name: found[slot] for slot, name in enumerate(prompts)}
 

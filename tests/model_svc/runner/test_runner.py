@@ -24,7 +24,9 @@ WARM = SamplingParams(temperature=1.0)
 
 @pytest.fixture
 def runner(tiny_model: Decoder) -> TorchRunner:
-    return make_runner(tiny_model, num_blocks=64, block_size=4, max_num_seqs=8)
+    made = make_runner(tiny_model, num_blocks=64, block_size=4, max_num_seqs=8)
+    assert isinstance(made, TorchRunner)
+    return made
 
 
 def generate(runner: TorchRunner, sampling: SamplingParams, num_tokens: int = 12, **fields: Any) -> list[int]:

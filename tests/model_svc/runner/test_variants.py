@@ -87,7 +87,7 @@ class Asker:
         self._fresh()
 
     def _fresh(self) -> None:
-        self.driver = RunnerDriver(self.runner)  # type: ignore[arg-type]
+        self.driver = RunnerDriver(self.runner)
 
     def every_kind(self) -> None:
         for length, width in product(LENGTHS, WIDTHS):
@@ -163,7 +163,7 @@ def without_a_card(shape: str, fused: bool) -> None:
     driver.set_active(Card())
     torch.set_num_threads(1)
     if fused:
-        few_rows.fits = lambda _, n: 0 < n <= few_rows.MAX_ROWS and not dispatch.fixed()
+        few_rows.fits = lambda x, num_rows: 0 < num_rows <= few_rows.MAX_ROWS and not dispatch.fixed()  # noqa: ARG005
     runner = make_runner(model_of(shape, "cpu"), dtype=torch.float16, packed=True, **SIZES)
     assert isinstance(runner, GpuRunner)
     with dispatch.forced("triton"), launches(run=False) as seen:

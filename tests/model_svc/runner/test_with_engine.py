@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,13 @@ def run(engine: Engine, requests: list[EngineRequest], *, at_once: bool) -> Answ
     return answers
 
 
-def fresh_engine(model: Decoder, **options: int) -> Engine:
-    settings = {"num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK} | options
+def fresh_engine(model: Decoder, **options: Any) -> Engine:
+    settings: dict[str, Any] = {
+        "num_blocks": 200,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": BLOCK,
+    } | options
     return Engine(make_runner(model, **settings), token_bytes=lambda _: b"x")
 
 
