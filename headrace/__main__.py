@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
+from headrace.complain import complain
 from wire import settings as wire_settings
 from wire.settings import SettingsError
 
@@ -28,7 +29,7 @@ _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": 
 
 
 def _fail(message: str, code: int = 2) -> None:
-    Console(stderr=True).print(f"[bold red]headrace:[/] {message}", highlight=False, soft_wrap=True)
+    complain("headrace", message)
     raise typer.Exit(code)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.prompt import Prompt
 
 
@@ -115,7 +116,7 @@ def _talk(client: httpx.Client, console: Console, options: dict[str, Any]) -> No
         try:
             previous = _turn(client, console, body).get("id", previous)
         except ChatError as error:
-            console.print(f"[red]{error}[/]", highlight=False)
+            console.print(str(error), style="red", markup=False, highlight=False)
         except KeyboardInterrupt:
             console.print("\n[dim]stopped; the conversation goes on without this turn (Ctrl-D ends it)[/]\n")
 
@@ -132,15 +133,20 @@ def main(
             options: dict[str, Any] = {"model": _choose_model(client, console, model)}
             options |= {"temperature": temperature} if temperature is not None else {}
             options |= {"reasoning": {"effort": effort}} if effort else {}
-            console.print(f"[bold]{options['model']}[/] at {url}  [dim](Ctrl-C stops an answer, Ctrl-D ends)[/]\n")
+            console.print(
+                f"[bold]{escape(options['model'])}[/] at {escape(url)}  [dim](Ctrl-C stops an answer, Ctrl-D ends)[/]\n"
+            )
             _talk(client, console, options)
         except (EOFError, KeyboardInterrupt):
             console.print()
         except ChatError as error:
             hint = " (--api-key)" if isinstance(error, KeyWantedError) else ""
-            console.print(f"[red]{error}[/]{hint}", highlight=False)
+            console.print(f"[red]{escape(str(error))}[/]{hint}", highlight=False)
             return 1
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            console.print(f"[red]No server answers at {url}[/] ({error}). `headrace up` starts one.", highlight=False)
+            why = escape(str(error))
+            console.print(
+                f"[red]No server answers at {escape(url)}[/] ({why}). `headrace up` starts one.", highlight=False
+            )
             return 1
     return 0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.settings import UpSettings
@@ -197,7 +198,7 @@ def main() -> int:
         finding = check()
         findings.append(finding)
         sign = "[green]ok[/]" if not finding.fix else "[red]!![/]" if finding.fatal else "[yellow]![/]"
-        table.add_row(sign, finding.what, finding.seen, finding.fix)
+        table.add_row(sign, finding.what, escape(finding.seen), escape(finding.fix))
         if finding.fatal and finding.what == "settings":
             break
     Console().print(table)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, as_toml, hash_of, load, new_key
@@ -25,9 +26,8 @@ def add(path: Path, key: ApiKey, console: Console) -> str:
         _replace(path, f"{before.rstrip()}\n\n{as_toml(made)}".lstrip())
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror}") from error
-    console.print(
-        f"Added {made.id} of {made.tenant} to {path}. This is the key; it is shown only now:", highlight=False
-    )
+    said = f"Added {made.id} of {made.tenant} to {path}. This is the key; it is shown only now:"
+    console.print(said, markup=False, highlight=False)
     return secret
 
 
@@ -38,7 +38,8 @@ def show(path: Path, console: Console) -> None:
         limits = (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
         texts = [str(limit) if limit else "-" for limit in limits]
         state = "disabled" if key.disabled else "in force"
-        table.add_row(key.id, key.tenant, *texts, str(key.priority), ", ".join(key.models) or "all", state)
+        models = escape(", ".join(key.models) or "all")
+        table.add_row(key.id, escape(key.tenant), *texts, str(key.priority), models, state)
     console.print(table)
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import anyio
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from headrace.complain import complain
 from headrace.settings import UpSettings
 from wire.bus import Bus
 from wire.bus.embedded import embedded_server, running_url
@@ -51,7 +53,7 @@ def _line(entry_id: str, entry: Entry) -> str:
 def _table(totals: dict[tuple[str, str], list[int]]) -> Table:
     table = Table("tenant", "model", "requests", *(name.removesuffix("_tokens") for name in _COUNTS))
     for (tenant, model), counts in sorted(totals.items()):
-        table.add_row(tenant or "-", model, *map(str, counts))
+        table.add_row(escape(tenant or "-"), escape(model), *map(str, counts))
     return table
 
 
@@ -64,6 +66,6 @@ def main(settings: UpSettings, *, tenant: str | None, after: str, sums: bool) ->
     try:
         anyio.run(read)
     except (StartError, HeadraceError) as error:
-        Console(stderr=True).print(f"[bold red]headrace ledger:[/] {error}", highlight=False)
+        complain("headrace ledger", error)
         return 1
     return 0

@@ -12,8 +12,10 @@ from pathlib import Path
 import anyio
 import httpx
 from rich.console import Console
+from rich.markup import escape
 
 from headrace.catalogue import CATALOGUE
+from headrace.complain import complain
 from headrace.pull import PullError, pull, refresh_advice
 from headrace.roles import LIGHT_DESKS
 from headrace.settings import UpSettings
@@ -38,6 +40,12 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose one with --port.") from None
+
+
+def address(settings: UpSettings) -> str:
+    """Return the URL of the API and the chat page."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
 
 
 def ensure_model(settings: UpSettings, console: Console) -> None:
@@ -90,7 +98,7 @@ async def run(settings: UpSettings, console: Console) -> int:
             supervisor.ready = True
             console.print(
                 f"[bold green]ready[/] in {time.monotonic() - started:.1f} s: "
-                f"[bold]http://{settings.host}:{settings.port}[/]  (logs in {logs}; Ctrl-C stops)",
+                f"[bold]{escape(address(settings))}[/]  (logs in {escape(str(logs))}; Ctrl-C stops)",
                 soft_wrap=True,
             )
             await anyio.sleep_forever()
@@ -129,7 +137,7 @@ async def _start_children(supervisor: Supervisor, settings: UpSettings, common: 
 
 
 async def _wait_until_ready(settings: UpSettings) -> None:
-    url = f"http://{settings.host}:{settings.port}/health/ready"
+    url = f"{address(settings)}/health/ready"
     last = "the edge does not answer yet"
     async with httpx.AsyncClient(trust_env=False) as client:
         with anyio.move_on_after(settings.ready_timeout_s):
@@ -154,5 +162,5 @@ def main(settings: UpSettings) -> int:
         cause = first_leaf(error)
         if not isinstance(cause, StartError):
             raise
-        console.print(f"[bold red]headrace up:[/] {cause}", highlight=False, soft_wrap=True)
+        complain("headrace up", cause)
         return 1

@@ -28,7 +28,7 @@ def silent(_what: str, _done: int, _total: int) -> None:
 def progress_bar(console: Console) -> Iterator[Report]:
     """Show a progress bar from the first report on until the block ends; one line per thing done."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

@@ -38,6 +38,23 @@ def test_a_model_that_is_not_offered_is_told_with_those_that_are() -> None:
             chat._choose_model(server, Console(), "nosuch")
 
 
+def test_a_servers_words_are_shown_as_they_are_whatever_they_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "input[0]: [/INST] is no [red] of ours"
+    words = iter(["hello"])
+
+    def ask(*_: object, **__: object) -> str:
+        try:
+            return next(words)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("headrace.chat.Prompt.ask", ask)
+    shown = io.StringIO()
+    with client(lambda _: httpx.Response(400, json={"error": {"message": said}})) as server, pytest.raises(EOFError):
+        chat._talk(server, Console(file=shown), {"model": "m"})
+    assert shown.getvalue() == f"{said}\n"
+
+
 def test_a_server_that_wants_a_key_says_so_where_nobody_can_be_asked() -> None:
     refused = httpx.Response(401, json={"error": {"message": "This server wants an API key."}})
     with client(lambda _: refused) as server, pytest.raises(chat.KeyWantedError, match="wants an API key"):

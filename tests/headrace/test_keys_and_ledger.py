@@ -37,6 +37,13 @@ def test_a_key_is_printed_once_and_its_file_opens_the_door(tmp_path: Path) -> No
     assert code == 0 and "team-2" in listed and "500" in listed
 
 
+def test_a_tenants_name_may_look_like_mark_up(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    code, key, said = run("keys", "add", "[/team]", "--id", "one", "--file", str(path))
+    assert code == 0 and key and "[/team]" in said
+    assert "[/team]" in run("keys", "list", "--file", str(path))[1]
+
+
 def test_wrong_keys_are_refused_in_a_sentence_and_leave_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     assert run("keys", "list", "--file", str(path))[0] == 2

@@ -25,6 +25,17 @@ def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path, capfd: pytest.Ca
     assert "--port" in out + err
 
 
+def test_an_address_of_ipv6_stands_in_brackets_in_a_url() -> None:
+    assert up.address(UpSettings(host="::1", port=8000)) == "http://[::1]:8000"
+    assert up.address(UpSettings(host="127.0.0.1", port=8000)) == "http://127.0.0.1:8000"
+
+
+def test_what_looks_like_mark_up_in_a_fault_is_said_as_it_is() -> None:
+    result = CliRunner().invoke(app, ["up", "--model", "./[/]"])
+    assert result.exit_code == 2
+    assert "./[/] is no model directory" in result.stderr
+
+
 def test_a_place_that_cannot_be_written_is_named_with_the_way_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
