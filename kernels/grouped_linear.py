@@ -1,23 +1,23 @@
 """Linear layer on weights of 4 or 8 bits that stay so on the card; activations are not rounded.
 
-With few rows memory decides, and a weight of 4 bits is a quarter of the bytes. One row reads whole rows of codes; up to
-64 take the tensor cores, on codes less their zeros, which 16 bits hold exactly, and scale each group's sum: no weight
-is rounded. More rows than that are worth making the numbers once, in a buffer for one layer, and torch's product.
-
-Not yet measured on a card: tile sizes are those of the unquantized kernels, halved where a byte holds two.
+With few rows memory decides, and a weight of 4 bits is a quarter of the bytes. Up to 64 rows, one too, take the tensor
+cores, on codes less their zeros, which 16 bits hold exactly, and scale each group's sum: no weight is rounded. More
+rows than that are worth making the numbers once, in a buffer for one layer, and torch's product.
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels import dispatch, fixed_linear
-from kernels.grouped_weight import GroupedWeight, decoded
+from kernels.grouped_weight import GroupedWeight, scale_and_zero
+from kernels.grouped_words import excess, parts
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 _MAX_ROWS = 64
-_LEAST_DOT = 16  # inputs that a tensor core takes at once
 
 
 def grouped_linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tensor:
@@ -30,7 +30,7 @@ def grouped_linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None)
         return reference(x, weight, bias)
     if dispatch.fixed():
         return fixed_linear.fixed_linear(x, weight.launch(x.dtype), bias)
-    if 0 < x.shape[0] <= (_MAX_ROWS if _block(weight) >= _LEAST_DOT * weight.each else 1):
+    if 0 < x.shape[0] <= _MAX_ROWS and weight.spans and x.element_size() == 2:
         return _launch(x, weight, bias)
     return functional.linear(x, weight.launch(x.dtype), bias)
 
@@ -40,100 +40,105 @@ def reference(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> T
     return functional.linear(x, weight.reference(x.dtype), bias)
 
 
-def _block(weight: GroupedWeight) -> int:
-    """Return how many inputs, all of one group, a program takes at a time: a power of two, at most 128."""
-    group = weight.group
-    return min(group & -group, 128)
+class Tile(NamedTuple):
+    """Outputs of a tile, warps, stages under way, and parts of the sum."""
+
+    outputs: int
+    warps: int
+    stages: int
+    split: int
 
 
-def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None) -> Tensor:
+def _tile(T: int, weight: GroupedWeight, processors: int) -> Tile:
+    """Tiles of 64 outputs, and the sum in so many parts that each processor has two programs."""
+    tiles, blocks = cdiv(weight.shape[0], 64), cdiv(weight.shape[1], weight.block)
+    split = 1
+    while split < 8 and tiles * split < 1.5 * processors and blocks >= 4 * split:
+        split *= 2
+    return Tile(64, 4, 3 if T > 32 else 4, split)
+
+
+def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | None = None) -> Tensor:
     (T, E), F = x.shape, weight.shape[0]
     x = x if x.stride(1) == 1 else x.contiguous()
     out = torch.empty((T, F), dtype=x.dtype, device=x.device)
-    arguments = (
-        x, weight.raw, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
-        out if bias is None else bias, out, F, E, weight.scales.shape[1], weight.group,
+    outputs, warps, stages, split = tile or _tile(T, weight, dispatch.processors(x, elsewhere=1))
+    tokens = max(8, next_power_of_2(T))
+    tiles, spans_a_group = cdiv(F, outputs), weight.group * weight.spans // weight.block
+    partial = x.new_empty((tiles, split, outputs, tokens), dtype=torch.float32) if split > 1 else x
+    _grouped_linear_kernel[(tiles, split)](
+        x, weight.words, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
+        out if bias is None else bias, out, partial, weight.arrived, T, F, E, x.stride(0),
+        weight.scales.shape[0], spans_a_group,
+        **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BIAS=bias is not None,
+        WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split,
+        num_warps=warps,
     )  # fmt: skip
-    form = {
-        "KIND": weight.kind, "EACH": weight.each, "ZEROS": weight.zeros is not None, "MIDDLE": weight.middle,
-        "BIAS": bias is not None,
-    }  # fmt: skip
-    if T == 1:
-        block = min(next_power_of_2(E // weight.each), 2048)
-        rows = 4 if F >= 8192 else 2  # few rows a program, so that even a small F fills the card
-        _one_row_kernel[(cdiv(F, rows),)](
-            *arguments, **form, BLOCK=block, ROWS=rows, num_warps=max(1, min(8, block // 256))
-        )
-        return out
-    tokens = max(_LEAST_DOT, next_power_of_2(T))
-    # 16 outputs a program where F is small: 4096 of them are 256 programs, two for each of a card's processors.
-    outputs = 32 if F >= 8192 else 16
-    _few_rows_kernel[(cdiv(F, outputs),)](
-        *arguments, T, x.stride(0), **form, BLOCK=_block(weight), TOKENS=tokens, OUTPUTS=outputs, num_warps=4
-    )
     return out
 
 
-@jit
-def _one_row_kernel(
-    x_ptr, raw_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, F, E, G, group,
-    KIND: tl.constexpr, EACH: tl.constexpr, ZEROS: tl.constexpr, MIDDLE: tl.constexpr, BIAS: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    wide = row.to(tl.int64)[:, None]
-    width = E // EACH
-    acc = tl.zeros([ROWS, BLOCK], tl.float32)
-    for k in range(0, width, BLOCK):
-        at = k + tl.arange(0, BLOCK)
-        inside = at < width
-        live = (row < F)[:, None] & inside[None, :]
-        raw = tl.load(raw_ptr + wide * width + at[None, :], mask=live, other=0)
-        place = wide * G + (at * EACH // group)[None, :]
-        scale = tl.load(scale_ptr + place, mask=live, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + place, mask=live, other=0).to(tl.float32) if ZEROS else MIDDLE
-        x = tl.load(x_ptr + at * EACH, mask=inside, other=0.0).to(tl.float32)
-        if EACH == 2:
-            odd = tl.load(x_ptr + at * EACH + 1, mask=inside, other=0.0).to(tl.float32)
-            low, high = decoded(raw & 15, KIND), decoded(raw >> 4, KIND)
-            acc += ((low - zero) * x[None, :] + (high - zero) * odd[None, :]) * scale
-        else:
-            acc += (decoded(raw, KIND) - zero) * x[None, :] * scale
-    y = tl.sum(acc, 1)
-    if BIAS:
-        y += tl.load(bias_ptr + row, mask=row < F, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row, y.to(out_ptr.dtype.element_ty), mask=row < F)
-
-
 @jit_alike("T")
-def _few_rows_kernel(
-    x_ptr, raw_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, F, E, G, group, T, x_stride,
-    KIND: tl.constexpr, EACH: tl.constexpr, ZEROS: tl.constexpr, MIDDLE: tl.constexpr, BIAS: tl.constexpr,
-    BLOCK: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr,
+def _grouped_linear_kernel(
+    x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, partial_ptr, arrived_ptr, T, F, E, x_stride, groups,
+    spans_a_group,
+    BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr, SPANS: tl.constexpr,
+    SHIFTED: tl.constexpr, BIAS: tl.constexpr,
+    WHOLE: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):  # fmt: skip
+    """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
+    WIDTH: tl.constexpr = BLOCK * BITS // 32
+    EACH: tl.constexpr = 32 // BITS // SPANS
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     row = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    wide = row.to(tl.int64)
-    token = tl.arange(0, TOKENS)
-    here = (token < T)[:, None]
-    there = (row < F)[None, :]
-    width = E // EACH
-    acc = tl.zeros([TOKENS, OUTPUTS], tl.float32)
-    for k in range(0, E, BLOCK):
-        at = k // EACH + tl.arange(0, BLOCK // EACH)
-        raw = tl.load(raw_ptr + wide[None, :] * width + at[:, None], mask=there, other=0)
-        place = wide * G + k // group
-        scale = tl.load(scale_ptr + place, mask=row < F, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + place, mask=row < F, other=0).to(tl.float32)[None, :] if ZEROS else MIDDLE
-        source = x_ptr + token.to(tl.int64)[:, None] * x_stride + at[None, :] * EACH
-        x = tl.load(source, mask=here, other=0.0)
-        if EACH == 2:
-            odd = tl.load(source + 1, mask=here, other=0.0)
-            low, high = (decoded(raw & 15, KIND) - zero).to(x.dtype), (decoded(raw >> 4, KIND) - zero).to(x.dtype)
-            part = tl.dot(x, low, input_precision="ieee") + tl.dot(odd, high, input_precision="ieee")
-        else:
-            part = tl.dot(x, (decoded(raw, KIND) - zero).to(x.dtype), input_precision="ieee")
-        acc += part * scale[None, :]
-    if BIAS:
-        acc += tl.load(bias_ptr + row, mask=row < F, other=0.0).to(tl.float32)[None, :]
-    place = out_ptr + token.to(tl.int64)[:, None] * F + row[None, :]
-    tl.store(place, acc.to(out_ptr.dtype.element_ty), mask=here & there)
+    there = tl.minimum(row, F - 1)  # outputs behind the end repeat the last one and are not stored
+    token, word = tl.arange(0, TOKENS)[None, :], tl.arange(0, WIDTH)
+    live = token < T
+    blocks = tl.cdiv(E, BLOCK)
+    words = word_ptr + there.to(tl.int64)[:, None] * (blocks * WIDTH) + word[None, :]
+    inputs = x_ptr + token * x_stride + word[:, None]
+    acc = tl.zeros([OUTPUTS, TOKENS], tl.float32)
+    ones = tl.full([OUTPUTS, WIDTH], 1.0, DTYPE)
+    first, end = blocks * tl.program_id(1) // SPLIT, blocks * (tl.program_id(1) + 1) // SPLIT
+    for block in tl.range(first, end, num_stages=STAGES):
+        codes = parts(tl.load(words + block * WIDTH), BITS, KIND, DTYPE)
+        at = block * BLOCK
+        for span in tl.static_range(SPANS):
+            group = (block * SPANS + span) // spans_a_group
+            if not WHOLE:
+                group = tl.minimum(group, groups - 1)
+            scale, zero = scale_and_zero(scale_ptr, zero_ptr, group * F + there, SCALE, MIDDLE)
+            sums = tl.zeros([OUTPUTS, TOKENS], tl.float32)
+            inputs_sums = tl.zeros([OUTPUTS, TOKENS], tl.float32)
+            for part in tl.static_range(span * EACH, span * EACH + EACH):
+                inside = live if WHOLE else live & (at + part * WIDTH + word < E)[:, None]
+                x = tl.load(inputs + at + part * WIDTH, mask=inside, other=0.0)
+                sums = tl.dot(codes[part], x, sums)
+                if SHIFTED:
+                    inputs_sums = tl.dot(ones, x, inputs_sums)
+            if SHIFTED:
+                sums -= inputs_sums * (zero + excess(BITS, KIND, DTYPE))[:, None]
+            acc += sums * scale[:, None]
+    to = tl.arange(0, OUTPUTS)[:, None] * TOKENS + token
+    last = True
+    if SPLIT > 1:  # the last program to arrive has the sum; it adds the parts in their order
+        held_parts = partial_ptr + tl.program_id(0) * (SPLIT * OUTPUTS * TOKENS) + to
+        tl.store(held_parts + tl.program_id(1) * (OUTPUTS * TOKENS), acc)
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == SPLIT - 1
+    if last:
+        if SPLIT > 1:
+            tl.store(arrived_ptr + tl.program_id(0), 0)
+            acc = _sum(held_parts, OUTPUTS * TOKENS, SPLIT)
+        if BIAS:
+            acc += tl.load(bias_ptr + there).to(tl.float32)[:, None]
+        tl.store(out_ptr + token * F + row[:, None], acc.to(out_ptr.dtype.element_ty), mask=live & (row < F)[:, None])
+
+
+@jit
+def _sum(pointer, stride: tl.constexpr, SPLIT: tl.constexpr):
+    """Add what SPLIT programs wrote, in their order; it is read past the L1 cache."""
+    total = tl.load(pointer, cache_modifier=".cg")
+    for part in tl.static_range(1, SPLIT):
+        total += tl.load(pointer + part * stride, cache_modifier=".cg")
+    return total

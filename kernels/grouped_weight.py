@@ -1,116 +1,187 @@
 """A weight that stays as it is stored: 4 or 8 bits each, a scale (and a zero) for each output and group of inputs."""
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from kernels.grouped_words import E4M3, UNSIGNED, excess, pack, parts, unpack
 from kernels.language import cdiv, jit, tl
 
-UINT8, INT8, E4M3 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-_KINDS = {torch.uint8: 0, torch.int8: 1, torch.float8_e4m3fn: 2}
+_LEAST_DOT = 16  # inputs that a tensor core takes at once
+_MAX_BLOCK = {4: 512, 8: 256}  # 256 bytes of a row: what memory hands out well
 
 
 @dataclass(frozen=True)
 class GroupedWeight:
-    """number = scale * (code - zero), [F, E], in groups of E / G inputs.
+    """number = scale * (code - zero), [F, E], in groups of E / G inputs. Made by `of`.
 
-    `codes`: uint8, int8 or float8_e4m3fn [F, E], or, `each` 2, two of 4 bits a byte, the lower half first.
-    `scales` [F, G] of any float; `zeros` [F, G] of integers, or None where `middle` is everybody's.
+    `words`: int32 [F, E * bits / 32], blocks of `block` inputs (see `grouped_words`), the last one filled up.
+    `scales` [G, F]: int32, the 16 bits of a scale of type `scale` above those of its zero; where scales are float32
+    so are they, and `zeros` int32 [G, F] stand apart, or `middle` is all there is.
+    `centred`: signed codes without zeros.
+    `arrived`: int32, a count for each tile of outputs, 0 between products.
     """
 
-    codes: Tensor
+    words: Tensor
     scales: Tensor
     zeros: Tensor | None
-    middle: int = 0
-    each: int = 1
+    middle: int
+    scale: torch.dtype
+    kind: int
+    bits: int
+    block: int
+    shape: tuple[int, int]
+    centred: bool
+    arrived: Tensor
 
-    def __post_init__(self) -> None:
-        E, (F, G) = self.codes.shape[1] * self.each, self.scales.shape
-        if self.codes.dtype not in _KINDS or not self.codes.is_contiguous() or not self.scales.is_contiguous():
-            raise ValueError(f"codes are {self.codes.dtype}; they must be contiguous uint8, int8 or float8_e4m3fn")
-        if self.codes.shape[0] != F or E % G or (E // G) % self.each:
-            raise ValueError(f"scales have shape {(F, G)}, which makes no groups of codes {tuple(self.codes.shape)}")
-        if self.zeros is not None and (self.zeros.shape != self.scales.shape or not self.zeros.is_contiguous()):
-            raise ValueError(f"zeros have shape {tuple(self.zeros.shape)}; they must be contiguous {(F, G)}")
+    @staticmethod
+    def of(codes: Tensor, scales: Tensor, zeros: Tensor | None, middle: int = 0, each: int = 1) -> GroupedWeight:
+        """Bring uint8, int8 or float8_e4m3fn codes [F, E] into words; `each` 2: two of 4 bits a byte, lower half first.
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[F, E]."""
-        return self.codes.shape[0], self.codes.shape[1] * self.each
+        `scales` [F, G] of any float; `zeros` [F, G] of integers, or None where `middle` is everybody's.
+        """
+        _check(codes, scales, zeros, each)
+        bits, (F, G) = 8 // each, scales.shape
+        E = codes.shape[1] * each
+        shift = 0
+        if codes.dtype == torch.int8:  # as unsigned, and zeros with them
+            codes, shift = codes.view(torch.uint8) ^ 128, 128
+        block = _block(E, E // G, bits)
+        raw = codes.view(torch.uint8)
+        if each == 2:
+            raw = torch.stack((raw & 15, raw >> 4), dim=2).view(F, E)
+        middle += shift
+        table = None if zeros is None else zeros.int() + shift
+        wide = scales.element_size() > 2
+        units = scales.float() if wide else scales.view(torch.int16).int() << 16 | (middle if table is None else table)
+        return GroupedWeight(
+            words=pack(functional.pad(raw, (0, -E % block)), bits, block),
+            scales=units.t().contiguous(),
+            zeros=table.t().contiguous() if wide and table is not None else None,
+            middle=middle,
+            scale=torch.float32 if wide else scales.dtype,
+            kind=(E4M3 if codes.dtype == torch.float8_e4m3fn else UNSIGNED).value,
+            bits=bits,
+            block=block,
+            shape=(F, E),
+            centred=zeros is None and middle == (0 if codes.dtype == torch.float8_e4m3fn else 128),
+            arrived=torch.zeros(cdiv(F, _LEAST_DOT), dtype=torch.int32, device=codes.device),
+        )
 
     @property
     def group(self) -> int:
         """How many inputs share a scale."""
-        return self.shape[1] // self.scales.shape[1]
+        return self.shape[1] // self.scales.shape[0]
 
     @property
-    def kind(self) -> int:
-        """How a code is read."""
-        return _KINDS[self.codes.dtype]
+    def spans(self) -> int:
+        """In how many equal parts of a block all inputs are of one group; 0: in none that a tensor core could take."""
+        span = self.group & -self.group
+        return max(self.block // span, 1) if span * 32 // self.bits >= self.block else 0
 
     @property
-    def raw(self) -> Tensor:
-        """The codes as bytes."""
-        return self.codes.view(torch.uint8)
+    def form(self) -> dict[str, int | None]:
+        """What kernels are compiled for."""
+        alone = self.scale == torch.float32 and self.zeros is None
+        return {
+            "BITS": self.bits, "KIND": self.kind, "SCALE": _SCALES[self.scale], "MIDDLE": self.middle if alone else None
+        }  # fmt: skip
+
+    @property
+    def shifted(self) -> bool:
+        """Whether what the tensor cores take for a code may differ from code - zero."""
+        return self.bits == 4 or not self.centred
 
     @property
     def nbytes(self) -> int:
         """What it takes on the device."""
-        return self.codes.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+        held = (self.words, self.scales, self.zeros, self.arrived)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def reference(self, dtype: torch.dtype) -> Tensor:
         """Return the numbers [F, E] in plain torch, rounded once."""
-        codes = self.codes
-        if self.each == 2:
-            codes = torch.stack((codes & 15, codes >> 4), dim=2)
-        codes = codes.float().view(*self.scales.shape, -1)
-        zeros = self.middle if self.zeros is None else self.zeros.float()[:, :, None]
-        return ((codes - zeros) * self.scales.float()[:, :, None]).view(self.shape).to(dtype)
+        F, E = self.shape
+        raw = unpack(self.words, self.bits, self.block)[:, :E].contiguous()
+        codes = raw.view(torch.float8_e4m3fn).float() if self.kind == E4M3.value else raw.float()
+        if self.scale == torch.float32:
+            scales = self.scales
+            zeros = torch.full_like(scales, self.middle) if self.zeros is None else self.zeros.float()
+        else:
+            scales, zeros = (self.scales >> 16).short().view(self.scale).float(), (self.scales & 0xFFFF).float()
+        codes = codes.view(F, scales.shape[0], -1)
+        return ((codes - zeros.t()[:, :, None]) * scales.t()[:, :, None]).view(F, E).to(dtype)
 
     def launch(self, dtype: torch.dtype) -> Tensor:
         """Return the numbers by one kernel, which reads each code once."""
-        (F, E), G = self.shape, self.scales.shape[1]
-        out = torch.empty((F, E), dtype=dtype, device=self.codes.device)
-        width = self.codes.shape[1]
-        # 1 KB of codes a program: enough to hide the scales' latency, small enough to fill the card at any size.
-        _numbers_kernel[(F, cdiv(width, 1024))](
-            self.raw, self.scales, self.scales if self.zeros is None else self.zeros, out, width, G, self.group,
-            KIND=self.kind, EACH=self.each, ZEROS=self.zeros is not None, MIDDLE=self.middle, BLOCK=1024,
+        F, E = self.shape
+        out = torch.empty((F, E), dtype=dtype, device=self.words.device)
+        width = self.block * self.bits // 32
+        rows = 1024 // width  # 4 KB of words a program: enough to hide latency, little enough to fill the card
+        _numbers_kernel[(cdiv(F, rows), self.words.shape[1] // width)](
+            self.words, self.scales, self.scales if self.zeros is None else self.zeros, out, F, E, self.group,
+            ROWS=rows, WIDTH=width, **self.form,
         )  # fmt: skip
         return out
 
 
-@jit
-def decoded(raw, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the float32 numbers of bytes. float8 by its bits: so it is read on cards too that do not know it."""
-    if KIND == E4M3:
-        # The exponent's and the mantissa's bits of a float16 of 2^-8 the size; also where they are subnormal.
-        bits = raw.to(tl.uint16)
-        return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-    if KIND == INT8:
-        return raw.to(tl.int8, bitcast=True).to(tl.float32)
-    return raw.to(tl.float32)
+def _check(codes: Tensor, scales: Tensor, zeros: Tensor | None, each: int) -> None:
+    E, (F, G) = codes.shape[1] * each, scales.shape
+    if codes.dtype not in (torch.uint8, torch.int8, torch.float8_e4m3fn) or not codes.is_contiguous():
+        raise ValueError(f"codes are {codes.dtype}; they must be contiguous uint8, int8 or float8_e4m3fn")
+    if codes.shape[0] != F or E % G or (E // G) % each:
+        raise ValueError(f"scales have shape {(F, G)}, which makes no groups of codes {tuple(codes.shape)}")
+    if zeros is not None and zeros.shape != scales.shape:
+        raise ValueError(f"zeros have shape {tuple(zeros.shape)}; they must be {(F, G)}")
+
+
+def _block(E: int, group: int, bits: int) -> int:
+    """Return how many inputs a block takes: many, but not such that E is filled up or a part would be of two groups."""
+    block, least = _MAX_BLOCK[bits], _LEAST_DOT * 32 // bits
+    while block > least and (E % block or (group & -group) * 32 // bits < block):
+        block //= 2
+    return block
+
+
+FLOAT32, FLOAT16, BFLOAT16 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+_SCALES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 @jit
-def _numbers_kernel(  # type: ignore[no-untyped-def]
-    raw_ptr, scale_ptr, zero_ptr, out_ptr, width, G, group,
-    KIND: tl.constexpr, EACH: tl.constexpr, ZEROS: tl.constexpr, MIDDLE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < width
-    raw = tl.load(raw_ptr + row * width + at, mask=inside, other=0)
-    place = row * G + at * EACH // group
-    scale = tl.load(scale_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    zero = tl.load(zero_ptr + place, mask=inside, other=0).to(tl.float32) if ZEROS else MIDDLE
-    out = out_ptr + row * width * EACH + at * EACH
-    if EACH == 2:
-        low, high = decoded(raw & 15, KIND), decoded(raw >> 4, KIND)
-        tl.store(out, ((low - zero) * scale).to(out_ptr.dtype.element_ty), mask=inside)
-        tl.store(out + 1, ((high - zero) * scale).to(out_ptr.dtype.element_ty), mask=inside)
+def scale_and_zero(scale_ptr, zero_ptr, place, SCALE: tl.constexpr, MIDDLE: tl.constexpr):
+    """Return those of some groups, float32."""
+    held = tl.load(scale_ptr + place)
+    if SCALE == FLOAT32:
+        scale, zero = held, (tl.load(zero_ptr + place) if MIDDLE is None else held * 0.0 + MIDDLE).to(tl.float32)
     else:
-        tl.store(out, ((decoded(raw, KIND) - zero) * scale).to(out_ptr.dtype.element_ty), mask=inside)
+        zero = (held & 0xFFFF).to(tl.float32)
+        if SCALE == FLOAT16:
+            scale = (held >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        else:
+            scale = (held & -0x10000).to(tl.float32, bitcast=True)
+    return scale, zero
+
+
+@jit
+def _numbers_kernel(
+    word_ptr, scale_ptr, zero_ptr, out_ptr, F, E, group,
+    BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    EACH: tl.constexpr = 32 // BITS
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    word = tl.arange(0, WIDTH)
+    there = tl.minimum(row, F - 1).to(tl.int64)
+    held = tl.load(word_ptr + there[:, None] * (tl.num_programs(1) * WIDTH) + tl.program_id(1) * WIDTH + word[None, :])
+    codes = parts(held, BITS, KIND, tl.float16)
+    for part in tl.static_range(EACH):
+        column = (tl.program_id(1) * EACH + part) * WIDTH + word
+        live = (row < F)[:, None] & (column < E)[None, :]
+        place = (tl.minimum(column, E - 1) // group)[None, :] * F + there[:, None]
+        scale, zero = scale_and_zero(scale_ptr, zero_ptr, place, SCALE, MIDDLE)
+        number = (codes[part].to(tl.float32) - (zero + excess(BITS, KIND, tl.float16))) * scale
+        tl.store(out_ptr + there[:, None] * E + column[None, :], number.to(out_ptr.dtype.element_ty), mask=live)

@@ -39,7 +39,7 @@ def _grouped(T: int, F: int, E: int, bits: int) -> Case:
         codes = torch.randint(0, 120, (F, E * bits // 8), dtype=torch.uint8, device=CUDA)
         codes = codes if bits == 4 else codes.view(torch.float8_e4m3fn)
         scales = torch.rand(F, E // 128, dtype=torch.float16, device=CUDA)
-        return GroupedWeight(codes, scales, None, middle=8 if bits == 4 else 0, each=8 // bits)
+        return GroupedWeight.of(codes, scales, None, middle=8 if bits == 4 else 0, each=8 // bits)
 
     sets = [(randn(T, E), weight()) for _ in range(max(1, 160_000_000 * 16 // (F * E * bits)))]
     dense = [(x, weight.launch(x.dtype)) for x, weight in sets]

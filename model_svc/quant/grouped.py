@@ -74,7 +74,7 @@ class Grouped:
             return None
         first = kept[0]
         zeros = [part.zeros for part in kept if isinstance(part.zeros, Tensor)]
-        return GroupedWeight(
+        return GroupedWeight.of(
             codes=self._whole([part.codes for part in kept]),
             scales=self._whole([part.scales for part in kept]),
             zeros=self._whole(zeros) if zeros else None,
