@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from kernels import activation, dispatch, one_row, rms_norm, rope, several_rows
 from kernels.few_rows_product import ADD, GATE, PLAIN, QKV, HalfNormed, Product, RmsNormWeights, Rotation
+from kernels.float8_weight import Float8Weight
 
 __all__ = [
     "GELU", "GELU_TANH", "MAX_ROWS", "SILU", "HalfNormed", "RmsNormWeights", "Rotation", "fits", "linear_add",
@@ -22,10 +23,13 @@ __all__ = [
 
 MAX_ROWS = 64
 SILU, GELU, GELU_TANH = 0, 1, 2
+Weight = Tensor | Float8Weight
 
 
-def suits(weight: Tensor) -> bool:
+def suits(weight: Weight) -> bool:
     """Tell whether a weight has a shape that these ops multiply with."""
+    if isinstance(weight, Float8Weight):
+        return weight.shape[0] % (256 if weight.by_blocks else 16) == 0 and weight.shape[1] % 16 == 0
     return weight.is_contiguous() and weight.shape[0] % 16 == 0 and weight.shape[1] % 16 == 0
 
 
@@ -36,7 +40,7 @@ def fits(x: Tensor, num_rows: int) -> bool:
 
 
 def norm_qkv(
-    x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation, arrived: Tensor | None = None,
+    x: Tensor, norm: RmsNormWeights, weight: Weight, head_dim: int, turn: Rotation, arrived: Tensor | None = None,
     begun: HalfNormed | None = None,
 ) -> Tensor:  # fmt: skip
     """Return norm(x) W^T [T, (H + 2K) D] with queries and keys rotated; keys and values go to the caches as well.
@@ -52,7 +56,7 @@ def norm_qkv(
 
 
 def norm_gate(
-    x: Tensor, norm: RmsNormWeights, weight: Tensor, act: int, begun: HalfNormed | None = None
+    x: Tensor, norm: RmsNormWeights, weight: Weight, act: int, begun: HalfNormed | None = None
 ) -> Tensor:  # fmt: skip
     """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first. `begun` as above."""
     _check(x, weight)
@@ -60,11 +64,11 @@ def norm_gate(
         out = x.new_empty(x.shape[0], weight.shape[0] // 2)
         _launch(Product(x, weight, out, GATE.value, norm, begun, act=act))
         return out
-    return activation.reference(functional.linear(_normed(x, norm), weight), act)
+    return activation.reference(_linear(_normed(x, norm), weight), act)
 
 
 def linear_add(
-    x: Tensor, weight: Tensor, residual: Tensor, arrived: Tensor | None = None, then: RmsNormWeights | None = None
+    x: Tensor, weight: Weight, residual: Tensor, arrived: Tensor | None = None, then: RmsNormWeights | None = None
 ) -> HalfNormed | None:
     """Add x W^T to `residual` [T, F] in place; with `then`, the norm after it, begin that where it saves a kernel.
 
@@ -76,22 +80,22 @@ def linear_add(
         raise ValueError(f"residual has shape {tuple(residual.shape)}; it must be contiguous [T, F]")
     if dispatch.form(x) == "triton":
         return _launch(Product(x, weight, residual, ADD.value, arrived=arrived, then=then))
-    residual.add_(functional.linear(x, weight))
+    residual.add_(_linear(x, weight))
     return None
 
 
-def linear_into(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def linear_into(x: Tensor, weight: Weight, out: Tensor) -> None:
     """Write x W^T to `out` [T, F], float32 or x's dtype (the head, whose logits are not rounded)."""
     _check(x, weight)
     if dispatch.form(x) == "triton":
         _launch(Product(x, weight, out, PLAIN.value))
     else:
-        out.copy_(functional.linear(x, weight))
+        out.copy_(_linear(x, weight))
 
 
-def reference_qkv(x: Tensor, norm: RmsNormWeights, weight: Tensor, head_dim: int, turn: Rotation) -> Tensor:
+def reference_qkv(x: Tensor, norm: RmsNormWeights, weight: Weight, head_dim: int, turn: Rotation) -> Tensor:
     """Norm, project, rotate and store in plain torch."""
-    out = functional.linear(_normed(x, norm), weight)
+    out = _linear(_normed(x, norm), weight)
     heads = out.view(x.shape[0], -1, head_dim)
     K = turn.k_cache.shape[2]
     H = heads.shape[1] - 2 * K
@@ -105,8 +109,12 @@ def _normed(x: Tensor, norm: RmsNormWeights) -> Tensor:
     return rms_norm.reference(x, norm.weight, norm.eps, offset=norm.offset)
 
 
-def _check(x: Tensor, weight: Tensor, arrived: Tensor | None = None) -> None:
-    if x.dim() != 2 or weight.dim() != 2 or weight.shape[1] != x.shape[1] or not weight.is_contiguous():
+def _linear(x: Tensor, weight: Weight) -> Tensor:
+    return functional.linear(x, weight.reference(x.dtype) if isinstance(weight, Float8Weight) else weight)
+
+
+def _check(x: Tensor, weight: Weight, arrived: Tensor | None = None) -> None:
+    if x.dim() != 2 or len(weight.shape) != 2 or weight.shape[1] != x.shape[1] or not _dense(weight):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs contiguous [F, E]")
     if not x.is_contiguous() or not 0 < x.shape[0] <= MAX_ROWS:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be contiguous with 1 to {MAX_ROWS} rows")
@@ -114,6 +122,10 @@ def _check(x: Tensor, weight: Tensor, arrived: Tensor | None = None) -> None:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; its sizes must be multiples of 16")
     if arrived is not None and (arrived.dtype != torch.int32 or arrived.numel() < weight.shape[0] // 16):
         raise ValueError(f"arrived has {arrived.numel()} elements; it must be int32 with {weight.shape[0] // 16}")
+
+
+def _dense(weight: Weight) -> bool:
+    return isinstance(weight, Float8Weight) or weight.is_contiguous()
 
 
 def _launch(product: Product) -> HalfNormed | None:

@@ -14,8 +14,10 @@ from kernels.few_rows_product import (
     gated,
     rotation,
     store_qkv,
+    stored,
     weight_row,
 )
+from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, four_numbers
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
@@ -26,12 +28,14 @@ def launch(product: Product) -> None:
     """Multiply one row."""
     x, norm = product.x, product.norm
     F, E = product.weight.shape
-    rows, warps, per_processor = _row_tile(F, E, product.kind)
+    codes, scales = stored(product)
+    tile = _float8_tile if isinstance(product.weight, Float8Weight) else _row_tile
+    rows, warps, per_processor = tile(F, E, product.kind)
     tiles = F // rows
     processors = dispatch.processors(x, elsewhere=8)
     grid = min(tiles, per_processor * processors) if per_processor else tiles
     _row_kernel[(grid,)](
-        x, norm.weight if norm is not None else x, product.weight, product.out, *rotation(product),
+        x, norm.weight if norm is not None else x, codes, scales, product.out, *rotation(product),
         norm.eps if norm is not None else 0.0, norm.offset if norm is not None else 0.0, tiles,
         F=F, E=E, BLOCK=next_power_of_2(E), ROWS=rows, NORM=norm is not None, num_warps=warps, **constants(product),
     )  # fmt: skip
@@ -53,21 +57,38 @@ def _row_tile(F: int, E: int, kind: int) -> tuple[int, int, int]:
     return rows, max(4, min(8, rows * block // 2048)), 2
 
 
+def _float8_tile(F: int, E: int, kind: int) -> tuple[int, int, int]:
+    """The same for weights of one byte. Not yet measured on a card."""
+    block = next_power_of_2(E)
+    if block > 8192:
+        return 2, 8, 2
+    rows = max(2, 32768 // block) if kind != GATE.value else 4
+    while rows > 2 and (F % rows or F // rows < 128):
+        rows //= 2
+    return rows, max(4, min(8, rows * block // 4096)), 2
+
+
 @jit
 def _row_kernel(
-    x_ptr, norm_ptr, weight_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
-    table_stride, stride_n, stride_b, stride_h, eps, offset, tiles,
+    x_ptr, norm_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr,
+    slots_ptr, table_stride, stride_n, stride_b, stride_h, eps, offset, tiles,
     F: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr, KIND: tl.constexpr,
     D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
+    SCALES: tl.constexpr,
 ):  # fmt: skip
     """One row: x stays in registers, one tile of whole weight rows is always in flight."""
     if PDL:
         gdc_launch_dependents()
     program, programs = tl.program_id(0), tl.num_programs(0)
     n, column = tl.arange(0, ROWS), tl.arange(0, BLOCK)
-    inside = (column < E)[None, :]
+    if SCALES != NONE:  # words of four codes
+        weight_ptr = weight_ptr.to(tl.pointer_type(tl.int32))
+    EACH: tl.constexpr = 1 if SCALES == NONE else 4
+    place = tl.arange(0, BLOCK // EACH)
+    inside = (place < E // EACH)[None, :]
     row = weight_row(program * ROWS + n, F, KIND, D)
-    weights = tl.load(weight_ptr + row.to(tl.int64)[:, None] * E + column[None, :], mask=inside, other=0.0)
+    weights = tl.load(weight_ptr + row.to(tl.int64)[:, None] * (E // EACH) + place[None, :], mask=inside, other=0)
+    scales = _scales(scale_ptr, row, program * ROWS, F, E, BLOCK, KIND, D, SCALES)
     if NORM:
         scale = tl.load(norm_ptr + column, mask=column < E, other=0.0).to(tl.float32) + offset
     if KIND == QKV:  # these were written before the layers began
@@ -83,9 +104,11 @@ def _row_kernel(
         following = tile + programs
         row = weight_row(following * ROWS + n, F, KIND, D)
         ahead = tl.load(
-            weight_ptr + row.to(tl.int64)[:, None] * E + column[None, :], mask=inside & (following < tiles), other=0.0
-        )
-        y = tl.sum(weights.to(tl.float32) * x[None, :], 1) * rstd
+            weight_ptr + row.to(tl.int64)[:, None] * (E // EACH) + place[None, :],
+            mask=inside & (following < tiles), other=0,
+        )  # fmt: skip
+        y = _sums(weights, scales, x, SCALES) * rstd
+        scales = _scales(scale_ptr, tl.minimum(row, F - 1), following * ROWS, F, E, BLOCK, KIND, D, SCALES)
         if KIND == ADD:
             to = out_ptr + tile * ROWS + n
             tl.store(to, (tl.load(to).to(tl.float32) + y).to(out_ptr.dtype.element_ty))
@@ -103,3 +126,44 @@ def _row_kernel(
                     stride_h, F, D, KV_HEADS, B,
                 )  # fmt: skip
         weights = ahead
+
+
+@jit
+def _scales(
+    scale_ptr, row, first, F: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, D: tl.constexpr,
+    SCALES: tl.constexpr,
+):  # fmt: skip
+    """Scales of the rows of a tile [ROWS]; of blocks, those of each 16 columns of its first two [2, BLOCK / 16].
+
+    A tile's other pairs of rows lie in the same two blocks.
+    """
+    scales = row  # of no use
+    if SCALES == CHANNELS:
+        scales = tl.load(scale_ptr + row)
+    elif SCALES == BLOCKS:
+        pair = weight_row(tl.minimum(first, F - 2) + tl.arange(0, 2), F, KIND, D)
+        block = tl.arange(0, BLOCK // 16) * 16 // SPAN
+        inside = (block < tl.cdiv(E, SPAN))[None, :]
+        place = (pair // SPAN * tl.cdiv(E, SPAN))[:, None] + block[None, :]
+        scales = tl.load(scale_ptr + place, mask=inside, other=0.0)
+    return scales
+
+
+@jit
+def _sums(weights, scales, x, SCALES: tl.constexpr):
+    """The product of each row with x [BLOCK]; 16 columns are added up before a block's scale is multiplied with."""
+    if SCALES == NONE:
+        sums = tl.sum(weights.to(tl.float32) * x[None, :], 1)
+    else:
+        WORDS: tl.constexpr = weights.shape[1]
+        even, odd = tl.split(tl.reshape(x, [WORDS, 2, 2]))
+        x0, x2 = tl.split(even)
+        x1, x3 = tl.split(odd)
+        w0, w1, w2, w3 = four_numbers(weights)
+        sums = w0 * x0[None, :] + w1 * x1[None, :] + w2 * x2[None, :] + w3 * x3[None, :]
+        if SCALES == CHANNELS:
+            sums = tl.sum(sums, 1) * scales
+        else:
+            parts = tl.sum(tl.reshape(sums, [weights.shape[0] // 2, 2, WORDS // 4, 4]), 3)
+            sums = tl.reshape(tl.sum(parts * scales[None, :, :], 2), [weights.shape[0]])
+    return sums

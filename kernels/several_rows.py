@@ -17,14 +17,16 @@ from kernels.few_rows_product import (
     gated,
     rotation,
     store_qkv,
+    stored,
     weight_row,
 )
+from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, as_numbers
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-_AHEAD = 128  # columns of its weights that a program asks to L2 before it waits
+_AHEAD = 256  # bytes of each of its rows of weights that a program asks to L2 before it waits
 
 
 def launch(product: Product) -> HalfNormed | None:
@@ -36,7 +38,9 @@ def launch(product: Product) -> HalfNormed | None:
         x = begun.scaled
     elif norm is not None:
         x = _normed(x, norm)
-    rows, depth, stages, split = _rows_tile(F, E, T, product.arrived is not None)
+    codes, scales = stored(product)
+    tile = _float8_tile if isinstance(product.weight, Float8Weight) else _rows_tile
+    rows, depth, stages, split = tile(F, E, T, product.arrived is not None)
     tokens = max(16, next_power_of_2(T))
     partial = x.new_empty((F // rows, split, rows, tokens), dtype=torch.float32) if split > 1 else x
     left = None
@@ -45,10 +49,11 @@ def launch(product: Product) -> HalfNormed | None:
     before = (x, 0, 0.0) if begun is None or norm is None else (begun.squares, begun.squares.shape[0], norm.eps)
     after = (x, 0.0, x, x) if left is None or then is None else (then.weight, then.offset, left.scaled, left.squares)
     _rows_kernel[(F // rows, split)](
-        x, product.weight, out, *rotation(product), partial,
+        x, codes, scales, out, *rotation(product), partial,
         x if product.arrived is None else product.arrived, *before, *after, T, F=F, E=E, ROWS=rows, TOKENS=tokens,
         DEPTH=depth, STAGES=stages, SPLIT=split, BEGUN=next_power_of_2(before[1]) if begun is not None else 0,
-        THEN=left is not None, AHEAD=min(E // split, _AHEAD) if x.is_cuda else 0, num_warps=4, **constants(product),
+        THEN=left is not None, AHEAD=min(E // split * codes.element_size(), _AHEAD) if x.is_cuda else 0, num_warps=4,
+        **constants(product),
     )  # fmt: skip
     return left
 
@@ -90,6 +95,19 @@ def _rows_tile(F: int, E: int, T: int, may_split: bool) -> tuple[int, int, int, 
     return rows, depth, stages, split
 
 
+def _float8_tile(F: int, E: int, _T: int, may_split: bool) -> tuple[int, int, int, int]:
+    """The same for weights of one byte: whoever makes numbers of them must wait less, so more programs a processor."""
+    rows, split = 64, 1
+    while may_split and F % 64 == 0 and split < 8 and F // 64 * split < 250 and E % (256 * split) == 0:
+        split *= 2
+    while rows > 16 and F % rows:
+        rows //= 2
+    depth = 128
+    while E % (split * depth):
+        depth //= 2
+    return rows, depth, 4, split
+
+
 @jit
 def _l2_ahead(pointer, size):
     """Ask for `size` bytes (a multiple of 16) from each address to come to L2."""
@@ -101,22 +119,24 @@ def _l2_ahead(pointer, size):
 
 @jit
 def _rows_kernel(
-    x_ptr, weight_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
+    x_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
     table_stride, stride_n, stride_b, stride_h, partial_ptr, arrived_ptr,
     begun_squares_ptr, begun_tiles, eps, norm_ptr, offset, scaled_ptr, squares_ptr, T,
     F: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
     STAGES: tl.constexpr, SPLIT: tl.constexpr, BEGUN: tl.constexpr, THEN: tl.constexpr, AHEAD: tl.constexpr,
     KIND: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """Up to 64 rows: acc [ROWS, TOKENS] = W x^T, the weights being the tall side that the tensor cores want."""
     if PDL:
         gdc_launch_dependents()
     n, token, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, TOKENS)[None, :], tl.arange(0, DEPTH)
     first = tl.program_id(1) * (E // SPLIT)
-    row = weight_ptr + weight_row(n, F, KIND, D).to(tl.int64) * E + first
+    place = weight_row(n, F, KIND, D)
+    row = weight_ptr + place.to(tl.int64) * E + first
     if AHEAD > 0:
-        _l2_ahead(row, AHEAD * 2)
+        _l2_ahead(row, AHEAD)
+    scales = _scales(scale_ptr, place, E, SCALES)
     live = token < T
     pair = (tl.program_id(0) * (ROWS // 2) + tl.arange(0, ROWS // 2))[:, None]
     if KIND == QKV:
@@ -130,7 +150,7 @@ def _rows_kernel(
     for at in tl.range(0, E // SPLIT, DEPTH, num_stages=STAGES):
         w = tl.load(weights + at)
         x = tl.load(inputs + at, mask=live, other=0.0)
-        acc = tl.dot(w, x, acc, input_precision="ieee")
+        acc = _add_product(acc, w, x, scales, first + at, SCALES)
     last = True
     if SPLIT > 1:  # the last program to arrive has the sum; it adds the parts in their order
         tile = tl.program_id(0) * SPLIT
@@ -156,6 +176,32 @@ def _rows_kernel(
                     a, b, pair, token, live & (pair >= 0), cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n,
                     stride_b, stride_h, F, D, KV_HEADS, B,
                 )  # fmt: skip
+
+
+@jit
+def _scales(scale_ptr, row, E: tl.constexpr, SCALES: tl.constexpr):
+    """The scales of some rows, or where those of their first block lie."""
+    scales = row  # of no use
+    if SCALES == CHANNELS:
+        scales = tl.load(scale_ptr + row)
+    elif SCALES == BLOCKS:
+        scales = scale_ptr + row // SPAN * tl.cdiv(E, SPAN)
+    return scales
+
+
+@jit
+def _add_product(acc, w, x, scales, column, SCALES: tl.constexpr):
+    """acc + W x^T of some columns, which lie in one block.
+
+    Float8 is scaled here also where all columns share a scale: a sum that only these instructions write is waited for
+    once, one that goes on after each of them.
+    """
+    if SCALES == NONE:
+        acc = tl.dot(w, x, acc, input_precision="ieee")
+    else:
+        scale = tl.load(scales + column // SPAN) if SCALES == BLOCKS else scales
+        acc += tl.dot(as_numbers(w, x.dtype), x, input_precision="ieee") * scale[:, None]
+    return acc
 
 
 @jit

@@ -1,0 +1,55 @@
+"""Linear layer on float8 weights with activations rounded to float8 too: what a Hopper card multiplies twice as fast.
+
+For many rows, where the tensor cores decide. Each row has a scale of its own (`quantize_rows`), so a row's numbers do
+not depend on what else is in the batch, but the order of the sums may.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import dispatch
+from kernels.float8_weight import Float8Weight
+from kernels.quantize_rows import QuantizedRows, quantize_rows
+
+
+def scaled_linear(
+    x: Tensor | QuantizedRows, weight: Float8Weight, bias: Tensor | None = None, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """Return `x` [T, E] times `weight` [F, E] transposed, plus `bias` [F]: [T, F] in `dtype`.
+
+    `x` may come quantized, by blocks if the weight is.
+    """
+    rows = x if isinstance(x, QuantizedRows) else quantize_rows(x, by_blocks=weight.by_blocks)
+    if rows.codes.shape[1] != weight.shape[1]:
+        raise ValueError(f"x has shape {tuple(rows.codes.shape)}; the weight needs [T, {weight.shape[1]}]")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
+    if dispatch.form(rows.codes) == "triton" and rows.codes.is_cuda:
+        return _launch(rows, weight, bias, dtype)
+    return reference(rows, weight, bias, dtype)
+
+
+def suits(weight: Float8Weight, capability: tuple[int, int]) -> bool:
+    """Tell whether a card multiplies a weight in this way: scales by blocks are for Hopper alone."""
+    F, E = weight.shape
+    if weight.by_blocks:
+        return capability == (9, 0) and F % 128 == 0 and E % 512 == 0
+    return capability >= (9, 0) and F % 16 == 0 and E % 16 == 0
+
+
+def reference(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Multiply the rounded numbers with torch."""
+    wide = None if bias is None else bias.float()
+    return functional.linear(rows.reference(), weight.reference(torch.float32), wide).to(dtype)
+
+
+def _launch(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    scales = weight.scales.t() if weight.by_blocks else weight.scales[None, :]
+    # Sums in the tensor core's own precision, as other engines do; by blocks, cuBLAS adds each 128 in float32.
+    return torch._scaled_mm(
+        rows.codes, weight.codes.t(), rows.scales, scales, bias=bias, out_dtype=dtype,
+        use_fast_accum=not weight.by_blocks,
+    )  # fmt: skip
