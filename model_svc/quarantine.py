@@ -13,6 +13,7 @@ from collections.abc import Hashable
 import anyio
 
 from model_svc.persist import until_done
+from wire import metrics
 from wire.bus import Bus
 from wire.messages import Job, Placement, Trial
 
@@ -40,6 +41,7 @@ class Quarantine:
                 await self._changed.wait()
             self._unproven.add(request)
             self._on_trial = request
+            metrics.note_trial(job.model)
         finally:
             self._num_suspects -= 1
             self._notify()  # one that gave up may have kept others waiting

@@ -50,6 +50,7 @@ class Replica:
         self._link = link
         self._heartbeat = heartbeat
         self._quarantine = Quarantine(bus)
+        metrics.show_trials(model)
         self._outbox = Outbox(bus, self.requests, replica_id=replica_id, model=model)
         self._replica_id = replica_id
         self._model = model

@@ -42,6 +42,9 @@ _kept = Counter(
     ("model",),
     registry=REGISTRY,
 )
+_trials = Counter(
+    "headrace_trials", "Requests computed apart, since replicas that had them died.", ("model",), registry=REGISTRY
+)
 _process = Gauge("headrace_process", "1 for the process that answers, by its name.", ("name",), registry=REGISTRY)
 _length = Gauge("headrace_stream_length", "Entries on a stream, read or not.", ("stream",), registry=REGISTRY)
 _pending = Gauge("headrace_stream_pending", "Entries read and not yet left.", ("stream",), registry=REGISTRY)
@@ -100,6 +103,16 @@ def note_moved(model: str, num_tokens: int) -> None:
     """Count a request that was moved from a lost replica with the tokens that it had."""
     _moved.labels(model).inc()
     _kept.labels(model).inc(num_tokens)
+
+
+def show_trials(model: str) -> None:
+    """Begin with zero: a rate needs it."""
+    _trials.labels(model)
+
+
+def note_trial(model: str) -> None:
+    """Count a request that a replica tries apart from others."""
+    _trials.labels(model).inc()
 
 
 def note_process(name: str) -> None:

@@ -31,6 +31,7 @@ from gateway.edge.metrics import Metrics
 from gateway.edge.pipelines import new_pipeline
 from gateway.edge.readiness import Replicas
 from gateway.edge.reply import Reply
+from gateway.edge.room import Room
 from gateway.edge.safety.ask_model import AskModel
 from gateway.edge.safety.safety import Safety
 from gateway.edge.served import Served, ServedModel
@@ -77,11 +78,12 @@ class Edge:
         self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
+        self.room = Room(settings.max_connections)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
         self.embeddings = EmbeddingClient(bus, lambda request: new_job(request, settings, self.inbox))
         self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(served.names)
-        self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas)
+        self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas, self.room)
         self.safety = self._apply(policies, tasks) if policies is not None else None
         self.endings = Endings(tasks, self.admission, self.accounts, self.metrics, self.safety)
         self.lingering = Lingering(bus, self.inbox, self.endings, tasks, wait_s=settings.resume_wait_s)

@@ -12,6 +12,7 @@ from gateway.edge.admission import Admission
 from gateway.edge.generation import Generation
 from gateway.edge.inflight import InFlight
 from gateway.edge.readiness import Replicas
+from gateway.edge.room import Room
 from gateway.edge.state import State
 from wire import telemetry
 from wire.errors import HeadraceError
@@ -30,7 +31,9 @@ _PHASES = ("queue", "tokenize", "match", "fetch", "prefill", "decode")
 class Metrics:
     """What /metrics shows."""
 
-    def __init__(self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas) -> None:
+    def __init__(
+        self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas, room: Room
+    ) -> None:
         self.registry = CollectorRegistry()
         self._duration = self._histogram(telemetry.SERVER_REQUEST_DURATION, telemetry.REQUEST_DURATION_BUCKETS_S)
         self._first = self._histogram(telemetry.SERVER_TIME_TO_FIRST_TOKEN, telemetry.TIME_TO_FIRST_TOKEN_BUCKETS_S)
@@ -82,7 +85,7 @@ class Metrics:
         self._faults = Gauge(
             "headrace_safety_policy_faults", "Policy files that changed and could not be read.", registry=self.registry
         )
-        self.registry.register(State(models, admission, inflight, replicas))
+        self.registry.register(State(models, admission, inflight, replicas, room))
 
     def note_cancel(self) -> None:
         """Count a cancel."""

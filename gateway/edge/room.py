@@ -36,16 +36,22 @@ class Room:
 
     def __init__(self, max_connections: int = 0) -> None:
         """`max_connections` 0: as many as there are file descriptors for."""
-        self._most = max_connections or _by_descriptors()
+        self.limit = max_connections or _by_descriptors()
+        self.num_ended = self.num_refused = 0  # for want of room
         self._inside: dict[Waiter, None] = {}  # in the order of their coming, which decides among equals
+
+    def __len__(self) -> int:
+        return len(self._inside)
 
     def make(self) -> bool:
         """Return whether there is room for one more, after ending one that waits if need be."""
-        if len(self._inside) < self._most:
+        if len(self._inside) < self.limit:
             return True
         longest = min((one for one in self._inside if one.waits), key=lambda one: one.waits_since, default=None)
         if longest is None:
+            self.num_refused += 1
             return False
+        self.num_ended += 1
         self.leave(longest)
         longest.shutdown()
         return True

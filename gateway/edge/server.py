@@ -92,6 +92,7 @@ async def serve_http(
     app: ASGIApp,
     settings: EdgeSettings,
     stop: anyio.Event,
+    room: Room,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -104,7 +105,7 @@ async def serve_http(
         Connection,
         head_timeout_s=settings.head_timeout_s,
         max_head_bytes=settings.max_head_bytes,
-        room=Room(settings.max_connections),
+        room=room,
     )
     config = uvicorn.Config(
         app,

@@ -56,7 +56,7 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
 
 async def _serve_until(stop: anyio.Event, edge: Edge, settings: EdgeSettings, task_status: TaskStatus[None]) -> None:
     async with anyio.create_task_group() as http:
-        await http.start(serve_http, build_app(edge), settings, stop)
+        await http.start(serve_http, build_app(edge), settings, stop, edge.room)
         task_status.started()
         await stop.wait()
         with anyio.move_on_after(settings.drain_s):

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from gateway.edge.admission import Admission
 from gateway.edge.inflight import InFlight
 from gateway.edge.readiness import Replicas
+from gateway.edge.room import Room
 
 _REPLICA = ("model", "replica")
 
@@ -17,11 +18,14 @@ _REPLICA = ("model", "replica")
 class State(Collector):
     """A collector without state of its own, so nothing it shows can be stale."""
 
-    def __init__(self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas) -> None:
+    def __init__(
+        self, models: tuple[str, ...], admission: Admission, inflight: InFlight, replicas: Replicas, room: Room
+    ) -> None:
         self._models = models
         self._admission = admission
         self._inflight = inflight
         self._replicas = replicas
+        self._room = room
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -35,6 +39,14 @@ class State(Collector):
         yield CounterMetricFamily(
             "headrace_admission_refused", "Requests refused at admission.", self._admission.refused
         )
+        yield GaugeMetricFamily("headrace_connections", "Connections of clients.", len(self._room))
+        yield GaugeMetricFamily("headrace_connections_limit", "Connections that there is room for.", self._room.limit)
+        no_room = CounterMetricFamily(
+            "headrace_connections_without_room", "Connections without room, by what was done.", labels=("outcome",)
+        )
+        no_room.add_metric(("idle_ended",), self._room.num_ended)
+        no_room.add_metric(("refused",), self._room.num_refused)
+        yield no_room
         ready = GaugeMetricFamily("headrace_replicas_ready", "Ready replicas.", labels=("model",))
         for model in self._models:
             ready.add_metric((model,), self._replicas.num_ready(model))
@@ -42,6 +54,11 @@ class State(Collector):
         yield from self._replica_metrics()
 
     def _replica_metrics(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily(
+            "headrace_replica_ready",
+            "1 for a replica that takes work, 0 for one that does not.",
+            labels=(*_REPLICA, "role"),
+        )
         running = GaugeMetricFamily("headrace_replica_running", "Sequences running.", labels=_REPLICA)
         waiting = GaugeMetricFamily("headrace_replica_waiting", "Sequences waiting.", labels=_REPLICA)
         blocks = GaugeMetricFamily("headrace_replica_blocks", "KV blocks.", labels=_REPLICA)
@@ -73,6 +90,7 @@ class State(Collector):
         )
         for status in self._replicas.alive():
             labels = (status.model, status.replica_id)
+            ready.add_metric((*labels, status.role), status.state == "ready")
             running.add_metric(labels, status.num_running)
             waiting.add_metric(labels, status.num_waiting)
             blocks.add_metric(labels, status.num_blocks)
@@ -89,5 +107,18 @@ class State(Collector):
             guessed.add_metric(labels, status.num_draft_tokens)
             accepted.add_metric(labels, status.num_accepted_tokens)
             length.add_metric(labels, 1 + status.num_accepted_tokens / max(1, status.num_drafts))
-        yield from (running, waiting, blocks, free, waste, preempted, generated, drafts, guessed, accepted, length)
+        yield from (
+            ready,
+            running,
+            waiting,
+            blocks,
+            free,
+            waste,
+            preempted,
+            generated,
+            drafts,
+            guessed,
+            accepted,
+            length,
+        )
         yield from (fetched, fetched_bytes, failed, given)

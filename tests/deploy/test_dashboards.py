@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ring import MODEL, Ring, make_ring, ring, tiny_model
-from wire.metrics import note_process
+from wire.metrics import note_process, show_trials
 from wire.metrics import render as render_process
 
 __all__ = ["make_ring", "ring", "tiny_model"]
@@ -40,6 +40,7 @@ async def exported(ring: Ring) -> dict[str, set[str]]:
     assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
     await ring.until_idle()
     note_process("ring")  # a ring in a test is no process of its own
+    show_trials(MODEL)  # nor has its scripted replica an engine
     text = (await ring.http.get("/metrics")).text + (await render_process()).decode()
     families = list(text_string_to_metric_families(text))
     found: dict[str, set[str]] = {}
@@ -65,6 +66,14 @@ async def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(ring
             assert {label.strip() for label in labels.split(",")} <= labels_known, expression
 
 
+def test_what_every_edge_tells_of_a_replica_is_counted_once() -> None:
+    for expression in expressions():
+        for aggregation in re.findall(
+            r"(\w+)(?: by \([a-z_, ]+\))? \((?:rate\()?headrace_(?:replica_|spec_decode_)", expression
+        ):
+            assert aggregation == "max", f"{aggregation} counts a replica once for each edge: {expression}"
+
+
 @pytest.mark.anyio
 async def test_every_metric_of_ours_is_looked_at(ring: Ring) -> None:
     asked = {re.sub(r"_(bucket|sum|count)$", "", name) for text in expressions() for name in NAME.findall(text)}
@@ -77,7 +86,9 @@ def test_panels_have_a_title_a_sentence_and_a_unit_and_do_not_overlap() -> None:
     for panel in panels():
         assert panel["title"]
         assert panel["description"].endswith(".")
-        assert panel["fieldConfig"]["defaults"]["unit"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"]
+        assert "max" not in defaults or defaults["unit"] == "percentunit", f"{panel['title']} is cut off"
         place = panel["gridPos"]
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
         assert place["x"] + place["w"] <= 24

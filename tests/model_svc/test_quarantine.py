@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from model_svc.quarantine import Quarantine
-from wire import topics
+from wire import metrics, topics
 from wire.bus import Bus
 from wire.messages import Job, Placement, Trial
 
@@ -17,6 +17,10 @@ pytestmark = pytest.mark.anyio
 
 SUSPECT = Placement(replica_id="a", attempt=2, losses=2)
 PLAIN = Placement(replica_id="a", attempt=1, losses=1)
+
+
+def num_trials() -> float:
+    return metrics.REGISTRY.get_sample_value("headrace_trials_total", {"model": "m"}) or 0.0
 
 
 class Door:
@@ -54,8 +58,10 @@ async def test_a_suspect_waits_for_those_before_it_and_those_behind_wait_for_it(
         door.quarantine.prove("a")
         await anyio.wait_all_tasks_blocked()
         assert door.inside == ["a", "b"]
+        tried = num_trials()
         door.quarantine.prove("b")
         await door.until_inside("a", "b", "s1")
+        assert num_trials() == tried + 1
         assert (await bus.record(0, "s1", "trial"))["trial"] == Trial(attempt=2)
         assert "trial" not in await bus.record(0, "s2", "trial")
         door.quarantine.prove("s1")

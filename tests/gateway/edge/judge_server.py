@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.edge.room import Room
 from gateway.edge.server import serve_http
 from gateway.edge.settings import EdgeSettings
 from tests.ports import free_port
@@ -60,6 +61,6 @@ async def judge_server() -> AsyncIterator[JudgeServer]:
     settings = EdgeSettings(port=free_port())
     judge.url = f"http://127.0.0.1:{settings.port}/judge"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(serve_http, app, settings, anyio.Event())
+        await tasks.start(serve_http, app, settings, anyio.Event(), Room())
         yield judge
         tasks.cancel_scope.cancel()

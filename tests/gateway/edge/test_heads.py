@@ -29,6 +29,7 @@ from tests.script import Piece, say
 pytestmark = pytest.mark.anyio
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"x"}]%s}'
 
 
@@ -324,6 +325,10 @@ async def test_a_connection_that_makes_room_is_closed(make_ring: MakeRing) -> No
                 assert await rest(oldest) == b""
                 await busy.send(LIVE + b"\r\n")
                 assert (await busy.receive()).startswith(b"HTTP/1.1 200 ")
+                await busy.send(METRICS)
+                shown = await rest(busy)
+                assert b"\nheadrace_connections 2.0\n" in shown and b"\nheadrace_connections_limit 2.0\n" in shown
+                assert b'headrace_connections_without_room_total{outcome="idle_ended"} 1.0' in shown
 
 
 async def test_when_all_connections_are_busy_a_new_one_hears_so(make_ring: MakeRing) -> None:
@@ -334,8 +339,10 @@ async def test_when_all_connections_are_busy_a_new_one_hears_so(make_ring: MakeR
         async with anyio.create_task_group() as tasks:
             for number in range(4):
                 tasks.start_soon(talk, ring, post(b',"stream":true', headers=b"Connection: close\r\n"))
-                await ring.replica.until(lambda number=number: len(ring.replica.requests) > number)
+                await ring.replica.until(lambda number=number: len(ring.replica.requests) > number)  # type: ignore[misc]
             answer = await talk(ring, LIVE + b"\r\n")
             assert answer.startswith(b"HTTP/1.1 503 ") and "no room" in error_of(answer)
             go.set()
+        shown = await talk(ring, METRICS)
+        assert b'headrace_connections_without_room_total{outcome="refused"} 1.0' in shown
         assert (await talk(ring, LIVE + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
