@@ -60,7 +60,8 @@ def read(body: str) -> Stream:
     """Read a body. AssertionError for a comment inside an event or an event that is not ended."""
     stream = Stream([], [])
     data: list[str] = []
-    name, fields = "message", []
+    name = "message"
+    fields: list[str] = []
     for line in _LINES.split(body):
         if not line:
             if data:

@@ -37,7 +37,7 @@ async def client(ring: Ring) -> AsyncIterator[AsyncAnthropic]:
         yield opened
 
 
-async def test_a_system_message_stands_where_it_is(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_a_system_message_stands_where_it_is(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     told: Any = {"role": "system", "content": [{"type": "text", "text": "be brief"}]}
     user: Any = {"role": "user", "content": "hi"}
@@ -47,9 +47,7 @@ async def test_a_system_message_stands_where_it_is(ring: Ring, client: AsyncAnth
 
 
 @pytest.mark.parametrize("thinking", [{"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}])
-async def test_the_stream_helper_gathers_thinking_text_and_calls(
-    ring: Ring, client: AsyncAnthropic, thinking: Any
-) -> None:
+async def test_the_stream_helper_gathers_thinking_text_and_calls(ring: Ring, client: Any, thinking: Any) -> None:
     ring.replica.play(*tag("<think>"), *think("hidden ", "thought"), *tag("</think>"), *say(*f"so {CALL}"))
     async with client.messages.stream(**ASK, tools=[TOOL], thinking=thinking) as stream:
         events = [event async for event in stream]
@@ -68,7 +66,7 @@ async def test_the_stream_helper_gathers_thinking_text_and_calls(
     assert [event.thinking for event in events if event.type == "thinking"] == ["hidden ", "thought"]
 
 
-async def test_a_message_is_parsed_into_a_class_by_each_of_the_ways(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_a_message_is_parsed_into_a_class_by_each_of_the_ways(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*'{"x": 1, "y": 2}'))
     whole = await client.messages.parse(**ASK, output_format=Point)
     beta = await client.beta.messages.parse(**ASK, output_format=Point)
@@ -78,7 +76,7 @@ async def test_a_message_is_parsed_into_a_class_by_each_of_the_ways(ring: Ring, 
     assert ring.replica.requests[-1].request.sampling.grammar is not None
 
 
-async def test_the_loop_over_tools_runs_to_its_answer(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_the_loop_over_tools_runs_to_its_answer(ring: Ring, client: Any) -> None:
     ring.replica.script = lambda request: Script(say(*("3" if request.messages[-1].role == "tool" else CALL)))
 
     @anthropic.beta_async_tool
@@ -94,7 +92,7 @@ async def test_the_loop_over_tools_runs_to_its_answer(ring: Ring, client: AsyncA
     assert ring.replica.requests[-1].request.tools
 
 
-async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     assert (await client.beta.messages.create(**ASK, betas=["any"])).content[0].text == "hello"
     async with client.beta.messages.stream(**ASK) as stream:
@@ -104,7 +102,7 @@ async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, clie
     assert [model.id async for model in client.beta.models.list()] == ["tiny"]
 
 
-async def test_the_id_of_a_request_is_at_hand_in_answers_streams_and_errors(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_the_id_of_a_request_is_at_hand_in_answers_streams_and_errors(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     message = await client.messages.create(**ASK, extra_headers={"X-Request-Id": "mine"})
     assert message._request_id == "mine"
@@ -126,5 +124,6 @@ async def test_a_full_server_is_said_to_be_so_with_the_time_to_wait(make_ring: M
             await stream.__anext__()
             with pytest.raises(anthropic.RateLimitError) as refused:
                 await client.messages.create(**ASK)
-        assert refused.value.body["error"]["type"] == "rate_limit_error"
+        body: Any = refused.value.body
+        assert body["error"]["type"] == "rate_limit_error"
         assert int(refused.value.response.headers["retry-after"]) >= 1

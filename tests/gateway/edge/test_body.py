@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -239,6 +240,7 @@ async def test_a_whole_number_may_be_written_with_a_point(ring: Ring) -> None:
     assert (sampling.max_tokens, sampling.seed, sampling.temperature) == (7, 1000, 1.0)
     assert sampling.logit_bias == {5: 2.0}
     for name, value in (("max_tokens", 7.5), ("seed", 1e300), ("n", "2")):
-        await refused(ring, name, **{"max_tokens": 7.0, name: value})
+        wrong: dict[str, Any] = {"max_tokens": 7.0, name: value}
+        await refused(ring, name, **wrong)
     deep = f'{{"model": "tiny", "max_tokens": 7.0, "x": {"[" * 900}{"]" * 900}}}'
     assert (await ring.http.post(CHAT, content=deep)).status_code == 400

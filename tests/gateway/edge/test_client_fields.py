@@ -179,7 +179,7 @@ async def test_tools_that_stand_in_the_input_are_tools(ring: Ring) -> None:
     ring.replica.play(*say("hello"))
     old, new = ({"type": "function", "name": "f", "description": text} for text in ("old", "new"))
     inner = {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "c"}]}
-    items = [
+    items: list[dict[str, Any]] = [
         {"type": "additional_tools", "role": "developer", "tools": [old, inner]},
         {"role": "user", "content": "hi"},
         {"type": "additional_tools", "role": "developer", "tools": [new, {"type": "web_search"}]},

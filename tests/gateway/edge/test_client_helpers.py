@@ -38,7 +38,7 @@ async def client(ring: Ring) -> AsyncIterator[AsyncOpenAI]:
         yield opened
 
 
-async def test_calls_are_parsed_into_the_class_of_their_function(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_calls_are_parsed_into_the_class_of_their_function(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*f"so {CALL}"))
     whole = await client.chat.completions.parse(**BASE, tools=[TOOL])
     async with client.chat.completions.stream(**BASE, tools=[TOOL], stream_options={"include_usage": True}) as stream:
@@ -55,9 +55,7 @@ async def test_calls_are_parsed_into_the_class_of_their_function(ring: Ring, cli
     assert "".join(event.arguments_delta for event in deltas) == POINT
 
 
-async def test_the_stream_helper_gathers_each_choice_with_its_log_probabilities(
-    ring: Ring, client: AsyncOpenAI
-) -> None:
+async def test_the_stream_helper_gathers_each_choice_with_its_log_probabilities(ring: Ring, client: Any) -> None:
     ring.replica.script = Script(choices={0: say("hello"), 1: say("one ", "two ")})
     async with client.chat.completions.stream(**BASE, logprobs=True, top_logprobs=1, n=2) as stream:
         kinds = [event.type async for event in stream]
@@ -67,14 +65,14 @@ async def test_the_stream_helper_gathers_each_choice_with_its_log_probabilities(
     assert tokens == [["hello"], ["one ", "two "]]
 
 
-async def test_an_answer_that_was_cut_is_not_parsed(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_an_answer_that_was_cut_is_not_parsed(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*'{"x": 1'), finish="length")
     with pytest.raises(openai.LengthFinishReasonError) as cut:
         await client.chat.completions.parse(**BASE, response_format=Point)
     assert cut.value.completion.choices[0].message.content == '{"x": 1'
 
 
-async def test_responses_are_parsed_into_a_class_streamed_and_whole(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_responses_are_parsed_into_a_class_streamed_and_whole(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*POINT))
     whole = await client.responses.parse(model="tiny", input="hi", text_format=Point)
     async with client.responses.stream(model="tiny", input="hi", text_format=Point) as stream:
@@ -83,7 +81,7 @@ async def test_responses_are_parsed_into_a_class_streamed_and_whole(ring: Ring, 
     assert whole.output_parsed == streamed.output_parsed == done.parsed == Point(x=1, y=2)
 
 
-async def test_calls_of_responses_are_parsed_behind_their_reasoning(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_calls_of_responses_are_parsed_behind_their_reasoning(ring: Ring, client: Any) -> None:
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *say(*CALL))
     whole = await client.responses.parse(model="tiny", input="hi", tools=[TOOL])
     async with client.responses.stream(model="tiny", input="hi", tools=[TOOL]) as stream:
@@ -95,7 +93,7 @@ async def test_calls_of_responses_are_parsed_behind_their_reasoning(ring: Ring, 
         assert answer.output[-1].parsed_arguments == Point(x=1, y=2)
 
 
-async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*POINT))
     answer = await client.beta.chat.completions.parse(**BASE, response_format=Point)
     assert answer.choices[0].message.parsed == Point(x=1, y=2)
@@ -106,7 +104,7 @@ async def test_the_beta_paths_of_the_client_are_the_same_routes(ring: Ring, clie
         await client.beta.responses.retrieve(first.id)
 
 
-async def test_the_id_of_a_request_is_at_hand_in_answers_streams_and_errors(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_the_id_of_a_request_is_at_hand_in_answers_streams_and_errors(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     raw = await client.chat.completions.with_raw_response.create(**BASE, extra_headers={"X-Request-Id": "mine"})
     assert raw.headers["x-request-id"] == raw.request_id == raw.parse()._request_id == "mine"
@@ -147,7 +145,7 @@ async def test_a_full_server_is_asked_again_when_it_says(make_ring: MakeRing) ->
         assert len(client.waits) == 1 and 1 <= client.waits[0] <= 60 and client.waits[0] == int(client.waits[0])
 
 
-async def test_clients_that_leave_long_streams_leave_nothing_behind(ring: Ring, client: AsyncOpenAI) -> None:
+async def test_clients_that_leave_long_streams_leave_nothing_behind(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("one ", "two ") * 1_000, finish=None)
     for shown in (1, 900):
         async with await client.chat.completions.create(**BASE, max_tokens=1_900, stream=True) as stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -114,7 +114,7 @@ async def test_langchain_calls_a_tool_through_responses_too(ring: Ring, langchai
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
 async def test_langchain_gets_structured_output_by_each_of_its_ways(ring: Ring, langchain: Make, method: Any) -> None:
-    schema = {"title": "multiply", "description": "Two numbers.", **MULTIPLY["function"]["parameters"]}  # type: ignore[dict-item]
+    schema = {"title": "multiply", "description": "Two numbers.", **cast(Any, MULTIPLY)["function"]["parameters"]}
     said = CALL if method == "function_calling" else '{"a": 6, "b": 7}'
     ring.replica.play(*spelled(said))
     model = langchain().with_structured_output(schema, method=method)

@@ -83,7 +83,12 @@ async def test_a_head_for_a_client_that_has_left_is_forgotten(transport: Joining
 async def test_the_edge_answers_over_such_connections(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
     write = Joining.write
-    monkeypatch.setattr(Joining, "write", lambda self, data: (writes.append(data), write(self, data))[1])
+
+    def note(joining: Joining, data: bytes) -> None:
+        writes.append(data)
+        write(joining, data)
+
+    monkeypatch.setattr(Joining, "write", note)
     ring.replica.play(*say("one ", "two "))
     await whole(ring)
     assert any(data.startswith(b"HTTP/1.1 200") for data in writes)
@@ -92,7 +97,12 @@ async def test_the_edge_answers_over_such_connections(ring: Ring, monkeypatch: p
 async def test_the_middle_of_a_stream_is_written_with_the_news(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
     write = OpenBody.write
-    monkeypatch.setattr(OpenBody, "write", lambda self, data: (written.append(data), write(self, data))[1])
+
+    def note(body: OpenBody, data: bytes) -> None:
+        written.append(data)
+        write(body, data)
+
+    monkeypatch.setattr(OpenBody, "write", note)
     go, end = anyio.Event(), anyio.Event()
     ring.replica.script = Script([*say("one "), Piece(b"two ", after=go)], before_end=end)
     async with opened(ring) as response:

@@ -123,9 +123,9 @@ async def test_a_deleted_item_leaves_the_stored_ids_of_all_later_turns(ring: Rin
     await ring.http.delete(f"{PATH}/{conversation}/items/{item['id']}")
     await until_nothing_has(ring, word)
     await say_in(ring, conversation, "last")
-    text = ring.replica.vocabulary.decode_bytes(prompt_of(ring))
-    assert b"SECRET" not in text
-    assert text.count(b"hello") == 2
+    raw = ring.replica.vocabulary.decode_bytes(prompt_of(ring))
+    assert b"SECRET" not in raw
+    assert raw.count(b"hello") == 2
 
 
 def prompt_of(ring: Ring) -> list[int]:

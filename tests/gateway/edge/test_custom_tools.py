@@ -225,8 +225,9 @@ async def test_a_custom_tool_may_be_named_and_its_text_is_enforced(ring: Ring) -
         others = {"patch", "crm__find", "crm__note"} - {wanted}
         assert not any(f'"name\\": \\"{other}' in grammar.source for other in others)
     in_chat = {"type": "custom", "custom": {"name": "patch"}}
-    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tools": [IN_CHAT], "tool_choice": in_chat}
-    assert (await ring.http.post(CHAT, json=ask)).json()["choices"][0]["message"]["tool_calls"][0]["type"] == "custom"
+    messages = [{"role": "user", "content": "hi"}]
+    body: dict[str, Any] = {"model": "tiny", "messages": messages, "tools": [IN_CHAT], "tool_choice": in_chat}
+    assert (await ring.http.post(CHAT, json=body)).json()["choices"][0]["message"]["tool_calls"][0]["type"] == "custom"
 
 
 async def test_wrong_custom_tools_and_namespaces_are_refused_by_their_place(ring: Ring) -> None:

@@ -27,7 +27,7 @@ async def test_echo_with_no_tokens_returns_the_prompt_alone(ring: Ring) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring, stream: bool) -> None:
     ring.replica.play(*say("one "))
-    fields = {"prompt": ["ab", "abc"], "n": 2, "echo": True, "logprobs": 1}
+    fields: dict[str, Any] = {"prompt": ["ab", "abc"], "n": 2, "echo": True, "logprobs": 1}
     if stream:
         chunks = await streamed(ring, **fields)
         texts = [joined(chunks, at)[0] for at in range(4)]

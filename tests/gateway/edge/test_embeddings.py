@@ -37,7 +37,8 @@ def wanted(path: Path, ids: list[int]) -> np.ndarray:
     """Return transformers' vector of an input."""
     with torch.inference_mode():
         state = BertModel.from_pretrained(path)(torch.tensor([ids])).last_hidden_state[0].mean(0)
-    return (state / state.norm()).numpy()
+    vector: np.ndarray = (state / state.norm()).numpy()
+    return vector
 
 
 def encode(path: Path, text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import anyio
 import httpx
@@ -126,6 +127,6 @@ async def test_stopping_cuts_what_is_still_open_after_the_drain_and_cancels_it(m
 @pytest.mark.parametrize(
     ("field", "value"), [("port", 99999), ("max_inflight", 0), ("send_timeout_s", -1.0), ("keep_alive_s", float("nan"))]
 )
-def test_settings_out_of_range_are_refused_by_name(field: str, value: float) -> None:
+def test_settings_out_of_range_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=field):
         EdgeSettings(**{field: value})

@@ -38,7 +38,7 @@ def asked(ring: Ring) -> Any:
     return ring.replica.requests[-1].request
 
 
-async def test_a_message_whole_and_streamed(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_a_message_whole_and_streamed(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello", " world"))
     message = await client.messages.create(**ASK, system="be brief", metadata={"user_id": "u"}, extra_body={"top_k": 5})
     assert [block.text for block in message.content] == ["hello world"]
@@ -87,7 +87,7 @@ async def test_the_events_of_a_stream_come_in_anthropics_order(ring: Ring) -> No
     assert "[DONE]" not in response.text
 
 
-async def test_thinking_is_a_block_of_its_own_and_off_unless_asked_for(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_thinking_is_a_block_of_its_own_and_off_unless_asked_for(ring: Ring, client: Any) -> None:
     ring.replica.play(*tag("<think>"), *think("hidden "), *tag("</think>"), *say("hello"))
     message = await client.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 40})
     assert [(block.type, getattr(block, "thinking", "")) for block in message.content] == [
@@ -106,7 +106,7 @@ async def test_thinking_is_a_block_of_its_own_and_off_unless_asked_for(ring: Rin
         assert (asked(ring).effort, asked(ring).budget_tokens) == (effort, None)
 
 
-async def test_the_stop_sequence_that_ended_a_message_is_named(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_the_stop_sequence_that_ended_a_message_is_named(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("one ", "EN", "D-", "OF", "two "))
     for sequences in (["END-OF"], ["nope", "END-OF"]):
         message = await client.messages.create(**ASK, stop_sequences=sequences)
@@ -116,7 +116,7 @@ async def test_the_stop_sequence_that_ended_a_message_is_named(ring: Ring, clien
     assert (cut.stop_reason, cut.stop_sequence) == ("max_tokens", None)
 
 
-async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     ring.replica.play(*say(*'{"a": 1}'))
     await client.messages.create(**ASK, output_config={"format": {"type": "json_schema", "schema": schema}})
@@ -125,7 +125,7 @@ async def test_a_schema_for_the_answer_is_a_grammar(ring: Ring, client: AsyncAnt
         await client.messages.create(**ASK, output_config={"format": {"type": "nope"}})
 
 
-async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring, client: Any) -> None:
     ring.replica.play(*say(*" is it"))
     talk = [
         {"role": "user", "content": "hi"},
@@ -144,7 +144,7 @@ async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring, client: Asyn
     assert count.input_tokens == prompt.num_tokens == len(unpack_ids(plain.token_ids)) + len("<|end|> So")
 
 
-async def test_one_call_only_where_parallel_calls_are_off(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_one_call_only_where_parallel_calls_are_off(ring: Ring, client: Any) -> None:
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
     ring.replica.play(*say(*f"{call}\n{call}"))
     ask = {**ASK, "max_tokens": 500, "tools": [TOOL]}
@@ -161,7 +161,7 @@ async def test_one_call_only_where_parallel_calls_are_off(ring: Ring, client: As
     assert not asked(ring).tools and asked(ring).sampling.grammar is None
 
 
-async def test_documents_of_text_are_read_as_text(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_documents_of_text_are_read_as_text(ring: Ring, client: Any) -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "the facts"}
     blocks = {"type": "content", "content": [{"type": "text", "text": "more"}]}
     document = {"type": "document", "source": source, "title": "Facts", "context": "of 1999"}
@@ -172,14 +172,14 @@ async def test_documents_of_text_are_read_as_text(ring: Ring, client: AsyncAnthr
     assert asked(ring).instructions == "rules"
 
 
-async def test_batches_are_refused_with_the_reason(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_batches_are_refused_with_the_reason(ring: Ring, client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="batches"):
         await client.messages.batches.create(requests=[{"custom_id": "a", "params": ASK}])
     with pytest.raises(anthropic.NotFoundError, match="batches"):
         await client.messages.batches.retrieve("batch_1")
 
 
-async def test_tools_go_in_and_their_calls_come_out_streamed_and_whole(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_tools_go_in_and_their_calls_come_out_streamed_and_whole(ring: Ring, client: Any) -> None:
     ask = {**ASK, "max_tokens": 500, "tools": [TOOL]}
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
     ring.replica.play(*say(*call))
@@ -194,9 +194,7 @@ async def test_tools_go_in_and_their_calls_come_out_streamed_and_whole(ring: Rin
     assert (final.content[0].input, final.stop_reason) == ({"a": 1}, "tool_use")
 
 
-async def test_a_conversation_with_tool_results_and_thinking_goes_into_the_request(
-    ring: Ring, client: AsyncAnthropic
-) -> None:
+async def test_a_conversation_with_tool_results_and_thinking_goes_into_the_request(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -229,7 +227,7 @@ def counted() -> dict[str, Any]:
     return {name: value for name, value in ASK.items() if name != "max_tokens"}
 
 
-async def test_tokens_are_counted_as_the_request_would_have_them(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_tokens_are_counted_as_the_request_would_have_them(ring: Ring, client: Any) -> None:
     fields = {"system": "be brief", "tools": [TOOL]}
     count = await client.messages.count_tokens(**counted(), **fields)
     await client.messages.create(**ASK, **fields)
@@ -299,7 +297,7 @@ async def test_wrong_values_are_refused_in_anthropics_shape_naming_the_field(rin
     await still_serves(ring)
 
 
-async def test_errors_are_the_clients_own_classes(ring: Ring, client: AsyncAnthropic) -> None:
+async def test_errors_are_the_clients_own_classes(ring: Ring, client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
         await client.messages.create(**ASK, extra_body={"temperature": 9})
     with pytest.raises(anthropic.NotFoundError, match="not served"):
@@ -315,7 +313,7 @@ async def test_errors_are_the_clients_own_classes(ring: Ring, client: AsyncAnthr
             pass
 
 
-async def test_models_are_listed_for_this_client_too(client: AsyncAnthropic) -> None:
+async def test_models_are_listed_for_this_client_too(client: Any) -> None:
     assert [model.id async for model in client.models.list()] == ["tiny"]
     model = await client.models.retrieve("tiny")
     assert (model.type, model.display_name, model.max_input_tokens) == ("model", "tiny", 2048)

@@ -207,7 +207,7 @@ async def test_the_clients_of_both_kinds_read_it(ring: Ring) -> None:
         with OpenAI(base_url=f"{ring.url}/v1", api_key="none", max_retries=0) as client:
             answer = client.responses.create(model="tiny", input="hi", reasoning={"summary": "auto"})
             with client.responses.stream(model="tiny", input="more", previous_response_id=answer.id) as stream:
-                kinds = [event.type for event in stream]
+                kinds: list[str] = [event.type for event in stream]
             return answer.output_text, client.responses.retrieve(answer.id).output_text, kinds
 
     whole_text, stored_text, kinds = await anyio.to_thread.run_sync(ask)

@@ -42,10 +42,11 @@ async def test_whoever_comes_back_gets_what_is_missing_from_any_edge(make_ring: 
         assert before[0].json()["response"]["background"] is False
         go.set()
         last = ids(before)[-1]
-        for ask in (
+        ways: tuple[dict[str, Any], ...] = (
             {"params": {"stream": "true", "starting_after": str(last)}},
             {"params": {"stream": "true"}, "headers": {"Last-Event-ID": str(last)}},
-        ):
+        )
+        for ask in ways:
             rest = numbered((await other.get(f"{RESPONSES}/{response_id}", **ask)).text)
             assert ids(before) + ids(rest) == list(range(last + 1 + len(rest)))
             deltas = [e.json()["delta"] for e in (*before, *rest) if e.name == "response.output_text.delta"]

@@ -60,8 +60,8 @@ def streamed(path: str, stream: Stream) -> Said:
                 calls[event["output_index"]] = event["item"]["arguments"]
             elif event["type"].endswith("_text.delta"):
                 of.setdefault(event["type"], []).append(event["delta"])
-        said = ("".join(of.get(f"response.{kind}_text.delta", ())) for kind in ("output", "reasoning"))
-        return Said(*said, list(calls.values()), events[-1]["response"]["status"])
+        output, thoughts = ("".join(of.get(f"response.{kind}_text.delta", ())) for kind in ("output", "reasoning"))
+        return Said(output, thoughts, list(calls.values()), events[-1]["response"]["status"])
     if path == "/v1/messages":
         blocks = [{"text": "", "thinking": "", "partial_json": ""} for event in events if "content_block" in event]
         for event in events:

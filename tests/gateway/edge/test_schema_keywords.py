@@ -139,7 +139,9 @@ async def test_the_place_is_in_the_answer_to_a_strict_schema_and_in_a_header_for
 
 async def test_what_nothing_satisfies_is_refused_whether_it_is_strict_or_not(ring: Ring) -> None:
     for strict in (True, False):
-        for schema in ({"not": {}}, {**OBJECT, "properties": {"a": {"not": True}}, "required": ["a"]}):
+        never = {**OBJECT, "properties": {"a": {"not": True}}, "required": ["a"]}
+        wrong: tuple[dict[str, Any], ...] = ({"not": {}}, never)
+        for schema in wrong:
             form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": strict}}
             await refused(ring, "response_format.json_schema.schema", response_format=form)
     await whole(ring, guided_json={**OBJECT, "properties": {"a": {"not": {}}}})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,7 +30,7 @@ EXAMPLES = os.environ.get("HEADRACE_FUZZ_EXAMPLES")
 SETTINGS = Path(__file__).parent / "document" / "settings.toml"
 OPERATIONS = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
 # On a machine that is busy with something else a desk may be silent for long; a 504 is no finding then.
-PATIENT = {"history_timeout_s": 600.0, "tokenize_timeout_s": 600.0, "request_timeout_s": 600.0}
+PATIENT: dict[str, Any] = {"history_timeout_s": 600.0, "tokenize_timeout_s": 600.0, "request_timeout_s": 600.0}
 WAYS = "ways from one operation to the next"
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
+from sse_starlette.sse import SendTimeoutError
 
 from gateway.edge.bell import Bell
 from gateway.edge.open_body import OPEN_BODY
 from gateway.edge.server import listen
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.streaming import Block, EventStream, Live, SendTimeoutError
+from gateway.edge.streaming import Block, EventStream, Live
 
 pytestmark = pytest.mark.anyio
 

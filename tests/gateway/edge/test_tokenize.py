@@ -24,7 +24,8 @@ async def post(ring: Ring, path: str, status: int = 200, **fields: Any) -> dict[
 
 
 async def test_a_conversation_has_the_ids_that_a_chat_request_has(ring: Ring) -> None:
-    for fields in ({}, {"tools": [TOOL]}):
+    ways: tuple[dict[str, Any], ...] = ({}, {"tools": [TOOL]})
+    for fields in ways:
         await whole(ring, messages=[USER], **fields)
         prompt = ring.replica.requests[-1].prompt
         assert prompt is not None

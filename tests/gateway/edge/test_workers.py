@@ -50,7 +50,7 @@ class Workers:
     def pid(self, number: int) -> int:
         for child in psutil.Process(self.process.pid).children():
             if f"--process-name=edge-{number}" in child.cmdline():
-                return child.pid
+                return int(child.pid)
         raise AssertionError(f"edge-{number} does not run")
 
 

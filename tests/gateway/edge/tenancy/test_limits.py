@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from wire.messages import ChatMessage, Request, SamplingParams, pack_ids
 pytestmark = pytest.mark.anyio
 
 
-def key(**limits: int) -> ApiKey:
+def key(**limits: Any) -> ApiKey:
     return ApiKey(id="a", tenant="t", hash=hash_of("a"), **limits)
 
 
