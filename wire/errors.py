@@ -10,7 +10,8 @@ HeadraceError
 │   ├── ModelNotFoundError         404
 │   ├── NotFoundError              404  conversation or response unknown
 │   ├── ConflictError              409  a stale write
-│   └── BodyTooLargeError          413
+│   ├── BodyTooLargeError          413
+│   └── UnsupportedEncodingError   415  the body is compressed in a way that is not read
 ├── OverloadedError                429  admission is full, or a bounded stream is
 │   └── RateLimitError             429  the caller's key has used up what it may
 ├── RequestCancelledError          499  the client left or cancelled
@@ -109,6 +110,13 @@ class BodyTooLargeError(InvalidRequestError):
 
     code = "body_too_large"
     status = 413
+
+
+class UnsupportedEncodingError(InvalidRequestError):
+    """The request body is compressed in a way that is not read here."""
+
+    code = "unsupported_encoding"
+    status = 415
 
 
 class OverloadedError(HeadraceError):

@@ -17,6 +17,7 @@ from gateway.edge.edge import Edge
 from gateway.edge.errors import BODY_SEND, ErrorBoundary, error_body, handle_error
 from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
+from gateway.edge.paths import hint, plain
 from gateway.edge.routes import (
     chat,
     completions,
@@ -70,6 +71,8 @@ def build_app(edge: Edge) -> ASGIApp:
 
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         scope[BODY_SEND] = send
+        if scope["type"] == "http":
+            scope["path"] = plain(scope["path"])
         await app(scope, receive, send)
 
     return outermost
@@ -123,7 +126,9 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
     """Give unknown paths and wrong methods OpenAI's error shape."""
     assert isinstance(error, HTTPException)
     path = request.url.path
-    message = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    message = f"{request.method} {path[:200]}: {error.detail}."
+    if error.status_code == 404:
+        message += hint(request.scope, request.app.routes)
     kind = NotFoundError if error.status_code == 404 else InvalidRequestError
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
     return json_response(error_body(kind(message), path), error.status_code, headers)

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.edge.compressed import ACCEPTED
 from gateway.edge.jsontext import to_json
-from wire.errors import HeadraceError, InternalError, by_code
+from wire.errors import ContextLengthExceededError, HeadraceError, InternalError, UnsupportedEncodingError, by_code
 from wire.messages import Failure, HistoryReply, TokenizeReply
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# Clients cut their conversation, or ask for a summary, when they read these words, whatever the code says.
+_TOO_LONG = "This model's maximum context length is exceeded"
+_ANTHROPIC_TOO_LONG = "prompt is too long"
 BODY_SEND = "headrace.body_send"
 """Where the scope holds the server's own `send`: once headers are out, no layer has a word in the body."""
 INTERNAL = "The server failed on this request; the log of the edge says why."
@@ -40,14 +44,19 @@ INTERNAL = "The server failed on this request; the log of the edge says why."
 
 def error_object(error: HeadraceError) -> dict[str, Any]:
     """Return OpenAI's error object."""
-    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+    message = _message(error, _TOO_LONG)
+    return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
 
 
 def anthropic_error(error: HeadraceError) -> dict[str, Any]:
     """Return Anthropic's error object."""
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     details = {"details": _UNTHREADED} if error.param == "thread" else {}
-    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+    return {"type": "error", "error": {"type": kind, "message": _message(error, _ANTHROPIC_TOO_LONG), **details}}
+
+
+def _message(error: HeadraceError, too_long: str) -> str:
+    return f"{too_long}: {error.message}" if isinstance(error, ContextLengthExceededError) else error.message
 
 
 # Anthropic's client sends all messages instead when it reads this; else it would go on with what it sent last.
@@ -62,6 +71,8 @@ def error_body(error: HeadraceError, path: str) -> dict[str, Any]:
 def error_response(error: HeadraceError, path: str = "") -> Response:
     """Return the HTTP answer to a request for `path`, for an error that is known before the first byte was sent."""
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.retry_after_s is not None else {}
+    if isinstance(error, UnsupportedEncodingError):
+        headers["Accept-Encoding"] = ACCEPTED
     kind = _LingeringResponse if error.status == 413 else Response
     return kind(to_json(error_body(error, path)), error.status, headers, "application/json")
 

@@ -30,14 +30,15 @@ ERRORS = {
     404: "The model or the stored object is unknown.",
     409: "Somebody else changes the object just now.",
     413: "The body is larger than this server takes.",
+    415: "The body is compressed in a way that is not read; `Accept-Encoding` names those that are.",
     429: "The server, or what this key may use, is full; `Retry-After` says when to come back.",
     500: "A fault of the server.",
     503: "No replica serves this model now, or the server is stopping.",
     504: "The deadline has passed.",
 }
 _ANY = (400, 401, 403, 429, 500, 503)
-_WORK = (*_ANY, 404, 413, 504)
-_STORED = (*_ANY, 404, 409, 413, 504)
+_WORK = (*_ANY, 404, 413, 415, 504)
+_STORED = (*_ANY, 404, 409, 413, 415, 504)
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.edge.compressed import check_encoding, expanded
 from gateway.edge.schema.kinds import first_fault, with_far_numbers
 from gateway.edge.schema.unknown import check_unknown, warning
 from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelledError
@@ -41,10 +42,11 @@ _NOT_JSON_NUMBER = re.compile(rb"[-+]?(NaN|Infinity)")
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """Read a body; one byte too many ends it at once, whatever Content-Length said; so does silence or a crawl.
 
-    Raises BodyTooLargeError or InvalidRequestError.
+    Raises BodyTooLargeError, UnsupportedEncodingError or InvalidRequestError.
     """
     too_large = BodyTooLargeError(f"The request body is larger than {max_bytes} bytes.")
-    length = request.headers.get("content-length", "")
+    length, encoding = request.headers.get("content-length", ""), request.headers.get("content-encoding", "")
+    check_encoding(encoding)
     if length.isdecimal() and int(length) > max_bytes:
         raise too_large
     raw, began = bytearray(), anyio.current_time()
@@ -64,7 +66,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise InvalidRequestError(f"No more of the request body came {late}.") from None
     except ClientDisconnect:
         raise RequestCancelledError("The client left before its request was read.") from None
-    return bytes(raw)
+    return await expanded(bytes(raw), encoding, max_bytes)
 
 
 async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
