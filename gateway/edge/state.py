@@ -10,9 +10,8 @@ from prometheus_client.registry import Collector
 from gateway.edge.admission import Admission
 from gateway.edge.inflight import InFlight
 from gateway.edge.readiness import Replicas
+from gateway.edge.replica_metrics import replica_metrics
 from gateway.edge.room import Room
-
-_REPLICA = ("model", "replica")
 
 
 class State(Collector):
@@ -51,74 +50,4 @@ class State(Collector):
         for model in self._models:
             ready.add_metric((model,), self._replicas.num_ready(model))
         yield ready
-        yield from self._replica_metrics()
-
-    def _replica_metrics(self) -> Iterator[Metric]:
-        ready = GaugeMetricFamily(
-            "headrace_replica_ready",
-            "1 for a replica that takes work, 0 for one that does not.",
-            labels=(*_REPLICA, "role"),
-        )
-        running = GaugeMetricFamily("headrace_replica_running", "Sequences running.", labels=_REPLICA)
-        waiting = GaugeMetricFamily("headrace_replica_waiting", "Sequences waiting.", labels=_REPLICA)
-        blocks = GaugeMetricFamily("headrace_replica_blocks", "KV blocks.", labels=_REPLICA)
-        free = GaugeMetricFamily("headrace_replica_free_blocks", "KV blocks nobody uses.", labels=_REPLICA)
-        waste = GaugeMetricFamily(
-            "headrace_replica_kv_waste", "Share of held KV room without a token.", labels=_REPLICA
-        )
-        preempted = CounterMetricFamily(
-            "headrace_replica_preemptions", "Sequences preempted.", labels=(*_REPLICA, "reason")
-        )
-        generated = CounterMetricFamily("headrace_replica_generated_tokens", "Tokens generated.", labels=_REPLICA)
-        drafts = CounterMetricFamily("headrace_spec_decode_num_drafts", "Runs of guesses checked.", labels=_REPLICA)
-        guessed = CounterMetricFamily("headrace_spec_decode_num_draft_tokens", "Tokens guessed.", labels=_REPLICA)
-        accepted = CounterMetricFamily(
-            "headrace_spec_decode_num_accepted_tokens", "Guesses that came true.", labels=_REPLICA
-        )
-        length = GaugeMetricFamily(
-            "headrace_spec_decode_acceptance_length", "Tokens of a checked step, since the start.", labels=_REPLICA
-        )
-        fetched = CounterMetricFamily(
-            "headrace_replica_fetched_blocks", "KV blocks that came from other replicas.", labels=_REPLICA
-        )
-        fetched_bytes = CounterMetricFamily("headrace_replica_fetched_bytes", "And their bytes.", labels=_REPLICA)
-        failed = CounterMetricFamily(
-            "headrace_replica_failed_fetches", "Fetches of KV blocks that were broken off.", labels=_REPLICA
-        )
-        given = CounterMetricFamily(
-            "headrace_replica_given_blocks", "KV blocks that went to other replicas.", labels=_REPLICA
-        )
-        for status in self._replicas.alive():
-            labels = (status.model, status.replica_id)
-            ready.add_metric((*labels, status.role), status.state == "ready")
-            running.add_metric(labels, status.num_running)
-            waiting.add_metric(labels, status.num_waiting)
-            blocks.add_metric(labels, status.num_blocks)
-            free.add_metric(labels, status.num_free_blocks)
-            waste.add_metric(labels, status.kv_waste)
-            for reason, count in (status.preemptions or {"blocks": status.num_preemptions}).items():
-                preempted.add_metric((*labels, reason), count)
-            generated.add_metric(labels, status.num_generated_tokens)
-            fetched.add_metric(labels, status.num_fetched_blocks)
-            fetched_bytes.add_metric(labels, status.num_fetched_bytes)
-            failed.add_metric(labels, status.num_failed_fetches)
-            given.add_metric(labels, status.num_given_blocks)
-            drafts.add_metric(labels, status.num_drafts)
-            guessed.add_metric(labels, status.num_draft_tokens)
-            accepted.add_metric(labels, status.num_accepted_tokens)
-            length.add_metric(labels, 1 + status.num_accepted_tokens / max(1, status.num_drafts))
-        yield from (
-            ready,
-            running,
-            waiting,
-            blocks,
-            free,
-            waste,
-            preempted,
-            generated,
-            drafts,
-            guessed,
-            accepted,
-            length,
-        )
-        yield from (fetched, fetched_bytes, failed, given)
+        yield from replica_metrics(self._replicas.alive())
