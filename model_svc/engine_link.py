@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import anyio
 from anyio.abc import Process
@@ -61,6 +61,19 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
     )
 
 
+async def _start(settings: ModelSettings, pipe_fd: int, staging_fd: int) -> Process:
+    command = [sys.executable, "-m", "model_svc.engine_process", str(pipe_fd), str(os.getpid()), settings.log_level]
+    return await anyio.open_process(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=None,
+        stderr=None,
+        pass_fds=(pipe_fd, staging_fd),
+        # Compiled kernels are kept: the next start takes seconds instead of half a minute.
+        env={**TORCH_ENVIRONMENT, "TRITON_CACHE_DIR": f"{settings.state_dir}/triton", **os.environ},
+    )
+
+
 class EngineLink:
     """A running engine process."""
 
@@ -82,36 +95,29 @@ class EngineLink:
 
         Call it from the main thread: the engine is killed when the thread that started it ends.
         """
-        ours, theirs = socket.socketpair()
-        staging_fd = open_memory()
-        with theirs:
-            command = [sys.executable, "-m", "model_svc.engine_process", str(theirs.fileno()), str(os.getpid())]
-            process = await anyio.open_process(
-                [*command, settings.log_level],
-                stdin=subprocess.DEVNULL,
-                stdout=None,
-                stderr=None,
-                pass_fds=(theirs.fileno(), staging_fd),
-                # Compiled kernels are kept: the next start takes seconds instead of half a minute.
-                env={**TORCH_ENVIRONMENT, "TRITON_CACHE_DIR": f"{settings.state_dir}/triton", **os.environ},
-            )
-        pipe = ServiceEnd(ours)
-        try:
-            await pipe.send(engine_config(settings, staging_fd))
-            yield cls(process, pipe, staging_fd)
-        except Exception:
-            if process.returncode is None:
-                process.kill()  # it may hang in a step: nothing more is wanted of it
-            raise
-        finally:
-            pipe.close()
-            os.close(staging_fd)
-            with anyio.CancelScope(shield=True):
-                with anyio.move_on_after(_STOP_S):
-                    await process.wait()
+        with ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            pipe = ServiceEnd(ours)
+            kept.callback(pipe.close)
+            staging_fd = open_memory()
+            kept.callback(os.close, staging_fd)
+            with theirs:
+                process = await _start(settings, theirs.fileno(), staging_fd)
+            try:
+                await pipe.send(engine_config(settings, staging_fd))
+                yield cls(process, pipe, staging_fd)
+            except Exception:
                 if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+                    process.kill()  # it may hang in a step: nothing more is wanted of it
+                raise
+            finally:
+                kept.close()  # so the engine ends
+                with anyio.CancelScope(shield=True):
+                    with anyio.move_on_after(_STOP_S):
+                        await process.wait()
+                    if process.returncode is None:
+                        process.kill()
+                        await process.wait()
 
     async def receive(self) -> list[Ready | Refused | Progress | BlocksDone]:
         """Return the engine's next messages. Raises EngineDiedError."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
+import msgspec
 
+from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.load import EngineLoad
 from model_svc.engine.plan import RunnerInfo
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError
 from wire.messages import ReplicaStatus
-
-if TYPE_CHECKING:
-    from model_svc.disagg.sharing import BlockSharing
 
 log = logging.getLogger(__name__)
 
@@ -71,40 +70,34 @@ class Heartbeat:
             interval_s=self._interval_s,
             died=self.died,
         )
-        if self.info is None:
-            return status
         info = self.info
+        if info is None:
+            return status
         load = self.load or EngineLoad(
             num_free_blocks=info.num_blocks, num_running=0, num_waiting=0, num_waiting_tokens=0
         )
-        sharing = self.sharing
-        shared: dict[str, Any] = sharing.told() if sharing is not None else {}
-        return ReplicaStatus(
-            replica_id=self._replica_id,
-            model=self._model,
-            state=self.state,
-            sent_at=status.sent_at,
+        shared: dict[str, Any] = self.sharing.told() if self.sharing is not None else {}
+        return msgspec.structs.replace(
+            status,
             role=self.role,
-            kv_bytes_per_token=info.kv_bytes_per_token,
-            prefill_token_ms=load.prefill_token_ms,
-            **shared,
+            device=info.device,
             block_size=info.block_size,
             num_blocks=info.num_blocks,
+            max_model_len=info.max_model_len,
+            max_num_seqs=info.max_num_seqs,
+            kv_bytes_per_token=info.kv_bytes_per_token,
             num_free_blocks=load.num_free_blocks,
             num_running=load.num_running,
             num_waiting=load.num_waiting,
             num_waiting_tokens=load.num_waiting_tokens,
-            max_model_len=info.max_model_len,
-            max_num_seqs=info.max_num_seqs,
-            interval_s=self._interval_s,
-            device=info.device,
+            prefill_token_ms=load.prefill_token_ms,
             kv_waste=load.waste,
+            preemptions=load.preemptions,
             num_preemptions=load.num_preemptions,
             num_prefilled_tokens=load.num_prefilled_tokens,
             num_drafts=load.num_drafts,
             num_draft_tokens=load.num_draft_tokens,
             num_accepted_tokens=load.num_accepted_tokens,
             num_generated_tokens=self.num_generated_tokens,
-            preemptions=load.preemptions,
-            died=self.died,
+            **shared,
         )

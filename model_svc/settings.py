@@ -21,8 +21,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends itself, so that
     others take over. KV blocks are given to other replicas and fetched from them (`kv_sharing`) over a unix socket
     below the state directory, or TCP at `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free
-    one); a fetch that takes longer than `fetch_timeout_s`, and than computing would, is broken off and the rest computed. `role`: prefill computes
-    prompts and hands them on, decode goes on from there, both does all.
+    one); a fetch that takes longer than `fetch_timeout_s`, and than computing would, is broken off and the rest
+    computed. `role`: prefill computes prompts and hands them on, decode goes on from there, both does all.
     """
 
     model: str = ""

@@ -30,10 +30,7 @@ def listen(state_dir: str, replica_id: str, host: str = "", port: int = 0) -> tu
         address = f"tcp:{own}:{port}"
     else:
         path = _path(Path(state_dir).expanduser() / "kv", replica_id)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(_BACKLOG)
+        listener = _listener(path)
         address = f"unix:{socket.gethostname()}:{path}"
     listener.setblocking(False)
     return listener, address
@@ -97,6 +94,19 @@ async def _connected(family: socket.AddressFamily, place: str | tuple[str, int])
         sock.close()
         raise
     return sock
+
+
+def _listener(path: Path) -> socket.socket:
+    """Return a socket that listens at a path, where only its owner may connect."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def _path(folder: Path, replica_id: str) -> Path:

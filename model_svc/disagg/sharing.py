@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -14,11 +14,11 @@ import msgspec
 from model_svc.disagg import address
 from model_svc.disagg.block_link import BlockLink
 from model_svc.disagg.fetcher import Fetched, Fetcher
+from model_svc.disagg.orders import ReadBlocks, WriteBlocks
 from model_svc.disagg.server import BlockServer
 from model_svc.disagg.staging import Staging
 from model_svc.disagg.weights_digest import weights_digest
 from model_svc.engine.kv_layout import KvLayout
-from model_svc.engine_link import EngineLink
 from model_svc.settings import ModelSettings
 from wire.block_hash import DIGEST_BYTES
 from wire.bus import Bus
@@ -29,6 +29,16 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 SECRET = "kv"
+
+
+class Engine(Protocol):
+    """The engine process, as far as its blocks are concerned."""
+
+    staging_fd: int
+
+    async def send(self, message: ReadBlocks | WriteBlocks) -> None:
+        """Give an order; `BlockLink.answered` hears of it."""
+        ...
 
 
 class BlockSharing:
@@ -44,7 +54,7 @@ class BlockSharing:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, bus: Bus, engine: EngineLink, settings: ModelSettings, form: KvLayout, replica_id: str
+        cls, bus: Bus, engine: Engine, settings: ModelSettings, form: KvLayout, replica_id: str
     ) -> AsyncIterator[BlockSharing | None]:
         """Listen while the block runs; None where nobody can. Raises StartError if `kv_host` is no place to listen."""
         host = settings.kv_host
@@ -58,20 +68,19 @@ class BlockSharing:
             log.warning("KV blocks are not shared with other replicas: %s", error)
             yield None
             return
-        model = settings.served_model
-        weights = await anyio.to_thread.run_sync(weights_digest, settings.model_path(model))
-        layout = msgspec.structs.replace(form, model=model, weights=weights)
-        link = BlockLink(engine.send, Staging(engine.staging_fd, layout.block_bytes))
-        sharing = cls(link, layout, await bus.secret(SECRET), own, settings.fetch_timeout_s)
-        try:
-            with listener:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(sharing.server.run, listener)
-                    log.info("KV blocks are given away at %s", own)
-                    yield sharing
-                    tasks.cancel_scope.cancel()
-        finally:
-            address.leave(own)
+        with ExitStack() as kept:
+            kept.callback(address.leave, own)
+            kept.enter_context(listener)
+            model = settings.served_model
+            weights = await anyio.to_thread.run_sync(weights_digest, settings.model_path(model))
+            layout = msgspec.structs.replace(form, model=model, weights=weights)
+            link = BlockLink(engine.send, Staging(engine.staging_fd, layout.block_bytes))
+            sharing = cls(link, layout, await bus.secret(SECRET), own, settings.fetch_timeout_s)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sharing.server.run, listener)
+                log.info("KV blocks are given away at %s", own)
+                yield sharing
+                tasks.cancel_scope.cancel()
 
     def told(self) -> dict[str, Any]:
         """Return what the heartbeat says of the sharing."""

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from model_svc.disagg.orders import ReadBlocks, WriteBlocks
+from model_svc.disagg.sharing import BlockSharing
+from model_svc.engine.kv_layout import KvLayout
 from tests.model_svc.house import BLOCK_SIZE, House, house, settings_for
 from tests.model_svc.saved_llama import folder
 from wire.bus import Bus
@@ -106,3 +109,21 @@ async def test_a_replica_leaves_no_socket_behind(bus: Bus, bus_url: str, folder:
         assert path.is_socket() and path.stat().st_mode & 0o077 == 0
         assert path.stat().st_uid == os.getuid()
     assert not path.exists()
+
+
+class NoEngine:
+    """An engine that nobody comes to ask."""
+
+    staging_fd = -1
+
+    async def send(self, message: ReadBlocks | WriteBlocks) -> None:
+        raise AssertionError(message)
+
+
+async def test_sharing_that_does_not_come_about_leaves_no_socket_behind(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    form = KvLayout(dtype="float32", element_bytes=4, block_size=BLOCK_SIZE, heads_first=False, shapes=((1, 8),))
+    settings = settings_for(tmp_path / "no models", bus_url, state_dir=str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no models"):
+        async with BlockSharing.open(bus, NoEngine(), settings, form, "a"):
+            pass
+    assert not any((tmp_path / "kv").iterdir())
