@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -40,51 +41,35 @@ class Metrics:
         self._per_token = self._histogram(
             telemetry.SERVER_TIME_PER_OUTPUT_TOKEN, telemetry.TIME_PER_OUTPUT_TOKEN_BUCKETS_S
         )
-        self._phase = Histogram(
-            "headrace_phase_seconds",
-            "Time of one phase of a request.",
-            ("phase", "model"),
-            buckets=_PHASE_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._tokens = Counter("headrace_tokens", "Tokens by kind.", ("kind", "model"), registry=self.registry)
-        self._ended = Counter(
-            "headrace_requests", "Requests by how they ended.", ("end", "model"), registry=self.registry
-        )
-        self._thinking = Counter(
-            "headrace_reasoning_tokens", "Thinking tokens by effort.", ("effort", "model"), registry=self.registry
-        )
-        self._thinking_ended = Counter(
+        counter = partial(Counter, registry=self.registry)
+        phases = partial(Histogram, buckets=_PHASE_BUCKETS_S, registry=self.registry)
+        self._phase = phases("headrace_phase_seconds", "Time of one phase of a request.", ("phase", "model"))
+        self._tokens = counter("headrace_tokens", "Tokens by kind.", ("kind", "model"))
+        self._ended = counter("headrace_requests", "Requests by how they ended.", ("end", "model"))
+        self._thinking = counter("headrace_reasoning_tokens", "Thinking tokens by effort.", ("effort", "model"))
+        self._thinking_ended = counter(
             "headrace_reasoning_ended",
             "Requests that thought, by what ended it: the model, the budget, the client or the end of the answer.",
             ("ended_by", "effort", "model"),
-            registry=self.registry,
+        )
+        self._cancelled = counter("headrace_cancels", "Cancels sent to the ring.")
+        self._resubscribed = counter("headrace_resubscribes", "Gaps in tokens asked for again.")
+        self._safety = counter("headrace_safety_hits", "What safety rules did.", ("action",))
+        self._held = phases(
+            "headrace_safety_held_seconds",
+            "For each answer under safety rules, the longest time that text waited for them.",
+            ("model",),
+        )
+        self._judges = counter("headrace_safety_judge_failures", "Texts that a safety rule's judge could not judge.")
+        self._faults = Gauge(
+            "headrace_safety_policy_faults", "Policy files that changed and could not be read.", registry=self.registry
         )
         for model in models:  # a rate needs a zero to begin with
             self._thinking.labels("default", model)
             self._thinking_ended.labels("model", "default", model)
-        self._cancelled = Counter("headrace_cancels", "Cancels sent to the ring.", registry=self.registry)
-        self._resubscribed = Counter("headrace_resubscribes", "Gaps in tokens asked for again.", registry=self.registry)
-        self._safety = Counter("headrace_safety_hits", "What safety rules did.", ("action",), registry=self.registry)
+            self._held.labels(model)
         for action in ("block", "redact", "flag"):
             self._safety.labels(action)
-        self._held = Histogram(
-            "headrace_safety_held_seconds",
-            "For each answer under safety rules, the longest time that text waited for them.",
-            ("model",),
-            buckets=_PHASE_BUCKETS_S,
-            registry=self.registry,
-        )
-        for model in models:
-            self._held.labels(model)
-        self._judges = Counter(
-            "headrace_safety_judge_failures",
-            "Texts that a safety rule's judge could not judge.",
-            registry=self.registry,
-        )
-        self._faults = Gauge(
-            "headrace_safety_policy_faults", "Policy files that changed and could not be read.", registry=self.registry
-        )
         self.registry.register(State(models, admission, inflight, replicas, room))
 
     def note_cancel(self) -> None:
