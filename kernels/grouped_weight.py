@@ -124,7 +124,7 @@ class GroupedWeight:
         rows = 1024 // width  # 4 KB of words a program: enough to hide latency, little enough to fill the card
         _numbers_kernel[(cdiv(F, rows), self.words.shape[1] // width)](
             self.words, self.scales, self.scales if self.zeros is None else self.zeros, out, F, E, self.group,
-            ROWS=rows, WIDTH=width, **self.form,
+            SPANS=self.spans, ROWS=rows, WIDTH=width, **self.form,
         )  # fmt: skip
         return out
 
@@ -170,7 +170,7 @@ def scale_and_zero(scale_ptr, zero_ptr, place, SCALE: tl.constexpr, MIDDLE: tl.c
 def _numbers_kernel(
     word_ptr, scale_ptr, zero_ptr, out_ptr, F, E, group,
     BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SPANS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     EACH: tl.constexpr = 32 // BITS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -178,10 +178,14 @@ def _numbers_kernel(
     there = tl.minimum(row, F - 1).to(tl.int64)
     held = tl.load(word_ptr + there[:, None] * (tl.num_programs(1) * WIDTH) + tl.program_id(1) * WIDTH + word[None, :])
     codes = parts(held, BITS, KIND, tl.float16)
+    block = tl.program_id(1) * (EACH * WIDTH)
     for part in tl.static_range(EACH):
-        column = (tl.program_id(1) * EACH + part) * WIDTH + word
+        column = block + part * WIDTH + word
         live = (row < F)[:, None] & (column < E)[None, :]
-        place = (tl.minimum(column, E - 1) // group)[None, :] * F + there[:, None]
+        if SPANS == 0:
+            place = (tl.minimum(column, E - 1) // group)[None, :] * F + there[:, None]
+        else:  # a part lies in one group
+            place = (tl.minimum(block + part * WIDTH, E - 1) // group * F + there)[:, None]
         scale, zero = scale_and_zero(scale_ptr, zero_ptr, place, SCALE, MIDDLE)
         number = (codes[part].to(tl.float32) - (zero + excess(BITS, KIND, tl.float16))) * scale
         tl.store(out_ptr + there[:, None] * E + column[None, :], number.to(out_ptr.dtype.element_ty), mask=live)
