@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _STATE, _MODELS = "~/.local/state/headrace", "~/.local/share/headrace/models"
-_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -46,17 +44,6 @@ def _root(
     ] = False,
 ) -> None:
     """Serve language models as a team of small async services. To begin: `headrace up`."""
-
-
-def _model_place(model: str) -> tuple[str, str]:
-    """Split a model directory given as a path into name and parent."""
-    place = Path(model).expanduser().resolve()
-    if not (place / "config.json").exists():
-        why = "it holds no config.json" if place.exists() else "it does not exist"
-        if place.suffix == ".gguf" or (not place.exists() and _HUB_NAME.fullmatch(model)):
-            why = f"`headrace pull {model}` makes one"
-        _fail(f"--model: {model} is no model directory; {why}")
-    return place.name, str(place.parent)
 
 
 @app.command()
@@ -89,15 +76,15 @@ def up(
     from headrace import up as command
     from headrace.settings import UpSettings
 
-    if model and model_dir is None and ("/" in model or (Path(model) / "config.json").exists()):
-        model, model_dir = _model_place(model)
-    flags = {
-        "host": host, "port": port, "replicas": replicas, "tensor_parallel": tensor_parallel, "edges": edges,
-        "split": split, "models": model, "prefill_replicas": prefill_replicas,
-    }  # fmt: skip
     try:
+        if model and model_dir is None and ("/" in model or (Path(model) / "config.json").exists()):
+            model, model_dir = command.model_place(model)
+        flags = {
+            "host": host, "port": port, "replicas": replicas, "tensor_parallel": tensor_parallel, "edges": edges,
+            "split": split, "models": model, "prefill_replicas": prefill_replicas,
+        }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
-    except SettingsError as error:
+    except (SettingsError, command.UpError) as error:
         _fail(str(error))
     raise typer.Exit(command.main(settings))
 

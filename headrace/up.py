@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import socket
 import sys
 import time
@@ -24,6 +25,7 @@ from wire.bus.embedded import embedded_server
 from wire.errors import StartError
 from wire.process import first_leaf, until_signal
 
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
 
 
@@ -40,6 +42,17 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose one with --port.") from None
+
+
+def model_place(model: str) -> tuple[str, str]:
+    """Split a model directory given as a path into name and parent. Raises UpError where there is none."""
+    place = Path(model).expanduser().resolve()
+    if not (place / "config.json").exists():
+        why = "it holds no config.json" if place.exists() else "it does not exist"
+        if place.suffix == ".gguf" or (not place.exists() and _HUB_NAME.fullmatch(model)):
+            why = f"`headrace pull {model}` makes one"
+        raise UpError(f"--model: {model} is no model directory; {why}")
+    return place.name, str(place.parent)
 
 
 def address(settings: UpSettings) -> str:
