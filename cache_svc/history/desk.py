@@ -103,16 +103,14 @@ class HistoryDesk:
         """Store a turn and bring its conversation to the top of the tenant's list."""
         try:
             outcome = await self._store.store(turn)
+            if outcome is Stored.GONE:
+                log.info("turn %s is dropped: what it belongs to was deleted", turn.response_id)
+            elif turn.conversation.conversation_id is not None:
+                await self._catalog.touch(turn.tenant, turn.partition, turn.conversation.conversation_id, now_ms())
         except InvalidRequestError as error:
             log.error("turn %s cannot be stored: %s", turn.response_id, error.message)
-            return
         except HeadraceError as error:  # the bus is full or away: a fault of ours, so the turn is tried again
             raise RuntimeError(f"turn {turn.response_id} could not be stored") from error
-        conversation_id = turn.conversation.conversation_id
-        if outcome is Stored.GONE:
-            log.info("turn %s is dropped: what it belongs to was deleted", turn.response_id)
-        elif conversation_id is not None:
-            await self._catalog.touch(turn.tenant, turn.partition, conversation_id, now_ms())
 
     async def answer(self, call: HistoryCall, partition: int) -> None:
         """Answer a call at the inbox of its edge."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import anyio
 import pytest
 
+from cache_svc.history.catalog import Catalog
 from tests.cache_svc.history.conftest import PlayedEdge
-from wire.errors import ConflictError, NotFoundError
+from wire.errors import ConflictError, NotFoundError, OverloadedError
 from wire.messages import Recalled, unpack_ids
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +47,25 @@ async def test_a_chain_can_be_continued_from_any_response(edge: PlayedEdge) -> N
     for response, (messages, ids) in expected.items():
         found = await edge.recall(response)
         assert (texts(found), unpack_ids(found.prompt_ids), found.covers) == (messages, ids, len(messages))
+
+
+async def test_a_turn_whose_place_on_the_list_could_not_be_written_gets_it_later(
+    edge: PlayedEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await edge.create("one"), await edge.create("two")
+    real, faults = Catalog.touch, [OverloadedError("the bus is out of memory")]
+
+    async def touch(catalog: Catalog, *args: Any) -> None:
+        if faults:
+            raise faults.pop()
+        await real(catalog, *args)
+
+    monkeypatch.setattr(Catalog, "touch", touch)
+    await edge.say(first, "q", "a")
+    await edge.settled()
+    listed = await edge.call("list_conversations")
+    assert [conversation["id"] for conversation in listed["data"]] == [first, second]
+    assert await edge.texts(first) == ["one", "q", "a"]
 
 
 async def test_a_chain_stores_only_the_ids_that_are_new(edge: PlayedEdge) -> None:
