@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 from wire.messages import Request
 
 _ROOT_LENGTH = 16
+_WITH_TOOLS = "t"  # no hex digit
 
 
 def tenant_of(request: HTTPConnection) -> str:
@@ -29,9 +30,17 @@ def new_root() -> str:
     return secrets.token_hex(_ROOT_LENGTH // 2)
 
 
-def new_id(prefix: str, root: str | None = None) -> str:
-    """Return a fresh id such as `resp_...` below a root."""
-    return f"{prefix}_{root or new_root()}{secrets.token_hex(12)}"
+def new_id(prefix: str, root: str | None = None, *, with_tools: bool = False) -> str:
+    """Return a fresh id such as `resp_...` below a root; see `has_tools`."""
+    return f"{prefix}_{root or new_root()}{secrets.token_hex(12)}{_WITH_TOOLS if with_tools else ''}"
+
+
+def has_tools(response_id: str) -> bool:
+    """Tell whether tools stood in the input of a response or of one before it.
+
+    Its id says so, so that nobody else who goes on from a response need ask for them before the request is on its way.
+    """
+    return response_id.endswith(_WITH_TOOLS)
 
 
 def new_request_id() -> str:

@@ -1,11 +1,17 @@
-"""References to stored items in a request's input: the history desk is asked for them before the request runs."""
+"""What a request's body means of what is stored, asked of the history desk before the request runs.
+
+References to items in its input, and tools that stood in the input of the responses before it.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from gateway.edge.desks.history import HistoryClient
-from gateway.edge.identity import partition_of, root_of
+from gateway.edge.identity import has_tools, partition_of, root_of
+from gateway.edge.schema.input_tools import ADDITIONAL
 from gateway.edge.schema.items import Item
 from gateway.edge.schema.kinds import missing
 from gateway.edge.schema.sampling import fail
@@ -39,6 +45,19 @@ async def resolve(items: str | list[Item], history: HistoryClient, *, tenant: st
     for at, item in zip(places, found, strict=True):
         resolved[at] = msgspec.convert(item, Item)
     return resolved
+
+
+async def tools_before(response_id: str | None, history: HistoryClient, *, tenant: str, partitions: int) -> list[Any]:
+    """Return the tools that stood in the input of the response that is gone on from, and of those before it."""
+    if response_id is None or not has_tools(response_id):
+        return []
+    try:
+        partition = partition_of(root_of(response_id), partitions)
+        found = await history.call(partition, "get_response", tenant, id=response_id)
+    except NotFoundError:  # which the request itself will be told
+        return []
+    tools: list[Any] = found.get(ADDITIONAL, [])
+    return tools
 
 
 def _is_reference(item: Item) -> bool:

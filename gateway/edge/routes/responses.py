@@ -13,10 +13,10 @@ from gateway.edge.completion import GenerationResponse
 from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
-from gateway.edge.references import resolve
+from gateway.edge.references import resolve, tools_before
 from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as, translated, warn
-from gateway.edge.schema.items import parted
+from gateway.edge.schema.input_tools import parted
 from gateway.edge.schema.paging import read_include, read_page
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
@@ -59,7 +59,12 @@ async def read_wanted(
     card, tenant = edge.model(body.model).card, tenant_of(request)
     _tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
-    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, counting=counting))
+    before = await tools_before(
+        body.previous_response_id, edge.history, tenant=tenant, partitions=edge.settings.partitions
+    )
+    wanted = await translated(
+        request, lambda: translate_responses(body, card, tenant=tenant, counting=counting, before=before)
+    )
     return body, wanted
 
 

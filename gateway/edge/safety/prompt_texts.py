@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.edge.schema.called import arguments_of, text_of_call
+from gateway.edge.schema.input_tools import ADDITIONAL
 from gateway.edge.schema.prose import map_json
 from gateway.postprocess.safety.json_text import PlainJson
 from wire.messages import ID_BYTES, ChatMessage, Request, SamplingParams, ToolCall
@@ -122,8 +123,9 @@ def _reply(reply: dict[str, Any], hand: Hand, system: str) -> dict[str, Any]:
         changed["instructions"] = hand.text(reply["instructions"], system)
     if reply.get("metadata"):
         changed["metadata"] = metadata(reply["metadata"], hand)
-    if reply.get("tools"):
-        changed["tools"] = [_tool(tool, f"tools[{at}]", hand) for at, tool in enumerate(reply["tools"])]
+    for name in ("tools", ADDITIONAL):
+        if reply.get(name):
+            changed[name] = [_tool(tool, f"tools[{at}]", hand) for at, tool in enumerate(reply[name])]
     for name in ("user", "safety_identifier", "prompt_cache_key"):
         if reply.get(name):
             changed[name] = hand.label(reply[name], name)

@@ -18,7 +18,6 @@ from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall, ToolForm
 
 _CALLS = {"function_call": "fc", "custom_tool_call": "ctc"}  # and how the ids of such items begin
-ADDITIONAL = "additional_tools"
 _OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
 
 
@@ -37,20 +36,6 @@ class Item(msgspec.Struct, kw_only=True):
     input: str | None = None
     output: str | list[Part] | dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-
-
-def parted(items: str | list[Item], where: str) -> tuple[str | list[Item], list[tuple[str, dict[str, Any]]]]:
-    """Part the input from the tools that stand in it (`additional_tools`); returns these with their places.
-
-    Agents repeat what they said before: of tools of one name the last one counts.
-    """
-    if isinstance(items, str) or not any(item.type == ADDITIONAL for item in items):
-        return items, []
-    found: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
-    for at, item in enumerate(items):
-        for number, tool in enumerate(item.tools or () if item.type == ADDITIONAL else ()):
-            found[str(tool.get("type")), str(tool.get("name"))] = (f"{where}[{at}].tools[{number}]", tool)
-    return [item for item in items if item.type != ADDITIONAL], list(found.values())
 
 
 def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[ChatMessage, ...]:

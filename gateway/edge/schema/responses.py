@@ -6,6 +6,7 @@ A conversation longer than the context is cut at whole turns, oldest first, unle
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -14,7 +15,8 @@ from gateway.edge.identity import new_id, new_root, root_of
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.chat import check_salt
 from gateway.edge.schema.grammar import bind_format
-from gateway.edge.schema.items import Item, parted, translate_items
+from gateway.edge.schema.input_tools import inherited, kept, latest, parted
+from gateway.edge.schema.items import Item, translate_items
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -145,13 +147,22 @@ class InputTokensRequest(ResponsesRequest, kw_only=True):
 
 
 def translate_responses(
-    body: ResponsesRequest, card: ModelCard, *, tenant: str = "", counting: bool = False
+    body: ResponsesRequest,
+    card: ModelCard,
+    *,
+    tenant: str = "",
+    counting: bool = False,
+    before: Sequence[dict[str, Any]] = (),
 ) -> Request:
-    """Check the body and return the request. Raises InvalidRequestError naming the field."""
+    """Check the body and return the request. Raises InvalidRequestError naming the field.
+
+    `before`: tools that stood in the input of the responses that it goes on from.
+    """
     _refuse_unsupported(body)
     reasoning = body.reasoning or Reasoning()
-    conversation = _conversation(body)
-    said, more = parted(body.input, "input")
+    said, own = parted(body.input, "input")
+    more = latest([*inherited(before, body.tools), *own])
+    conversation = _conversation(body, with_tools=bool(more))
     messages = translate_items(said, "input", root=root_of(conversation.response_id))
     continues = bool(conversation.conversation_id or conversation.previous_response_id)
     if not messages and not (counting and continues):
@@ -177,7 +188,7 @@ def translate_responses(
         prompt_cache_key=body.prompt_cache_key or "",
         priority=priority_of(body.service_tier),
         created_at=created_at,
-        reply=_echo(body, card.name, conversation, sampling, created_at),
+        reply=_echo(body, card.name, conversation, sampling, created_at) | kept(more),
     )
 
 
@@ -230,7 +241,7 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
     check_metadata(body.metadata)
 
 
-def _conversation(body: ResponsesRequest) -> ConversationRef:
+def _conversation(body: ResponsesRequest, *, with_tools: bool) -> ConversationRef:
     """Give the response an id below the root that it continues, so that it lands on the same partition."""
     conversation_id = body.conversation.id if isinstance(body.conversation, ConversationIn) else body.conversation
     if conversation_id is not None and body.previous_response_id is not None:
@@ -242,7 +253,7 @@ def _conversation(body: ResponsesRequest) -> ConversationRef:
         conversation_id=conversation_id,
         previous_response_id=body.previous_response_id,
         store=body.store is not False,
-        response_id=new_id("resp", root_of(before) if before else new_root()),
+        response_id=new_id("resp", root_of(before) if before else new_root(), with_tools=with_tools),
         truncation=body.truncation or "auto",
     )
 

@@ -194,6 +194,14 @@ async def test_redacted_instructions_are_repeated_and_stored_redacted(guarded: R
     assert stored.json()["instructions"] == "My number is [redacted]."
 
 
+async def test_tools_in_the_input_are_stored_for_the_next_turn_as_they_were_redacted(guarded: Ring) -> None:
+    tool = {"type": "function", "name": "f", "description": "Calls 1234-5678."}
+    items = [{"type": "additional_tools", "tools": [tool]}, {"role": "user", "content": "x"}]
+    first = (await guarded.http.post(RESPONSES, json={"model": "tiny", "input": items})).json()
+    stored = (await guarded.http.get(f"{RESPONSES}/{first['id']}")).json()
+    assert stored["additional_tools"] == [{**tool, "description": "Calls [redacted]."}]
+
+
 async def test_what_is_held_is_told_and_without_rules_nothing_is_said(guarded: Ring, make_ring: MakeRing) -> None:
     guarded.replica.play(*NUMBER)
     told = (await whole(guarded))["usage"]["headrace"]["safety"]
