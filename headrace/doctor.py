@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -16,11 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.roles import ROLES, load_settings
 from headrace.settings import UpSettings
 from wire import settings as wire_settings
 from wire.settings import SettingsError
 
 MIN_FREE_BYTES = 2 << 30
+MIN_OPEN_FILES = 1024
+MIN_SHARED_BYTES = 512 << 20
 
 
 class Finding(NamedTuple):
@@ -41,6 +44,8 @@ def check_settings() -> Finding:
     """Look at HEADRACE_* variables."""
     try:
         settings = wire_settings.load(UpSettings)
+        for role in ROLES:
+            load_settings([role], {})
     except SettingsError as error:
         return Finding("settings", str(error), "unset or correct that variable", fatal=True)
     return Finding("settings", f"state in {settings.state_dir}")
@@ -100,20 +105,38 @@ def check_bus() -> Finding:
             await bus.secret("doctor")
 
     async def run() -> str:
-        settings = wire_settings.load(UpSettings)
         with anyio.fail_after(10):
-            if settings.redis_url:
-                await talk(settings.redis_url)
-                return wire_settings.without_password(settings.redis_url)
+            if configured:
+                await talk(configured)
+                return wire_settings.without_password(configured)
             with tempfile.TemporaryDirectory(prefix="hr-") as folder:
                 async with embedded_server(Path(folder)) as url:
                     await talk(url)
             return "bundled valkey-server starts and answers"
 
+    configured = wire_settings.load(UpSettings).redis_url
     try:
         return Finding("bus", anyio.run(run))
     except Exception as error:
-        return Finding("bus", repr(error)[:100], "check HEADRACE_REDIS_URL, or unset it for the bundled server", True)
+        if not configured:
+            return Finding("bus", f"the bundled server does not start: {error or repr(error)}", _BUNDLED, fatal=True)
+        seen = f"{wire_settings.without_password(configured)}: {_what_redis_says(configured) or error or repr(error)}"
+        return Finding("bus", seen, "correct HEADRACE_REDIS_URL, or unset it for the bundled server", fatal=True)
+
+
+_BUNDLED = "set TMPDIR to a folder that can be written, or HEADRACE_REDIS_URL to a server of your own"
+
+
+def _what_redis_says(url: str) -> str:
+    """Return why a server does not answer: the bus tries again and again, and knows only that it took too long."""
+    import redis
+
+    try:
+        with redis.Redis.from_url(url.replace("+cluster://", "://", 1), socket_timeout=5) as client:
+            client.ping()
+    except (redis.RedisError, OSError, ValueError) as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def check_model() -> Finding:
@@ -137,16 +160,20 @@ def check_model() -> Finding:
 
 
 def check_disk() -> Finding:
-    """Look at the room for models and the bus's file."""
+    """Look at the room for models, and for the bus's file if it is ours."""
     settings = wire_settings.load(UpSettings)
     state, folder = _nearest(settings.state_dir), _nearest(settings.model_dir)
-    if not settings.redis_url and not os.access(state, os.W_OK):
-        return Finding(
-            "disk", f"{state} cannot be written", "set HEADRACE_STATE_DIR to a place of your own", fatal=True
-        )
-    free = shutil.disk_usage(folder).free
+    if not settings.redis_url:
+        try:
+            with tempfile.TemporaryFile(dir=state) as file:
+                file.write(bytes(1 << 20))
+        except OSError as error:
+            seen = f"{state} cannot be written: {error.strerror}"
+            return Finding("disk", seen, "make room, or set HEADRACE_STATE_DIR to a place of your own", fatal=True)
+    places = (folder,) if settings.redis_url else (folder, state)
+    free, least = min((shutil.disk_usage(place).free, str(place)) for place in places)
     fix = "" if free >= MIN_FREE_BYTES else "make room, or set HEADRACE_MODEL_DIR and HEADRACE_STATE_DIR"
-    return Finding("disk", f"{free / (1 << 30):.1f} GiB free at {folder}", fix)
+    return Finding("disk", f"{free / (1 << 30):.1f} GiB free at {least}", fix)
 
 
 def _nearest(place: str) -> Path:
@@ -168,6 +195,42 @@ def check_port() -> Finding:
     return Finding("port", f"{settings.host}:{settings.port} is free")
 
 
+def check_limits() -> Finding:
+    """Look at how many files a process may open: each connection of a client is one."""
+    from gateway.edge.room import Room
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = f"{soft} open files, so {Room().limit} connections at a time"
+    if soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES:
+        return Finding("limits", seen)
+    return Finding("limits", seen, f"ulimit -n {MIN_OPEN_FILES} (systemd: LimitNOFILE=, containers: ulimits)")
+
+
+def check_shared_memory() -> Finding:
+    """Look at /dev/shm, through which the ranks of one model exchange what does not go over NVLink."""
+    num_ranks = load_settings(["model"], {})["model"].tensor_parallel  # type: ignore[attr-defined]
+    if num_ranks == 1 or not Path("/dev/shm").is_dir():
+        return Finding("shared memory", "one card for each model: none is needed")
+    size = shutil.disk_usage("/dev/shm").total
+    fix = "" if size >= MIN_SHARED_BYTES else "give the container shm_size: 1gb (Kubernetes: an emptyDir in memory)"
+    return Finding("shared memory", f"{size >> 20} MiB for {num_ranks} processes of a model", fix)
+
+
+def check_keys() -> Finding:
+    """Look at the file of API keys, if one is set."""
+    from gateway.edge.settings import EdgeSettings
+    from gateway.edge.tenancy.key_file import KeyFileError, load
+
+    path = wire_settings.load(EdgeSettings).api_keys
+    if not path:
+        return Finding("keys", "no file is set; nobody is asked for a key")
+    try:
+        keys = load(Path(path).expanduser())
+    except KeyFileError as error:
+        return Finding("keys", str(error), "correct HEADRACE_API_KEYS or the file; `headrace keys add` makes one", True)
+    return Finding("keys", f"{path}: {len(keys)} keys", "" if keys else "headrace keys add TENANT")
+
+
 def check_safety() -> Finding:
     """Look at the safety policy, if one is set."""
     from gateway.edge.settings import EdgeSettings
@@ -186,7 +249,7 @@ def check_safety() -> Finding:
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python, check_settings, check_device, check_kernels, check_native, check_bus,
-    check_model, check_safety, check_disk, check_port,
+    check_model, check_keys, check_safety, check_limits, check_shared_memory, check_disk, check_port,
 )  # fmt: skip
 
 

@@ -108,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 S = TypeVar("S", bound=Settings)
+_AT = re.compile(r"(.*) - at `\$\.(\w+).*`")  # msgspec names the field last
 
 
 def _subclasses(cls: type[Settings]) -> set[type[Settings]]:
@@ -169,7 +170,7 @@ def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapp
     try:
         return msgspec.convert(_split_lists(cls, values), cls, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(str(error)) from error
+        raise SettingsError(_AT.sub(r"\2: \1", str(error))) from error
 
 
 def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:
