@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from kernels.float8_weight import BLOCKS, CHANNELS, NONE, Float8Weight
+from kernels.float8_weight import Float8Weight, parts_of
 from kernels.language import jit, tl
 
 QKV, ADD, GATE, PLAIN = (tl.constexpr(n) for n in range(4))
@@ -58,12 +58,6 @@ class Product(NamedTuple):
     then: RmsNormWeights | None = None
 
 
-def stored(product: Product) -> tuple[Tensor, Tensor | None]:
-    """Return the weight as it lies in memory, and its scales if it has some."""
-    weight = product.weight
-    return (weight.codes, weight.scales) if isinstance(weight, Float8Weight) else (weight, None)
-
-
 def rotation(product: Product) -> tuple[Tensor | int, ...]:
     """Return tables, positions, caches and slots, and their strides; something else where nothing is turned."""
     turn = product.turn
@@ -81,15 +75,9 @@ def constants(product: Product) -> dict[str, Any]:
     heads, block_size = (1, 1) if turn is None else (turn.k_cache.shape[2], turn.k_cache.shape[1])
     common = {
         "KIND": product.kind, "D": product.head_dim, "KV_HEADS": heads, "B": block_size, "ACT": product.act,
-        "PDL": on_gpu, "SCALES": _scales(product.weight),
+        "PDL": on_gpu, "SCALES": parts_of(product.weight)[2],
     }  # fmt: skip
     return common | ({"launch_pdl": True} if on_gpu else {})
-
-
-def _scales(weight: Tensor | Float8Weight) -> int:
-    if not isinstance(weight, Float8Weight):
-        return int(NONE.value)
-    return int(BLOCKS.value if weight.by_blocks else CHANNELS.value)
 
 
 @jit

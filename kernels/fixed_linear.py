@@ -14,12 +14,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import dispatch
+from kernels.float8_weight import BLOCKS, CHANNELS, SPAN, Float8Weight, as_numbers, parts_of
 from kernels.language import cdiv, jit_alike, tl
 
 
-def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def fixed_linear(
+    x: Tensor, weight: Tensor | Float8Weight, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """Return `x` [T, E] times `weight` [F, E] transposed, plus `bias` [F]: [T, F] in x's dtype, or in `out`'s."""
-    if x.dim() != 2 or weight.dim() != 2 or weight.shape[1] != x.shape[1] or not weight.is_contiguous():
+    codes = weight.codes if isinstance(weight, Float8Weight) else weight
+    if x.dim() != 2 or codes.dim() != 2 or codes.shape[1] != x.shape[1] or not codes.is_contiguous():
         raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs contiguous [F, E]")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
@@ -35,9 +39,9 @@ def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Ten
     return out
 
 
-def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def reference(x: Tensor, weight: Tensor | Float8Weight, bias: Tensor | None = None) -> Tensor:
     """Multiply with torch."""
-    return functional.linear(x, weight, bias)
+    return functional.linear(x, weight.reference(x.dtype) if isinstance(weight, Float8Weight) else weight, bias)
 
 
 class _Tile(NamedTuple):
@@ -50,33 +54,35 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def _tile(T: int, x: Tensor) -> _Tile:
-    """Few rows: small tiles and many in flight, for memory's sake; many: what feeds two warpgroups."""
+def _tile(T: int, x: Tensor, *, parts: bool) -> _Tile:
+    """Few rows: small tiles and many in flight, for memory's sake; many: what feeds two warpgroups, if the registers
+    need not hold a sum of each part as well."""
     if x.element_size() > 2 or not x.is_cuda:
         return _Tile(64, 16, 32, 4, 2)
     if T <= 16:
         return _Tile(64, 16, 64, 4, 8)
     if T <= 128:
         return _Tile(64, 64, 64, 4, 6)
-    return _Tile(64, 128, 64, 4, 5) if T <= 512 else _Tile(128, 256, 64, 8, 3)
+    return _Tile(64, 128, 64, 4, 5) if T <= 512 or parts else _Tile(128, 256, 64, 8, 3)
 
 
-def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def _launch(x: Tensor, weight: Tensor | Float8Weight, bias: Tensor | None, out: Tensor) -> None:
     T, E = x.shape
     F = weight.shape[0]
-    tile = _tile(T, x)
+    codes, scales, form = parts_of(weight)
+    tile = _tile(T, x, parts=form == BLOCKS.value)
     _fixed_linear_kernel[(cdiv(F, tile.rows) * cdiv(T, tile.tokens),)](
-        x, weight, out if bias is None else bias, out, T, F, E, x.stride(0),
+        x, codes, scales, out if bias is None else bias, out, T, F, E, x.stride(0),
         ROWS=tile.rows, TOKENS=tile.tokens, DEPTH=tile.depth, STAGES=tile.stages, BIAS=bias is not None,
-        WHOLE=E % tile.depth == 0, num_warps=tile.warps,
+        WHOLE=E % tile.depth == 0, SCALES=form, num_warps=tile.warps,
     )  # fmt: skip
 
 
 @jit_alike("T")
 def _fixed_linear_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, T, F, E, x_stride,
+    x_ptr, weight_ptr, scale_ptr, bias_ptr, out_ptr, T, F, E, x_stride,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
+    WHOLE: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     # Bands of eight token tiles: their x stays in L2 while the weights pass by once.
     row_tiles = tl.cdiv(F, ROWS)
@@ -97,7 +103,15 @@ def _fixed_linear_kernel(
         else:
             w = tl.load(weights + at, mask=(at + k < E)[None, :], other=0.0)
             x = tl.load(inputs + at, mask=(at + k < E)[:, None], other=0.0)
-        acc = tl.dot(w, x, acc, input_precision="ieee")
+        if SCALES == BLOCKS:
+            scale = tl.load(scale_ptr + tl.minimum(row, F - 1) // SPAN * tl.cdiv(E, SPAN) + at // SPAN)
+            acc += tl.dot(as_numbers(w, x.dtype), x, input_precision="ieee") * scale[:, None]
+        elif SCALES == CHANNELS:
+            acc = tl.dot(as_numbers(w, x.dtype), x, acc, input_precision="ieee")
+        else:
+            acc = tl.dot(w, x, acc, input_precision="ieee")
+    if SCALES == CHANNELS:
+        acc *= tl.load(scale_ptr + tl.minimum(row, F - 1))[:, None]
     if BIAS:
         acc += tl.load(bias_ptr + row, mask=real, other=0.0).to(tl.float32)[:, None]
     to = out_ptr + token.to(tl.int64)[:, None] * F + row[None, :]

@@ -62,6 +62,13 @@ class Float8Weight:
         return (self.codes.float() * scales).to(dtype)
 
 
+def parts_of(weight: Tensor | Float8Weight) -> tuple[Tensor, Tensor | None, int]:
+    """Return a weight as it lies in memory, its scales if it has some, and NONE, CHANNELS or BLOCKS."""
+    if not isinstance(weight, Float8Weight):
+        return weight, None, int(NONE.value)
+    return weight.codes, weight.scales, int(BLOCKS.value if weight.by_blocks else CHANNELS.value)
+
+
 @jit
 def as_numbers(codes, DTYPE: tl.constexpr):
     """Codes in another type. A card has an instruction from float8 to float16, for two codes, and fast ones from there

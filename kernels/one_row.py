@@ -14,10 +14,9 @@ from kernels.few_rows_product import (
     gated,
     rotation,
     store_qkv,
-    stored,
     weight_row,
 )
-from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, four_numbers
+from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, four_numbers, parts_of
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
@@ -28,7 +27,7 @@ def launch(product: Product) -> None:
     """Multiply one row."""
     x, norm = product.x, product.norm
     F, E = product.weight.shape
-    codes, scales = stored(product)
+    codes, scales, _ = parts_of(product.weight)
     tile = _float8_tile if isinstance(product.weight, Float8Weight) else _row_tile
     rows, warps, per_processor = tile(F, E, product.kind)
     tiles = F // rows

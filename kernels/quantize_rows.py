@@ -27,10 +27,12 @@ class QuantizedRows:
     """number = scale * code, [T, E].
 
     `codes`: float8_e4m3fn. `scales`: float32 [T, 1], or [T, E / 128] (rounded up), those of a column side by side.
+    `dtype`: what they were, and what their products are.
     """
 
     codes: Tensor
     scales: Tensor
+    dtype: torch.dtype
 
     def reference(self) -> Tensor:
         """Return the float32 numbers [T, E]."""
@@ -68,19 +70,19 @@ def gated_rows(x: Tensor, act: int, *, by_blocks: bool = False) -> QuantizedRows
     if x.shape[1] % 2:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be [T, 2F]")
     if dispatch.form(x) != "triton":
-        return reference(activation.reference(x.float(), act), by_blocks=by_blocks)
+        return reference(activation.reference(x.float(), act), by_blocks=by_blocks, dtype=x.dtype)
     return _launch(x, x.shape[1] // 2, GATE.value, by_blocks, act=act)
 
 
-def reference(x: Tensor, *, by_blocks: bool = False) -> QuantizedRows:
-    """Quantize in plain torch."""
+def reference(x: Tensor, *, by_blocks: bool = False, dtype: torch.dtype | None = None) -> QuantizedRows:
+    """Quantize in plain torch what may be wider than `dtype`."""
     T, E = x.shape
     width = SPAN.value if by_blocks else E
     groups = cdiv(E, width)
     padded = torch.nn.functional.pad(x.float(), (0, groups * width - E)).view(T, groups, width)
     scales = (padded.abs().amax(2) / _MOST.value).clamp(min=_LEAST.value)
     codes = (padded / scales[:, :, None]).view(T, groups * width)[:, :E].to(torch.float8_e4m3fn)
-    return QuantizedRows(codes.contiguous(), scales.t().contiguous().t())
+    return QuantizedRows(codes.contiguous(), scales.t().contiguous().t(), dtype or x.dtype)
 
 
 def _check(x: Tensor) -> None:
@@ -104,7 +106,7 @@ def _launch(
             E=E, BLOCK=block, FORM=form, ADD=residual is not None, ACT=act, BY_BLOCKS=by_blocks,
             num_warps=max(1, min(32, block // 512)),
         )  # fmt: skip
-    return QuantizedRows(codes, scales.t())
+    return QuantizedRows(codes, scales.t(), x.dtype)
 
 
 @jit_alike("T")

@@ -15,10 +15,8 @@ from kernels.float8_weight import Float8Weight
 from kernels.quantize_rows import QuantizedRows, quantize_rows
 
 
-def scaled_linear(
-    x: Tensor | QuantizedRows, weight: Float8Weight, bias: Tensor | None = None, dtype: torch.dtype = torch.bfloat16
-) -> Tensor:
-    """Return `x` [T, E] times `weight` [F, E] transposed, plus `bias` [F]: [T, F] in `dtype`.
+def scaled_linear(x: Tensor | QuantizedRows, weight: Float8Weight, bias: Tensor | None = None) -> Tensor:
+    """Return `x` [T, E] times `weight` [F, E] transposed, plus `bias` [F]: [T, F] in x's dtype.
 
     `x` may come quantized, by blocks if the weight is.
     """
@@ -28,8 +26,8 @@ def scaled_linear(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
     if dispatch.form(rows.codes) == "triton" and rows.codes.is_cuda:
-        return _launch(rows, weight, bias, dtype)
-    return reference(rows, weight, bias, dtype)
+        return _launch(rows, weight, bias)
+    return reference(rows, weight, bias)
 
 
 def suits(weight: Float8Weight, capability: tuple[int, int]) -> bool:
@@ -40,16 +38,16 @@ def suits(weight: Float8Weight, capability: tuple[int, int]) -> bool:
     return capability >= (9, 0) and F % 16 == 0 and E % 16 == 0
 
 
-def reference(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def reference(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
     """Multiply the rounded numbers with torch."""
     wide = None if bias is None else bias.float()
-    return functional.linear(rows.reference(), weight.reference(torch.float32), wide).to(dtype)
+    return functional.linear(rows.reference(), weight.reference(torch.float32), wide).to(rows.dtype)
 
 
-def _launch(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _launch(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
     scales = weight.scales.t() if weight.by_blocks else weight.scales[None, :]
     # Sums in the tensor core's own precision, as other engines do; by blocks, cuBLAS adds each 128 in float32.
     return torch._scaled_mm(
-        rows.codes, weight.codes.t(), rows.scales, scales, bias=bias, out_dtype=dtype,
+        rows.codes, weight.codes.t(), rows.scales, scales, bias=bias, out_dtype=rows.dtype,
         use_fast_accum=not weight.by_blocks,
     )  # fmt: skip

@@ -17,10 +17,9 @@ from kernels.few_rows_product import (
     gated,
     rotation,
     store_qkv,
-    stored,
     weight_row,
 )
-from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, as_numbers
+from kernels.float8_weight import BLOCKS, CHANNELS, NONE, SPAN, Float8Weight, as_numbers, parts_of
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
@@ -38,7 +37,7 @@ def launch(product: Product) -> HalfNormed | None:
         x = begun.scaled
     elif norm is not None:
         x = _normed(x, norm)
-    codes, scales = stored(product)
+    codes, scales, _ = parts_of(product.weight)
     tile = _float8_tile if isinstance(product.weight, Float8Weight) else _rows_tile
     rows, depth, stages, split = tile(F, E, T, product.arrived is not None)
     tokens = max(16, next_power_of_2(T))

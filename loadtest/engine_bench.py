@@ -17,6 +17,7 @@ from model_svc.models.config import parse_config
 from model_svc.models.load import build_model
 from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.float8 import Float8
 from model_svc.runner.load import make_runner
 from model_svc.weights.random import RandomSource
 from wire import block_hash
@@ -32,12 +33,12 @@ def synchronize() -> None:
 
 
 def random_runner(
-    shape: dict[str, Any], on: str, group: Group = ALONE, **options: Any
+    shape: dict[str, Any], on: str, group: Group = ALONE, *, float8: bool = False, **options: Any
 ) -> tuple[Runner, dict[str, float]]:
-    """Return a runner of a model with random weights, and how long these and it took."""
+    """Return a runner of a model with random weights, bf16 or `float8`, and how long these and it took."""
     device = torch.device(on)
-    source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device)
-    method = Dequantized(torch.bfloat16, device)
+    source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device, float8=float8)
+    method = (Float8 if float8 else Dequantized)(torch.bfloat16, device)
     began = time.perf_counter()
     config = parse_config(Path("random/config.json"), shape)
     model = build_model(config, source, method, device=device, max_len=16384, group=group)
@@ -61,6 +62,7 @@ class Bench:
         **options: Any,
     ) -> None:
         self.shape = shape
+        self.float8 = bool(options.get("float8"))
         self.copy_rate, self.product_rate = ceiling[0] * 1e9, ceiling[1] * 1e12
         self.runner, self.seconds = make(shape, on, **options)
         self.info = self.runner.info
@@ -106,14 +108,22 @@ class Bench:
     def decode_floor_ms(self, batch: int, context: float) -> float:
         """The larger of bytes over bandwidth and operations over rate, for one step."""
         kv = self.info.kv_bytes_per_token * context * batch
-        flops = self.step_bytes * batch + 2 * batch * context * self._attention_width()
+        flops = 2 * self._step_weights() * batch + 2 * batch * context * self._attention_width()
         return 1e3 * max((self.step_bytes + kv) / self.copy_rate, flops / self.product_rate)
 
     def prefill_floor_ms(self, tokens: int, prompts: int = 1) -> float:
         """The same for whole prompts; the head is computed once for each."""
         head = self.shape["vocab_size"] * self.shape["hidden_size"] * 2
-        flops = prompts * ((self.step_bytes - head) * tokens + head + tokens**2 * self._attention_width())
+        layers = 2 * self._step_weights() - head
+        flops = prompts * (layers * tokens + head + tokens**2 * self._attention_width())
         return float(1e3 * max(self.step_bytes / self.copy_rate, flops / self.product_rate))
+
+    def _step_weights(self) -> float:
+        """How many weights a token meets; bytes say it where all are of one size."""
+        if not self.float8:
+            return self.step_bytes / 2
+        head = self.shape["vocab_size"] * self.shape["hidden_size"]
+        return float(self.step_bytes - head)
 
     def _attention_width(self) -> int:
         """Operations of one query against one key (scores and values), halved: in all layers and heads."""

@@ -11,8 +11,10 @@ from torch import Tensor
 from kernels import few_rows
 from kernels.few_rows_attention import MAX_ROWS, few_rows_attention
 from kernels.paged_attention import paged_attention
+from kernels.quantize_rows import QuantizedRows
 from kernels.rope import rope_store_kv
 from kernels.store_kv import store_kv
+from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
 from model_svc.layers.norm import Norm, RmsNorm, wide_norm
 from model_svc.layers.rope import RopeTables
@@ -71,7 +73,12 @@ class Attention:
                 for name, size, shard in (("q_norm", q, own), ("k_norm", kv, shared))
             )
 
-    def __call__(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    @property
+    def first(self) -> Linear:
+        """The product that its input goes to."""
+        return self._qkv
+
+    def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's keys and values in `kv`."""
         return self._o(self._attend(x, step, kv))
 
@@ -84,7 +91,7 @@ class Attention:
         """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
         self._o.add(self._attend(x, step, kv), total, multiplier)
 
-    def _attend(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * D]."""
         q, k, v = self._split(self._qkv(x))
         if self._rope is None:
@@ -132,7 +139,7 @@ class Attention:
         assert self._rope is not None
         D = self._config.head_dim
         turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
-        qkv = few_rows.norm_qkv(total, norm, self._qkv.plain_weight, D, turn, self._qkv.arrived, begun)
+        qkv = few_rows.norm_qkv(total, norm, self._qkv.weight, D, turn, self._qkv.arrived, begun)
         if step.max_query_len > 1:
             out = self._paged(qkv.view(total.shape[0], -1, D)[:, : self.num_heads], step, kv)
         else:

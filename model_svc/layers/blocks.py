@@ -12,12 +12,13 @@ from typing import Protocol
 from torch import Tensor
 
 from kernels import dispatch, few_rows
+from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.attention import Attention
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.step import LayerKv, StepBatch
 
-Mlp = Callable[[Tensor], Tensor]
+Mlp = Callable[[Tensor | QuantizedRows], Tensor]
 Stream = tuple[Tensor, Tensor | None]
 
 
@@ -34,6 +35,16 @@ def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Te
     if residual is None:
         return norm(x), x
     return norm.add(x, residual), residual
+
+
+def _add_norm_for(
+    part: Attention | Mlp, norm: Norm, x: Tensor, residual: Tensor | None
+) -> tuple[Tensor | QuantizedRows, Tensor]:
+    """The same for a part of a layer, which may want the normed rows in float8."""
+    weight = part.first.rounds(x) if isinstance(part, Attention | GatedMlp) else None
+    if weight is None or not isinstance(norm, RmsNorm):
+        return add_norm(norm, x, residual)
+    return norm.quantized(x, residual, weight), x if residual is None else residual
 
 
 class FewRows:
@@ -91,8 +102,9 @@ class PreNorm:
             self._attention.add(self._norm(total), total, step, kv, self._multiplier)
             self._adding.add(self._mlp_norm(total), total, self._multiplier)
             return total, None
-        normed, residual = add_norm(self._norm, x, residual)
-        normed = self._mlp_norm.add(self._scaled(self._attention(normed, step, kv)), residual)
+        normed, residual = _add_norm_for(self._attention, self._norm, x, residual)
+        attended = self._scaled(self._attention(normed, step, kv))
+        normed, residual = _add_norm_for(self._mlp, self._mlp_norm, attended, residual)
         return self._scaled(self._mlp(normed)), residual
 
     def precede(self, following: Layer) -> None:

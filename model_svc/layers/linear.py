@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import few_rows
+from kernels import few_rows, float8_linear
+from kernels.float8_weight import Float8Weight
+from kernels.quantize_rows import QuantizedRows
 from model_svc.quant.dequantized import DenseLinear
+from model_svc.quant.float8 import Float8Linear
 from model_svc.quant.method import LinearOp
 from model_svc.quant.native import PackedLinear
 
@@ -18,9 +21,11 @@ class Linear:
         self._op = op
         self._arrived: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
-        return self._op(x)
+    def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
+        """Multiply. Quantized rows are for a product that `rounds` them."""
+        if isinstance(x, QuantizedRows):
+            assert isinstance(self._op, Float8Linear)
+        return self._op(x)  # type: ignore[arg-type]
 
     def into(self, x: Tensor, out: Tensor) -> None:
         """Multiply into float32 `out` [T, out]."""
@@ -43,22 +48,33 @@ class Linear:
         """Add the product, times `multiplier`, to `total` [T, out] in place: one kernel, which rounds the sum once."""
         total.addmm_(x, self.plain_weight.t(), alpha=multiplier)
 
+    def rounds(self, x: Tensor) -> Float8Weight | None:
+        """Return the weight for which rows like `x` are rounded to float8, as whoever makes them may do as well."""
+        return self._op.weight if isinstance(self._op, Float8Linear) and float8_linear.rounds(x) else None
+
     @property
     def serves_few_rows(self) -> bool:
-        """Whether this is a product with dense numbers and nothing else, which `kernels.few_rows` may fuse."""
-        return isinstance(self._op, DenseLinear) and self._op.bias is None and few_rows.suits(self._op.weight)
+        """Whether this is a product with dense or float8 numbers and nothing else, which `kernels.few_rows` takes."""
+        op = self._op
+        return isinstance(op, DenseLinear | Float8Linear) and op.bias is None and few_rows.suits(op.weight)
+
+    @property
+    def weight(self) -> few_rows.Weight:
+        """The weight [out, in] of a product that serves few rows."""
+        assert isinstance(self._op, DenseLinear | Float8Linear)
+        return self._op.weight
 
     def add_few_rows(
         self, x: Tensor, total: Tensor, then: few_rows.RmsNormWeights | None = None
     ) -> few_rows.HalfNormed | None:
         """Add the product to `total` [T, out] in place; may begin the norm `then` of it."""
-        return few_rows.linear_add(x, self.plain_weight, total, self.arrived, then)
+        return few_rows.linear_add(x, self.weight, total, self.arrived, then)
 
     @property
     def arrived(self) -> Tensor:
         """Counters for a product whose sum is split between programs, zero between calls."""
         if self._arrived is None:
-            weight = self.plain_weight
+            weight = self.weight
             self._arrived = torch.zeros(weight.shape[0] // 16, dtype=torch.int32, device=weight.device)
         return self._arrived
 

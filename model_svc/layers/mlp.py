@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels import activation, few_rows, gated_linear
+from kernels import activation, few_rows, gated_linear, quantize_rows
+from kernels.quantize_rows import QuantizedRows
+from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
 
 _ACTIVATIONS = {"silu": activation.SILU, "gelu_pytorch_tanh": activation.GELU_TANH, "gelu": activation.GELU}
@@ -23,10 +25,15 @@ class GatedMlp:
         self._act = _ACTIVATIONS[act]
         self._down = loader.rows("down_proj", hidden, inner, bias=bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    @property
+    def first(self) -> Linear:
+        """The product that its input goes to."""
+        return self._gate_up
+
+    def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
         gate, down = self._gate_up.packed, self._down.packed
-        if gate and down and gate.gates:
+        if gate and down and gate.gates and isinstance(x, Tensor):
             return down(gate.gated(x, self._act))
         return self._down(self._gated(x))
 
@@ -37,12 +44,18 @@ class GatedMlp:
 
     def add(self, x: Tensor, total: Tensor, multiplier: float) -> None:
         """Add the block's output, times `multiplier`, to `total` [T, E] in place: the last product does."""
-        self._down.add(self._gated(x), total, multiplier)
+        gated = self._gated(x)
+        assert isinstance(gated, Tensor)
+        self._down.add(gated, total, multiplier)
 
-    def _gated(self, x: Tensor) -> Tensor:
-        if self._gate_up.is_plain:
+    def _gated(self, x: Tensor | QuantizedRows) -> Tensor | QuantizedRows:
+        if self._gate_up.is_plain and isinstance(x, Tensor):
             return gated_linear.gated_linear(x, self._gate_up.plain_weight, self._act)
-        return activation.act_and_mul(self._gate_up(x), self._act)
+        both = self._gate_up(x)
+        rounding = self._down.rounds(both)
+        if rounding is not None:
+            return quantize_rows.gated_rows(both, self._act, by_blocks=rounding.by_blocks)
+        return activation.act_and_mul(both, self._act)
 
     @property
     def serves_few_rows(self) -> bool:
@@ -57,5 +70,5 @@ class GatedMlp:
 
         `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
-        gated = few_rows.norm_gate(total, norm, self._gate_up.plain_weight, self._act, begun)
+        gated = few_rows.norm_gate(total, norm, self._gate_up.weight, self._act, begun)
         return self._down.add_few_rows(gated, total, then)

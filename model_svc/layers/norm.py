@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from kernels import rms_norm
 from kernels.few_rows import RmsNormWeights
+from kernels.float8_weight import Float8Weight
+from kernels.quantize_rows import QuantizedRows, normed_rows
 from model_svc.layers.loader import Loader
 from model_svc.parallel.group import Group
 from model_svc.weights.source import Shard
@@ -41,6 +43,10 @@ class RmsNorm:
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Add `x` to `residual` in place and return the norm of the sum."""
         return rms_norm.add_rms_norm(x, residual, self._weight, self._eps, offset=self._offset)
+
+    def quantized(self, x: Tensor, residual: Tensor | None, weight: Float8Weight) -> QuantizedRows:
+        """Add `x` to `residual`, if there is one, in place; return the norm of the sum as `weight` multiplies it."""
+        return normed_rows(x, self.weights, residual, by_blocks=weight.by_blocks)
 
     @property
     def weights(self) -> RmsNormWeights:

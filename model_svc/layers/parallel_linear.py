@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels import few_rows
+from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.linear import Linear
 from model_svc.parallel.group import Group
 from model_svc.quant.method import LinearOp
@@ -26,7 +27,7 @@ class SummedLinear(Linear):
         super().__init__(op)
         self._group = group
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Multiply, and add up over the ranks."""
         out = super().__call__(x)
         self._group.add_up(out)
@@ -59,8 +60,9 @@ class GatheredLinear(Linear):
         self._begins = begins
         self._width = head_parts(out, group.size)[0]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Multiply."""
+        assert isinstance(x, Tensor)
         out = torch.empty(x.shape[0], self._out, dtype=torch.float32, device=x.device)
         self.into(x, out)
         return out

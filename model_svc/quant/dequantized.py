@@ -67,7 +67,7 @@ class Dequantized:
             weight = torch.empty(shape, dtype=self._dtype, device=self._device)
             at = 0
             for part in parts:
-                self._fill(weight[at : at + part.shape[0]], part)
+                self.fill(weight[at : at + part.shape[0]], part)
                 at += part.shape[0]
             self.num_bytes += weight.nbytes
         return DenseLinear(weight, bias)
@@ -76,7 +76,7 @@ class Dequantized:
         """Return the numbers in the computing dtype; no copy where the checkpoint holds them already."""
         if isinstance(tensor, QuantizedTensor) or tensor.device.type != self._device.type:
             out = torch.empty(tensor.shape, dtype=self._dtype, device=self._device)
-            self._fill(out, tensor)
+            self.fill(out, tensor)
         else:
             out = tensor.to(device=self._device, dtype=self._dtype).contiguous()  # a rank's columns are not
         self.num_bytes += out.nbytes
@@ -86,7 +86,8 @@ class Dequantized:
         """Return an embedding table as numbers."""
         return self.dense(tensor)
 
-    def _fill(self, out: Tensor, part: Tensor | QuantizedTensor) -> None:
+    def fill(self, out: Tensor, part: Tensor | QuantizedTensor) -> None:
+        """Fill `out` on the device with a part's numbers, now or, with `reading`, soon."""
         if out.device.type == "cpu":
             if isinstance(part, QuantizedTensor):
                 part.dequantize(out=out)

@@ -50,7 +50,8 @@ def load_runner(
 
     `dtype` auto is bfloat16 on a GPU; on a CPU it computes with the weights' own blocks by native kernels (int8 in the
     products, float32 between them) where these are built, else in float32. int8 insists on them. packed is bfloat16 on
-    a GPU with quantized weights of safetensors as they are stored, instead of the numbers made of them.
+    a GPU with quantized weights of safetensors as they are stored, instead of the numbers made of them, fp8 so with
+    FP8 weights alone.
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
     `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some

@@ -8,11 +8,13 @@ import torch
 
 from model_svc.quant import native
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.float8 import LEAST_CAPABILITY, Float8
 from model_svc.quant.grouped import Grouped
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.reading import Reading
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WORDS = ("auto", "int8", "packed", "fp8")
 
 
 class RunnerConfigError(ValueError):
@@ -20,16 +22,19 @@ class RunnerConfigError(ValueError):
 
 
 class Precision(NamedTuple):
-    """The dtype of activations; whether native kernels compute, or weights stay packed on a GPU."""
+    """The dtype of activations; whether native kernels compute, or weights stay packed or float8 on a GPU."""
 
     dtype: torch.dtype
     native_kernels: bool = False
     packed: bool = False
+    float8: bool = False
 
     def method(self, device: torch.device, reading: Reading | None) -> QuantMethod:
         """Return the method of one model."""
         if self.native_kernels:
             return native.Native()
+        if self.float8:
+            return Float8(self.dtype, device, reading)
         return (Grouped if self.packed else Dequantized)(self.dtype, device, reading)
 
 
@@ -40,6 +45,10 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
         if on_cpu:
             raise RunnerConfigError("dtype packed needs a GPU; on a CPU auto keeps weights packed")
         return Precision(torch.bfloat16, packed=True)
+    if dtype == "fp8":
+        if on_cpu or torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+            raise RunnerConfigError("dtype fp8 needs a GPU of compute capability 9.0 or later; auto works everywhere")
+        return Precision(torch.bfloat16, float8=True)
     if dtype == "auto" and not on_cpu:
         return Precision(torch.bfloat16)
     if dtype in ("auto", "int8"):
@@ -49,5 +58,5 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
             raise RunnerConfigError("dtype int8 needs a CPU and native kernels; `headrace doctor` tells about them")
         return Precision(torch.float32)
     if dtype not in _DTYPES:
-        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are auto, int8, packed, {', '.join(_DTYPES)}")
+        raise RunnerConfigError(f"dtype {dtype!r} is not supported; known are {', '.join((*_WORDS, *_DTYPES))}")
     return Precision(_DTYPES[dtype])

@@ -7,13 +7,15 @@ import zlib
 import torch
 from torch import Tensor
 
-from model_svc.weights.source import WHOLE, Shard
+from model_svc.weights.source import WHOLE, Shard, Stored, narrow
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 
 
 class RandomSource:
     """A checkpoint that has every tensor. Values depend on `seed` and the tensor's name only.
 
     Norm weights are near one, everything else is normal with `spread`, which keeps activations finite at any depth.
+    `float8`: the matrices of layers are float8, with a scale for each output.
     """
 
     def __init__(
@@ -24,12 +26,14 @@ class RandomSource:
         spread: float = 0.02,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
+        float8: bool = False,
     ) -> None:
         self._tied = tied
         self._seed = seed
         self._spread = spread
         self._dtype = dtype
         self._device = torch.device(device)
+        self._float8 = float8
 
     def names(self) -> frozenset[str]:
         """Return nothing: no name stands out."""
@@ -46,10 +50,12 @@ class RandomSource:
         values = torch.randn(shape, generator=generator, device=self._device, dtype=self._dtype).mul_(self._spread)
         return values.add_(1) if "norm" in name.rsplit(".", 2)[-2] else values
 
-    def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Tensor:
+    def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
         """Make a tensor and return a part of it."""
         width = shape[shard.dim] // shard.size
-        return self.get(name, shape).narrow(shard.dim, shard.rank * width, width)
+        values = self.get(name, shape)
+        as_float8 = self._float8 and len(shape) == 2 and ".layers." in name
+        return narrow(_float8(values) if as_float8 else values, shard.dim, shard.rank * width, width)
 
     def ignore(self, name: str) -> None:
         """Do nothing."""
@@ -60,3 +66,8 @@ class RandomSource:
 
     def release(self) -> None:
         """Do nothing."""
+
+
+def _float8(values: Tensor) -> GroupedTensor:
+    scales = values.abs().amax(1, keepdim=True).float() / torch.finfo(torch.float8_e4m3fn).max
+    return GroupedTensor((values / scales).to(torch.float8_e4m3fn), scales, 0)
