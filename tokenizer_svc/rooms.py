@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from wire import topics
 from wire.bus import Bus
-from wire.heartbeats import MISSED_HEARTBEATS
+from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
 
 
@@ -20,7 +20,8 @@ class Rooms:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._found: dict[str, dict[str, tuple[int, float]]] = {}  # by model and replica: tokens, good until
+        self._heartbeats = Heartbeats()
+        self._rooms: dict[str, tuple[str, int]] = {}  # of ready replicas: their model, and tokens
 
     async def follow(self, bus: Bus, model: str) -> None:
         """Listen to a model's replicas until cancelled."""
@@ -30,17 +31,16 @@ class Rooms:
 
     def hear(self, status: ReplicaStatus) -> None:
         """Take a heartbeat."""
-        replicas = self._found.setdefault(status.model, {})
-        now = self._clock()
-        for replica_id in [name for name, (_, until) in replicas.items() if until < now]:
-            del replicas[replica_id]
-        replicas.pop(status.replica_id, None)
-        if status.state == "ready":
+        lives = self._heartbeats.hear(status, self._clock())
+        if lives and status.state == "ready":
             # The last token of an answer is never computed, so it needs no block.
             num_tokens = min(status.max_model_len, status.num_blocks * status.block_size + 1)
-            replicas[status.replica_id] = (num_tokens, now + MISSED_HEARTBEATS * status.interval_s)
+            self._rooms[status.replica_id] = (status.model, num_tokens)
+        else:
+            self._rooms.pop(status.replica_id, None)
 
     def most(self, model: str) -> int | None:
         """Return how many tokens, prompt and answer, fit the roomiest replica; None if none is known to be ready."""
-        now = self._clock()
-        return max((tokens for tokens, until in self._found.get(model, {}).values() if until >= now), default=None)
+        for replica_id in self._heartbeats.lost(self._clock()):
+            self._rooms.pop(replica_id, None)
+        return max((tokens for name, tokens in self._rooms.values() if name == model), default=None)

@@ -8,17 +8,26 @@ MISSED_HEARTBEATS = 3
 
 
 class Heartbeats:
-    """When each replica is due to be given up, on the reader's own clock (no two machines' clocks are compared)."""
+    """When each replica is due to be given up, on the reader's own clock (no two machines' clocks are compared).
 
-    def __init__(self) -> None:
+    Whoever only shows who lives may be more patient (`missed` heartbeats and `slack_s`) than who moves their work.
+    """
+
+    def __init__(self, *, missed: int = MISSED_HEARTBEATS, slack_s: float = 0.0) -> None:
+        self._missed = missed
+        self._slack_s = slack_s
         self._lost_at: dict[str, float] = {}
+
+    def patience_s(self, status: ReplicaStatus) -> float:
+        """Return how long a replica may be silent."""
+        return self._missed * status.interval_s + self._slack_s
 
     def hear(self, status: ReplicaStatus, now: float) -> bool:
         """Take a heartbeat; return whether the replica lives on."""
         if status.state == "gone":
             self._lost_at.pop(status.replica_id, None)
             return False
-        self._lost_at[status.replica_id] = now + MISSED_HEARTBEATS * status.interval_s
+        self._lost_at[status.replica_id] = now + self.patience_s(status)
         return True
 
     def lost(self, now: float) -> list[str]:
