@@ -14,7 +14,7 @@ from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.stopping import StopRule
 from wire.errors import ContextLengthExceededError, InvalidRequestError
-from wire.messages import SamplingParams
+from wire.messages import ID_BYTES, SamplingParams
 
 MAX_CHOICES = 128
 
@@ -41,6 +41,7 @@ def check(request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int]
         _check_ids(request.prompt.reasoning.close_ids, info.vocab_size, "reasoning")
     for packed in request.checkpoint.values():
         _check_packed(packed, info.vocab_size, "checkpoint")
+    _check_packed(request.prompt.prediction_ids, info.vocab_size, "prediction")
     for word in request.prompt.bad_word_ids:
         _check_ids(word, info.vocab_size, "bad_words")
     _check_sampling(request.sampling, info.vocab_size)
@@ -78,6 +79,8 @@ def _too_long(num_prompt_tokens: int, info: RunnerInfo) -> str:
 
 def _check_packed(token_ids: bytes, vocab_size: int, param: str) -> int:
     """Check packed ids at once, not one by one: a prompt may be long; returns how many they are."""
+    if len(token_ids) % ID_BYTES:
+        raise InvalidRequestError(f"{len(token_ids)} bytes are no token ids of {ID_BYTES} bytes each", param=param)
     ids = np.frombuffer(token_ids, dtype=np.int32)
     if len(ids):
         _check_ids((int(ids.min()), int(ids.max())), vocab_size, param)

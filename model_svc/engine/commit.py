@@ -89,7 +89,7 @@ class Committer:
     @staticmethod
     def _put(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Add tokens of ours, as many as the sequence may have, and return them."""
-        forced = token_ids[: seq.stop.max_tokens - seq.num_output_tokens]
+        forced = token_ids[: max(0, seq.stop.max_tokens - seq.num_output_tokens)]
         if forced:
             seq.jump(forced)
         if seq.request.sampling.logprobs is not None:

@@ -230,10 +230,11 @@ class ReasoningTracker:
         """
         at = 0
         missing: tuple[int, ...] = ()
+        end = max(max_tokens, len(token_ids))  # a replica with more room may have generated more than this one may
         while at < len(token_ids):
             by_client = at in closed_at and self.is_open
             if by_client or self.budget_spent:
-                forced = self.close_ids[: max_tokens - at]
+                forced = self.close_ids[: end - at]
                 self.force(len(forced), "client" if by_client else "budget")
             else:
                 on_draw(token_ids[at])
@@ -242,7 +243,7 @@ class ReasoningTracker:
                 at += 1
                 if rest is None:
                     continue
-                forced = rest[: max_tokens - at]
+                forced = rest[: end - at]
                 self.land(forced)
             missing = forced[len(token_ids) - at :]
             at += len(forced)

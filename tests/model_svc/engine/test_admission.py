@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.balancer.policy import fits
+from model_svc.engine.request import EngineRequest
 from tests.model_svc.engine.driver import Driver
 from tests.model_svc.scripted_runner import scripted_reply
 from wire.errors import ContextLengthExceededError, InvalidRequestError
-from wire.messages import ReasoningPlan
+from wire.messages import Prompt, ReasoningPlan, pack_ids
 
 VOCAB = 300
 
@@ -57,6 +58,22 @@ def test_a_request_that_could_break_the_step_is_refused_by_name(param: str, samp
     driver.run()
     assert driver.reason("good") == "length"
     assert driver.engine.load().num_free_blocks == 64
+
+
+@pytest.mark.parametrize(
+    ("param", "packed"),
+    [
+        ("prompt", {"token_ids": b"12345"}),
+        ("prediction", {"prediction_ids": b"1"}),
+        ("prediction", {"prediction_ids": pack_ids([VOCAB])}),
+    ],
+)
+def test_bytes_that_are_no_ids_of_the_model_are_refused_by_name(param: str, packed: dict[str, Any]) -> None:
+    driver = Driver(scripted_reply(7), vocab_size=VOCAB)
+    prompt = Prompt(**{"token_ids": pack_ids([1, 2]), "num_tokens": 2, **packed})
+    with pytest.raises(InvalidRequestError) as caught:
+        driver.engine.add(EngineRequest(request_id="bad", prompt=prompt))
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("sampling", [{"top_k": 2**31}, {"top_k": -1}, {"top_k": 0}, {"temperature": 0.0}])

@@ -198,6 +198,28 @@ def test_forced_tokens_are_computed_in_one_step() -> None:
     assert widths == [3, 1, 1 + len(CLOSE), 1]
 
 
+@pytest.mark.parametrize("max_tokens", range(1, 15))
+def test_a_replay_reads_what_was_said_alike_however_few_tokens_are_allowed_now(max_tokens: int) -> None:
+    trackers = [ReasoningTracker(ReasoningPlan(budget=3, starts_open=True, close_ids=CLOSE), one_byte) for _ in (0, 1)]
+    for tracker, limit in zip(trackers, (max_tokens, 100), strict=True):
+        assert tracker.replay(list(b"abc</think>yes"), limit) == ()
+    assert trackers[0].take() == trackers[1].take()
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 13))
+def test_a_move_to_a_replica_with_less_room_ends_with_what_was_said(max_tokens: int) -> None:
+    """It may have given the answer fewer tokens than the replica before it had generated already."""
+    said = b"abc</think>ye"[: max_tokens + 1]
+    driver = Driver(scripted_reply(*b"abc........yes", EOS))
+    plan = ReasoningPlan(budget=3, starts_open=True, close_ids=CLOSE)
+    ids = list(said)
+    driver.ask("r", [1, 2, 3], reasoning=plan, max_tokens=max_tokens, attempt=1, checkpoint={0: ids})
+    driver.run()
+    answer = driver.received["r", 0].answer
+    assert answer.token_ids == ids
+    assert (answer.finish_reason, answer.num_reasoning_tokens) == ("length", min(3, len(ids)))
+
+
 @pytest.mark.parametrize("kept", range(16))
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_move_at_any_point_changes_nothing(kept: int, depth: int) -> None:
