@@ -66,7 +66,8 @@ def load_pooling(directory: Path) -> Pooling:
 
 def _mode(path: Path) -> str:
     config = _read(path)
-    chosen = [name for name, value in (config or {}).items() if name.startswith("pooling_mode_") and value is True]
+    fields = config.items() if isinstance(config, dict) else ()
+    chosen = [name for name, value in fields if name.startswith("pooling_mode_") and value is True]
     if len(chosen) != 1 or chosen[0] not in _MODES:
         raise CheckpointError(path, f"needs one of {', '.join(_MODES)}, not {', '.join(chosen) or 'none'}")
     return _MODES[chosen[0]]

@@ -14,6 +14,7 @@ from model_svc.weights.gguf_names import Change, rename
 from model_svc.weights.safetensors import map_file
 from model_svc.weights.source import Stored, TrackedSource
 from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.ggml import dequantize
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -45,6 +46,8 @@ class GgufSource(TrackedSource):
         stored: Stored
         if tensor.type.name in _PLAIN:
             stored = raw.view(_PLAIN[tensor.type.name]).view(tensor.shape)
+        elif len(tensor.shape) == 1:  # a norm's weight or a bias: used as numbers
+            stored = dequantize(raw.view(1, -1), tensor.type.name)[0]
         else:
             stored = BlockTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
         if change.unpermute:

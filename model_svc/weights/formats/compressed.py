@@ -6,6 +6,7 @@ weight_scale [out, groups], weight_zero_point of the same bias, packed along the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -32,7 +33,7 @@ def compressed(fields: Fields) -> WeightFormat:
     weights = group.at("weights")
     kind = weights.one_of("type", ("int", "float"), "int")
     bits = weights.one_of("num_bits", (4, 8) if layout == "pack-quantized" else (8,))
-    ignored = fields.names("ignore")
+    ignored = _ignored(fields)
     if layout == "pack-quantized":
         if kind != "int":
             raise weights.refuse("type", "int")
@@ -47,6 +48,18 @@ def compressed(fields: Fields) -> WeightFormat:
     return Scaled(name, dtypes=dtypes, block=block, unneeded=_ACTIVATIONS, ignored=ignored)
 
 
+def _ignored(fields: Fields) -> tuple[str, ...]:
+    """Return the modules that are not quantized: names, and patterns behind `re:`."""
+    names = fields.names("ignore")
+    for name in names:
+        if name.startswith("re:"):
+            try:
+                re.compile(name[3:])
+            except re.error as error:
+                raise fields.refuse("ignore", f"names, and patterns behind re: ({error})") from error
+    return names
+
+
 class Packed:
     """Integers of 4 or 8 bits in words; `group` inputs share a scale."""
 
@@ -56,9 +69,7 @@ class Packed:
 
     def __init__(self, weights: Fields, bits: int, ignored: tuple[str, ...]) -> None:
         """Raise CheckpointError for a variant that is not read."""
-        weights.one_of(
-            "actorder", ("weight", "static", False), False
-        )  # `group` would put columns in an order of its own
+        weights.one_of("actorder", ("weight", "static", False), False)  # `group`: columns in an order of its own
         strategy = weights.one_of("strategy", ("group", "channel"), "channel")
         self.group = weights.group_size() if strategy == "group" else -1
         self.symmetric = weights.one_of("symmetric", (True, False), True)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from model_svc.embedding.embedder import Embedder, groups
+from model_svc.embedding.pooling import load_pooling
 from model_svc.weights.errors import CheckpointError
 from tests.tiny_bert import MAX_LEN, write_tiny_bert
 
@@ -76,6 +77,12 @@ def test_a_model_directory_that_asks_for_more_is_refused_by_name(directory: Path
     (path / "modules.json").write_text(json.dumps([{"path": "", "type": "x.Transformer"}, {"type": "x.Dense"}]))
     with pytest.raises(CheckpointError, match=r"modules\.json.*'Dense'"):
         Embedder(path, max_len=MAX_LEN)
+    (path / "modules.json").write_text(json.dumps([{"path": "", "type": "x.Pooling"}]))
+    config = (path / "config.json").read_text()
+    (path / "config.json").write_text(json.dumps(["pooling_mode_cls_token"]))
+    with pytest.raises(CheckpointError, match="needs one of pooling_mode_cls_token"):
+        load_pooling(path)
+    (path / "config.json").write_text(config)
     weights = load_file(directory / "model.safetensors")
     (path / "modules.json").unlink()
     save_file({**weights, "extra": torch.zeros(1)}, path / "model.safetensors")

@@ -32,8 +32,8 @@ def permuted(weights: np.ndarray, num_heads: int) -> np.ndarray:
     )
 
 
-def write_llama(path: Path, model: Any, quant: str = "F32", **extra: Any) -> None:
-    """Convert a transformers Llama; two-dimensional tensors are stored as `quant`."""
+def write_llama(path: Path, model: Any, quant: str = "F32", *, norms: str = "F32", **extra: Any) -> None:
+    """Convert a transformers Llama; matrices are stored as `quant`, the norms' weights as `norms`."""
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -59,7 +59,7 @@ def write_llama(path: Path, model: Any, quant: str = "F32", **extra: Any) -> Non
             heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
             if _LAYER[part] in heads:
                 data = permuted(data, heads[_LAYER[part]])
-        kind_of = gguf.GGMLQuantizationType[quant if data.ndim == 2 else "F32"]
+        kind_of = gguf.GGMLQuantizationType[quant if data.ndim == 2 else norms]
         packed = gguf.quants.quantize(data, kind_of)
         writer.add_tensor(f"{new}.{kind}", packed, raw_dtype=kind_of)
     writer.write_header_to_file()

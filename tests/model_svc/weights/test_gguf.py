@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -116,7 +117,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "whole.gguf"
-    write_llama(path, tiny_llama(), "Q8_0", **{"tokenizer.ggml.tokens": ["a", "b"], "general.name": "tiny"})
+    extra: dict[str, Any] = {"tokenizer.ggml.tokens": ["a", "b"], "general.name": "tiny"}
+    write_llama(path, tiny_llama(), "Q8_0", **extra)
     content = path.read_bytes()
     read_header(path)
     cut = tmp_path / "cut.gguf"
@@ -165,6 +167,17 @@ def test_tensors_come_back_under_hugging_face_names_and_in_their_row_order(tmp_p
             data = gguf.quants.dequantize(gguf.quants.quantize(data, kind), kind)
         np.testing.assert_array_equal(source.get(name, tuple(wanted.shape)).float().numpy(), data, err_msg=name)
     assert source.unused() == frozenset()
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.input_layernorm.weight"])
+def test_a_norm_that_is_stored_in_blocks_comes_as_numbers(tmp_path: Path, name: str) -> None:
+    model = tiny_llama()
+    write_llama(tmp_path / "model.gguf", model, "Q4_0", norms="Q8_0")
+    found = GgufSource(tmp_path / "model.gguf").get_shard(name, (64,))
+    kind = gguf.GGMLQuantizationType.Q8_0
+    wanted = gguf.quants.dequantize(gguf.quants.quantize(model.state_dict()[name].numpy(), kind), kind)
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), wanted)
 
 
 def test_blocks_stay_blocks_and_permuted_rows_are_put_back_as_blocks(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def group(**changes: Any) -> dict[str, Any]:
         ("compressed-tensors", group(num_bits=3), r"config_groups\.group_0\.weights\.num_bits is 3; supported: 4, 8"),
         ("compressed-tensors", group(actorder="group"), r"weights\.actorder is 'group'; supported: weight, static"),
         ("compressed-tensors", group(type="float"), r"weights\.type is 'float'; supported: int"),
+        ("compressed-tensors", group() | {"ignore": ["lm_head", "re:(["]}, r"ignore is .*patterns behind re: \(unt"),
         ("compressed-tensors", group() | {"transform_config": {"r1": 1}}, "transform_config is .*; supported: nothing"),
         ("compressed-tensors", group() | {"sparsity_config": {"format": "marlin-24"}}, "format is 'marlin-24'"),
     ],
