@@ -58,6 +58,8 @@ class _Server(uvicorn.Server):
             await asyncio.wait(self.server_state.tasks, timeout=_CLOSE_S)
         for task in self.server_state.tasks:
             task.cancel()
+        if self.server_state.tasks:  # and they clean up while the bus is still there
+            await asyncio.wait(self.server_state.tasks, timeout=_CLOSE_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
