@@ -73,7 +73,7 @@ def parse(source: str) -> dict[str, ApiKey]:
     """Return the keys by their hash. Raises KeyFileError."""
     try:
         data = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise KeyFileError(f"not TOML: {error}") from None
     tables = data.pop("key", [])
     if data or not isinstance(tables, list):

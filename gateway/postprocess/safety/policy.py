@@ -90,7 +90,7 @@ class SafetyPolicy:
         """Read a policy from TOML text. Raises SafetyPolicyError that names the rule and the field."""
         try:
             data = tomllib.loads(source)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise SafetyPolicyError(f"not TOML: {error}") from None
         tables = data.pop("rule", [])
         if data or not isinstance(tables, list):

@@ -32,6 +32,7 @@ def test_what_is_written_is_what_is_read() -> None:
     ("source", "named"),
     [
         ("[[key]", "not TOML"),
+        pytest.param(f"a = {'[' * 3000}{']' * 3000}", "not TOML", id="nested too deep"),
         ("[key]\na = 1", "unknown entry 'key'"),
         ("other = 1", "unknown entry 'other'"),
         ('[[key]]\nid = "a"\ntenant = "t"\n', "key 'a'"),

@@ -15,6 +15,7 @@ RULE = '[[rule]]\nid = "r1"\nkind = "terms"\nterms = ["x"]\naction = "redact"\n'
     ("source", "says"),
     [
         ("[[rule]", "not TOML"),
+        pytest.param(f"a = {'[' * 3000}{']' * 3000}", "not TOML", id="nested too deep"),
         ("rules = 1", "unknown key 'rules'"),
         ('[[rule]]\nkind = "terms"\n', "rule number 1.*`id`"),
         (RULE + RULE, "rule 'r1'.*twice"),
