@@ -51,7 +51,8 @@ async def test_names_that_cannot_stand_in_a_header_do_not(ring: Ring) -> None:
 async def test_unknown_fields_that_would_change_the_answer_are_refused_by_name(ring: Ring) -> None:
     known = set(ChatRequest.__struct_encode_fields__)
     for name in sorted(set(REFUSED) - known):
-        error = await refused(ring, name, **{name: {"some": ["thing"]}})
+        unknown: Any = {name: {"some": ["thing"]}}
+        error = await refused(ring, name, **unknown)
         assert REFUSED[name].reason in error["message"]
     assert ring.replica.requests == []
     await still_serves(ring)
@@ -117,7 +118,8 @@ async def test_an_answer_that_was_begun_is_gone_on_with(ring: Ring) -> None:
         {"reasoning_effort": "high"},
         {"messages": [*ASK["messages"], {"role": "assistant", "content": "It is "}]},
     ):
-        await refused(ring, "messages[1]", **{"messages": talk, "continue_final_message": True, **wrong})
+        fields: dict[str, Any] = {"messages": talk, "continue_final_message": True, **wrong}
+        await refused(ring, "messages[1]", **fields)
 
 
 async def test_responses_have_tier_and_cache_key_too(ring: Ring) -> None:

@@ -84,7 +84,7 @@ async def test_token_ids_go_to_the_replica_as_they_are(ring: Ring) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_several_prompts_are_choices_of_one_answer_in_their_order(ring: Ring, stream: bool) -> None:
     ring.replica.script = echo_prompt
-    fields = {"prompt": ["1", "2", "3"], "n": 2}
+    fields: dict[str, Any] = {"prompt": ["1", "2", "3"], "n": 2}
     if stream:
         chunks = await streamed(ring, **fields, stream_options={"include_usage": True})
         texts = [joined(chunks, index)[0] for index in range(6)]
