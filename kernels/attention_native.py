@@ -13,11 +13,10 @@ _FLOATS, _ROWS, _MAX_D = 8192, 64, 512  # the C form's accumulators
 
 
 def fits(q: Tensor, k_cache: Tensor, out: Tensor, sinks: Tensor | None) -> bool:
+    """Tell whether the C form serves a call: float32 around a cache of float32 or float16, heads that it can hold."""
     H, D = q.shape[1:]
     group = H // k_cache.shape[2]
-    floats = all(tensor.dtype == torch.float32 for tensor in (q, out)) and not (
-        sinks is not None and sinks.dtype != torch.float32
-    )
+    floats = all(tensor.dtype == torch.float32 for tensor in (q, out, *(() if sinks is None else (sinks,))))
     floats = floats and k_cache.dtype in (torch.float32, torch.float16)
     return floats and D <= _MAX_D and group <= _ROWS and group * cdiv(D, 16) * 16 <= _FLOATS
 

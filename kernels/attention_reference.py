@@ -38,7 +38,10 @@ def reference_into(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> None:
-    """Sequences with equally many queries (all decodes, above all) are one group and run as one batch."""
+    """Write attention to `out`; rows of no sequence are left as they are.
+
+    Sequences with equally many queries (all decodes, above all) are one group and run as one batch.
+    """
     starts = query_start.tolist()
     groups: dict[int, list[int]] = {}
     for s in range(context_lens.shape[0]):
@@ -88,13 +91,7 @@ def _attend(
         dead = key >= context[:, None]
         if window:
             dead |= key <= (context - n - window)[:, None]
-        some_dead = bool(dead.any())
-        if some_dead:  # ids of blocks that nobody holds may be anything
-            blocks = blocks.masked_fill(dead.view(S, -1, B).all(-1), 0)
-        keys = k_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 3, 1).float()  # [S, K, D, c]
-        values = v_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 1, 3).float()  # [S, K, c, D]
-        if some_dead:  # stale or never written: NaN there must not reach the sum
-            values = values.masked_fill(dead[:, None, :, None], 0.0)
+        keys, values = _cached(k_cache, v_cache, blocks, dead)
         i = max(0, begin * B - deepest + n)  # queries before this chunk see none of it
         c = key.shape[0]
         scores = (q[..., i:, :].reshape(S, K, G * (n - i), D) @ keys).view(S, K, G, n - i, c)
@@ -113,3 +110,16 @@ def _attend(
         acc[..., i:, :].mul_(decay[..., None]).add_((weights.view(S, K, -1, c) @ values).view(S, K, G, n - i, D))
     acc /= total.masked_fill(total == 0, 1.0)[..., None]
     return acc.permute(0, 3, 1, 2, 4).reshape(S, n, H, D)
+
+
+def _cached(k_cache: Tensor, v_cache: Tensor, blocks: Tensor, dead: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys [S, K, D, c] and values [S, K, c, D] of `blocks` [S, c / B], float32; `dead` [S, c] are none."""
+    S, (B, K, D) = blocks.shape[0], k_cache.shape[1:]
+    some_dead = bool(dead.any())
+    if some_dead:  # ids of blocks that nobody holds may be anything
+        blocks = blocks.masked_fill(dead.view(S, -1, B).all(-1), 0)
+    keys = k_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 3, 1).float()
+    values = v_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 1, 3).float()
+    if some_dead:  # stale or never written: NaN there must not reach the sum
+        values = values.masked_fill(dead[:, None, :, None], 0.0)
+    return keys, values

@@ -12,6 +12,7 @@ _MIN_SPLIT_KEYS = 64
 
 
 def launch(step: Step, query_limit: int, max_context_len: int, num_splits: int | None) -> None:
+    """Attend for the sequences with at most `query_limit` queries; `num_splits` None: as many as fill the card."""
     H, D = step.q.shape[1:]
     S, K = step.context_lens.shape[0], step.k_cache.shape[2]
     tile = _decode_tile(query_limit * (H // K), D, step.q.element_size())

@@ -1,4 +1,4 @@
-"""Which form of an op runs: the torch reference or the Triton kernel. Every public op asks here and nowhere else.
+"""Which form of an op runs: reference (torch), native (C) or Triton. Every public op asks here and nowhere else.
 
 CUDA tensors take Triton; float32 tensors on a CPU the native kernels where these are built, else the reference.
 HEADRACE_KERNELS=reference|triton|native, read once, overrides that; on a machine without a GPU `triton` means Triton's
@@ -35,7 +35,7 @@ _fixed = False
 
 
 def form(tensor: torch.Tensor) -> Form:
-    """Return the form in which an op on `tensor` runs."""
+    """Return the form in which an op on `tensor` runs; one that has no native form takes its reference instead."""
     if _forced is not None:
         return _forced
     if tensor.is_cuda:

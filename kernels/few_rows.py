@@ -17,12 +17,11 @@ from kernels.few_rows_product import ADD, GATE, PLAIN, QKV, HalfNormed, Product,
 from kernels.float8_weight import Float8Weight
 
 __all__ = [
-    "GELU", "GELU_TANH", "MAX_ROWS", "SILU", "HalfNormed", "RmsNormWeights", "Rotation", "fits", "linear_add",
-    "linear_into", "norm_gate", "norm_qkv", "reference_qkv", "suits",
+    "MAX_ROWS", "HalfNormed", "RmsNormWeights", "Rotation", "fits", "linear_add", "linear_into", "norm_gate",
+    "norm_qkv", "reference_qkv", "suits",
 ]  # fmt: skip
 
 MAX_ROWS = 64
-SILU, GELU, GELU_TANH = 0, 1, 2
 Weight = Tensor | Float8Weight
 
 
@@ -58,7 +57,10 @@ def norm_qkv(
 def norm_gate(
     x: Tensor, norm: RmsNormWeights, weight: Weight, act: int, begun: HalfNormed | None = None
 ) -> Tensor:  # fmt: skip
-    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first. `begun` as above."""
+    """Return act(g) * u [T, F] for (g, u) = norm(x) W^T, `weight` [2F, E] with the gates first.
+
+    `act` is one of `activation`'s; `begun` as above.
+    """
     _check(x, weight)
     if dispatch.form(x) == "triton":
         out = x.new_empty(x.shape[0], weight.shape[0] // 2)

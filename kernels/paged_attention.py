@@ -55,30 +55,20 @@ def paged_attention(
     T, S = q.shape[0], context_lens.shape[0]
     if T == 0 or S == 0:
         return out
-    if dispatch.form(q) == "native" and attention_native.fits(q, k_cache, out, sinks):
-        deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
-        attention_native.run(
-            Step(
-                q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out,
-                scale, window or 0, softcap or 0.0,
-            ),
-            deepest, max_query_len == 1,
-        )  # fmt: skip
-        return out
-    if dispatch.form(q) != "triton":
+    step = Step(
+        q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out, scale, window or 0, softcap or 0.0
+    )  # fmt: skip
+    deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
+    form = dispatch.form(q)
+    if form == "triton":
+        _launch(step, min(T, max_query_len or T), deepest, num_splits)
+    elif form == "native" and attention_native.fits(q, k_cache, out, sinks):
+        attention_native.run(step, deepest, max_query_len == 1)
+    else:
         record.refuse("attention by torch looks at the lengths on the host")
         reference_into(
             out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale, window, softcap, sinks
         )  # fmt: skip
-        return out
-    longest = min(T, max_query_len or T)
-    deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
-    _launch(
-        Step(
-            q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out, scale, window or 0, softcap or 0.0
-        ),
-        longest, deepest, num_splits,
-    )  # fmt: skip
     return out
 
 

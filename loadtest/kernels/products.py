@@ -10,6 +10,7 @@ from torch.nn import functional
 from kernels import few_rows as few_rows_op
 from kernels import gemv as gemv_op
 from kernels import grouped_linear as grouped_op
+from kernels.activation import SILU
 from kernels.grouped_weight import GroupedWeight
 from loadtest.kernels.case import CUDA, Case, randn
 
@@ -68,7 +69,7 @@ def _few_rows(T: int) -> Iterator[Case]:
     products: tuple[tuple[str, int, Tensor, Callable[[Tensor], object]], ...] = (
         ("qkv", heads * D, x, lambda w: few_rows_op.norm_qkv(x, norm, w, D, turn, arrived)),
         ("o", E, x, lambda w: few_rows_op.linear_add(x, w, residual, arrived, norm)),
-        ("gate and up", 2 * inner, x, lambda w: few_rows_op.norm_gate(x, norm, w, few_rows_op.SILU, begun)),
+        ("gate and up", 2 * inner, x, lambda w: few_rows_op.norm_gate(x, norm, w, SILU, begun)),
         ("down", E, wide, lambda w: few_rows_op.linear_add(wide, w, residual, arrived)),
     )
     for name, F, given, run in products:

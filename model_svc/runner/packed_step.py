@@ -41,7 +41,7 @@ def shape_of(sequences: Sequence[SequenceStep]) -> StepShape:
 
 
 def pack(sequences: Sequence[SequenceStep], shape: StepShape, blocks: Sequence[int], into: np.ndarray) -> None:
-    """Fill `into`; `blocks` holds each sequence's new block at its start, or -1 (see `Slots.enter_blocks`)."""
+    """Fill `into`; `blocks` holds each sequence's new block at its start, or -1 (see `DeviceSlots.enter_blocks`)."""
     T, S = shape.num_tokens, shape.num_sequences
     n = len(sequences)
     ids, sequence, rest = into[:T], into[T : 2 * T], into[2 * T :]

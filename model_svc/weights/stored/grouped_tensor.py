@@ -24,7 +24,7 @@ class GroupedTensor(QuantizedTensor):
     """Rows of `codes` with a scale and a zero for each row and group.
 
     `codes`: [rows, columns] uint8, int8 or float8; or, `bits` 4, uint8 [rows, columns / 2], the lower half first.
-    `scales`: [rows, groups]. `zeros`: uint8 [rows, groups], or one number for all.
+    `scales`: [rows, groups]. `zeros`: integers [rows, groups], or one number for all.
     `group_of`: int64 [columns], the group of each column; None: groups of equal size, one after another.
     """
 
