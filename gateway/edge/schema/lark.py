@@ -3,10 +3,51 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from wire.model_card import ModelCard
 
 MAX_CALLS = 32
+
+
+TEXT = r"TEXT: /(.|\n)*/"
+
+
+class Opening(NamedTuple):
+    """How calls begin: a marker, as `tag_of` writes it, and what follows it until text may come again, as Lark."""
+
+    marker: str
+    rest: str
+
+
+class Calls(NamedTuple):
+    """How a style writes calls.
+
+    What stands behind an opening is one call, or, `in_sections`, all of them. Calls that must come begin with the first
+    opening, parted by `separator`; a model that may call may begin with any. `rules` is what openings refer to.
+    """
+
+    openings: tuple[Opening, ...]
+    rules: list[str]
+    separator: str = ""
+    in_sections: bool = False
+
+    def always(self, *, many: bool) -> list[str]:
+        """Return the rules of an answer that is calls and nothing else."""
+        marker, rest = self.openings[0]
+        start = "block" if self.in_sections else repeated(self.separator, "block", many)
+        return [f"start: {start}", f"block: {marker} {rest}", *self.rules]
+
+    def once_begun(self, *, many: bool) -> list[str]:
+        """Return the rules of an answer that is free up to a marker, and behind what follows that."""
+        rules = [f"start: block{f'{{0,{MAX_CALLS}}}' if many else '?'} TEXT"]
+        rules.append("block: " + " | ".join(f"block_{at}" for at in range(len(self.openings))))
+        for at, (marker, rest) in enumerate(self.openings):
+            if marker.startswith("<["):  # a control token is no part of any text
+                rules.append(f"block_{at}: TEXT {marker} {rest}")
+            else:
+                rules += [f"block_{at}: trigger_{at} {rest}", f"trigger_{at}[lazy]: TEXT {marker}"]
+        return [*rules, *([] if TEXT in self.rules else [TEXT]), *self.rules]
 
 
 def quote(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.edge.schema.custom_lark import nested
-from gateway.edge.schema.lark import MAX_CALLS, any_of, quote, repeated, tag_of
+from gateway.edge.schema.lark import Calls, Opening, any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.sampling import fail
@@ -24,9 +24,6 @@ from wire.messages import Grammar
 from wire.model_card import ModelCard
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
-
-
 _ELEMENTS = frozenset({"qwen3_coder", "glm45"})  # what arguments are is told by their own rules
 
 
@@ -37,10 +34,10 @@ class Forced(enum.Enum):
     ONCE_BEGUN = "once begun"
 
 
-_Rules = Callable[[Sequence[dict[str, Any]], ModelCard, Forced, bool], list[str] | None]
+Functions = Sequence[dict[str, Any]]
 
 
-def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, *, many: bool) -> Grammar | None:
+def tool_grammar(functions: Functions, card: ModelCard, forced: Forced, *, many: bool) -> Grammar | None:
     """Return the grammar of calls of these functions, or None where none is needed.
 
     A function with a `format` takes free text: its argument `input` is what this grammar says.
@@ -49,7 +46,7 @@ def tool_grammar(functions: Sequence[dict[str, Any]], card: ModelCard, forced: F
     if forced is Forced.ONCE_BEGUN and not any(strict):
         return None
     try:
-        rules = _STYLES[card.tool_style](functions, card, forced, many)
+        rules = _rules(functions, card, forced, many)
         if rules is None:
             return None
         if card.tool_style not in _ELEMENTS:
@@ -94,7 +91,7 @@ def _schema(function: dict[str, Any]) -> str:
     return json.dumps({**settled(without_prose(schema)), "x-guidance": {**_WRITTEN, **lenient}})
 
 
-def _calls(functions: Sequence[dict[str, Any]], key: str) -> list[str]:
+def _calls(functions: Functions, key: str) -> list[str]:
     """Return the rule `call`: the object of any of the functions."""
     heads = [quote(f'{{"name": {json.dumps(function["name"])}, "{key}": ') for function in functions]
     options = [f'{head} args_{at} "}}"' for at, head in enumerate(heads)]
@@ -103,61 +100,48 @@ def _calls(functions: Sequence[dict[str, Any]], key: str) -> list[str]:
     ]
 
 
-def _hermes(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str]:
-    calls = _calls(functions, "arguments")
+def _hermes(functions: Functions, card: ModelCard, many: bool) -> Calls:
+    del many
     begin, end = tag_of("<tool_call>", card), tag_of("</tool_call>", card)
-    block = f'block: {{}} "\\n" call "\\n" {end}'
-    if forced is Forced.ALWAYS:
-        return [f"start: {repeated(chr(10), 'block', many)}", block.format(begin), *calls]
-    repeat = f"{{0,{MAX_CALLS}}}" if many else "?"
-    rules = [f"start: block{repeat} TEXT", r"TEXT: /(.|\n)*/", *calls]
-    if "<tool_call>" in card.tool_tags:  # a control token is no part of any text
-        return [*rules, block.format(f"TEXT {begin}")]
-    return [*rules, block.format("trigger"), f"trigger[lazy]: TEXT {begin}"]
+    return Calls((Opening(begin, f'"\\n" call "\\n" {end}'),), _calls(functions, "arguments"), separator="\n")
 
 
-def _llama3(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
-    """One call: the templates take back no more."""
-    del card, many
-    return None if forced is Forced.ONCE_BEGUN else ["start: call", *_calls(functions, "parameters")]
-
-
-def _mistral(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
-    if forced is Forced.ONCE_BEGUN:
-        return None
+def _mistral(functions: Functions, card: ModelCard, many: bool) -> Calls:
     tag = tag_of("[TOOL_CALLS]", card)
     if "[ARGS]" in card.tool_tags:
         heads = [f"{quote(function['name'])} {tag_of('[ARGS]', card)}" for function in functions]
-        calls = [f"call_{at}: {tag} {head} args_{at}" for at, head in enumerate(heads)]
-        return [f"start: call{{1,{MAX_CALLS if many else 1}}}", any_of(len(calls)), *calls]
-    return [f'start: {tag} "[" {repeated(", ", "call", many)} "]"', *_calls(functions, "arguments")]
+        calls = [f"call_{at}: {head} args_{at}" for at, head in enumerate(heads)]
+        return Calls((Opening(tag, "call"),), [any_of(len(calls)), *calls])
+    rest = f'"[" {repeated(", ", "call", many)} "]"'
+    return Calls((Opening(tag, rest),), _calls(functions, "arguments"), in_sections=True)
 
 
-def _plain(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
-    del card
-    if forced is Forced.ONCE_BEGUN:
-        return None
+def _bare(style: str, functions: Functions, many: bool) -> list[str]:
+    """Return the rules of calls without a marker: JSON is the whole answer. Llama's templates take back one only."""
+    if style == "llama3":
+        return ["start: call", *_calls(functions, "parameters")]
     listed = f' | "[" {repeated(", ", "call", True)} "]"' if many else ""
     return [f"start: call{listed}", *_calls(functions, "arguments")]
 
 
-def _only_forced(rules: Callable[[Sequence[dict[str, Any]], ModelCard, bool], list[str]]) -> _Rules:
-    """Make a style of rules for calls that must come; under `auto` it has none."""
-
-    def style(functions: Sequence[dict[str, Any]], card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
-        return rules(functions, card, many) if forced is Forced.ALWAYS else None
-
-    return style
-
-
-_STYLES: dict[str, _Rules] = {
+_BARE = frozenset({"llama3", "json"})
+_STYLES: dict[str, Callable[[Functions, ModelCard, bool], Calls]] = {
     "hermes": _hermes,
-    "llama3": _llama3,
     "mistral": _mistral,
-    "json": _plain,
-    "qwen3_coder": _only_forced(qwen3_coder),
-    "glm45": _only_forced(glm45),
-    "deepseek_v3": _only_forced(deepseek_v3),
-    "deepseek_v31": _only_forced(deepseek_v31),
-    "kimi_k2": _only_forced(kimi_k2),
+    "qwen3_coder": qwen3_coder,
+    "glm45": glm45,
+    "deepseek_v3": deepseek_v3,
+    "deepseek_v31": deepseek_v31,
+    "kimi_k2": kimi_k2,
 }
+
+
+def _rules(functions: Functions, card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
+    """Return the rules of calls in the style of a model, or None where nothing marks their beginning."""
+    if card.tool_style in _BARE:
+        return _bare(card.tool_style, functions, many) if forced is Forced.ALWAYS else None
+    if forced is Forced.ALWAYS:
+        return _STYLES[card.tool_style](functions, card, many).always(many=many)
+    if card.tool_style in _ELEMENTS:  # a strict text there is held to what it can be, and not refused for the rest
+        functions = [{**function, "strict": False} for function in functions]
+    return _STYLES[card.tool_style](functions, card, many).once_begun(many=many)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gateway.edge.schema.custom_lark import nested
-from gateway.edge.schema.lark import any_of, quote, repeated, tag_of
+from gateway.edge.schema.lark import TEXT, Calls, Opening, any_of, quote, tag_of
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.unenforced import settled
@@ -31,31 +31,34 @@ class _Written(NamedTuple):
     behind: str
 
 
-def qwen3_coder(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> list[str]:
-    """Names stand in the tags."""
+def qwen3_coder(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
+    """Names stand in the tags; the model leaves the outer one out now and then."""
+    del many
     begin, end = tag_of("<tool_call>", card), tag_of("</tool_call>", card)
-    heads = [quote(f"\n<function={one['name']}>\n") for one in functions]
-    calls = [f'call_{at}: {begin} {head} args_{at} "</function>\\n" {end}' for at, head in enumerate(heads)]
+    heads = [quote(f"{one['name']}>\n") for one in functions]
+    calls = [f'call_{at}: {head} args_{at} "</function>"' for at, head in enumerate(heads)]
     written = _Written(quote("<parameter="), quote(">\n"), quote("\n</parameter>\n"))
-    return [f"start: {repeated(chr(10), 'call', many)}", any_of(len(calls)), *calls, *_arguments(functions, written)]
+    openings = Opening(begin, f'"\\n<function=" call "\\n" {end}'), Opening(quote("<function="), "call")
+    return Calls(openings, [any_of(len(calls)), *calls, *_arguments(functions, written)], separator="\n")
 
 
-def glm45(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> list[str]:
+def glm45(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
     """Names are elements too."""
+    del many
     begin, end = tag_of("<tool_call>", card), tag_of("</tool_call>", card)
-    heads = [f"{begin} {quote(one['name'] + chr(10))}" for one in functions]
-    calls = [f"call_{at}: {head} args_{at} {end}" for at, head in enumerate(heads)]
+    heads = [quote(f"{one['name']}\n") for one in functions]
+    calls = [f"call_{at}: {head} args_{at}" for at, head in enumerate(heads)]
     between = f'{tag_of("</arg_key>", card)} "\\n" {tag_of("<arg_value>", card)}'
     # The line break is a rule of its own: a text must end with its tag, be that a control token or not.
     written = _Written(tag_of("<arg_key>", card), between, tag_of("</arg_value>", card))
     arguments = [rule.replace(" END", ' "\\n"') for rule in _arguments(functions, written, line="END")]
-    return [f"start: {repeated(chr(10), 'call', many)}", any_of(len(calls)), *calls, *arguments]
+    return Calls((Opening(begin, f"call {end}"),), [any_of(len(calls)), *calls, *arguments], separator="\n")
 
 
 def _arguments(functions: Sequence[dict[str, Any]], written: _Written, line: str = "") -> list[str]:
     """Return a rule `args_N` for each function, and all that these need."""
     text = "text: TEXT " if written.behind.startswith("<[") else "text[lazy]: TEXT "
-    rules = [f"{text}{written.behind}", r"TEXT: /(.|\n)*/", r"KEY: /[A-Za-z0-9_.-]{1,64}/"]
+    rules = [f"{text}{written.behind}", TEXT, r"KEY: /[A-Za-z0-9_.-]{1,64}/"]
     rules += [f"free: {written.before} KEY {written.between} text {line}".rstrip()]
     for at, function in enumerate(functions):
         root = settled(without_prose(function.get("parameters") or {"properties": {}, "additionalProperties": False}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.edge.schema.lark import any_of, quote, repeated, tag_of
+from gateway.edge.schema.lark import Calls, Opening, any_of, quote, repeated, tag_of
 from wire.model_card import ModelCard
 
 
-def deepseek_v3(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> list[str]:
+def deepseek_v3(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
     """`function<sep>name`, the arguments fenced."""
 
     def call(name: str, arguments: str) -> str:
@@ -19,7 +19,7 @@ def deepseek_v3(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool
     return _deepseek(functions, card, many, call, "\n")
 
 
-def deepseek_v31(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> list[str]:
+def deepseek_v31(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
     """`name<sep>` and the arguments."""
     return _deepseek(
         functions, card, many, lambda name, arguments: f"{quote(name)} {tag_of('<｜tool▁sep｜>', card)} {arguments}", ""
@@ -28,19 +28,25 @@ def deepseek_v31(functions: Sequence[dict[str, Any]], card: ModelCard, many: boo
 
 def _deepseek(
     functions: Sequence[dict[str, Any]], card: ModelCard, many: bool, call: Callable[[str, str], str], between: str
-) -> list[str]:
+) -> Calls:
     begin, end = tag_of("<｜tool▁call▁begin｜>", card), tag_of("<｜tool▁call▁end｜>", card)
-    calls = [f"call_{at}: {begin} {call(one['name'], f'args_{at}')} {end}" for at, one in enumerate(functions)]
+    calls = [f"call_{at}: {call(one['name'], f'args_{at}')} {end}" for at, one in enumerate(functions)]
     first, last = tag_of("<｜tool▁calls▁begin｜>", card), tag_of("<｜tool▁calls▁end｜>", card)
-    return [f"start: {first} {repeated(between, 'call', many)} {last}", any_of(len(calls)), *calls]
+    return _in_section(first, begin, calls, last, repeated(between, "marked", many))
 
 
-def kimi_k2(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> list[str]:
+def kimi_k2(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
     """`functions.name:number`; the model counts."""
     begin, end = tag_of("<|tool_call_begin|>", card), tag_of("<|tool_call_end|>", card)
     argument = tag_of("<|tool_call_argument_begin|>", card)
     heads = [quote(f"functions.{one['name']}:") for one in functions]
-    calls = [f"call_{at}: {begin} {head} NUMBER {argument} args_{at} {end}" for at, head in enumerate(heads)]
+    calls = [f"call_{at}: {head} NUMBER {argument} args_{at} {end}" for at, head in enumerate(heads)]
     first, last = tag_of("<|tool_calls_section_begin|>", card), tag_of("<|tool_calls_section_end|>", card)
-    start = f"start: {first} {repeated('', 'call', many)} {last}"
-    return [start, any_of(len(calls)), *calls, "NUMBER: /[0-9]{1,4}/"]
+    found = _in_section(first, begin, calls, last, repeated("", "marked", many))
+    return found._replace(rules=[*found.rules, "NUMBER: /[0-9]{1,4}/"])
+
+
+def _in_section(first: str, begin: str, calls: list[str], last: str, marked: str) -> Calls:
+    """Return calls in a section; parsers take one that stands outside as well, so it may begin there too."""
+    rules = [f"marked: {begin} call", any_of(len(calls)), *calls]
+    return Calls((Opening(first, f"{marked} {last}"), Opening(begin, "call")), rules, in_sections=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import llguidance
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from gateway.edge.schema.tools import ToolPlan, plan_tools
 from gateway.postprocess.tools.events import Arguments, CallBegin
@@ -55,6 +56,8 @@ def no_arguments(style: str) -> str:
     return ONE[style].replace('{"city": "Oslo"}', "{}")
 
 
+# Styles whose calls begin with a marker.
+MARKED = tuple(style for style in ONE if style not in ("llama3", "json"))
 TWO = {
     "hermes": ONE["hermes"] + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
     "mistral": ONE["mistral"][:-1] + ', {"name": "clock", "arguments": {}}]',
@@ -92,13 +95,43 @@ def plan(
     return plan_tools(tools or [WEATHER, CLOCK], choice, parallel, card(style))
 
 
-def allows(grammar: Grammar | None, text: str) -> bool:
+class WithTags:
+    """A vocabulary of bytes, an end, and control tokens from 300 on, as llguidance wants to see one."""
+
+    eos_token_id, bos_token_id = 256, None
+
+    def __init__(self, tags: dict[str, int]) -> None:
+        named = {number: tag.encode() for tag, number in tags.items()}
+        self.tokens = [bytes([at]) for at in range(256)]
+        self.tokens += [named.get(at, b"<unused %d>" % at) for at in range(256, 300 + len(tags))]
+        self.special_token_ids = list(range(256, len(self.tokens)))
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+def control_tokens(style: str) -> dict[str, int]:
+    """Return numbers for the tags of a style that can be control tokens."""
+    tags = [tag for tag in STYLES[style]({}).tags if not tag.startswith("<function") and tag != "[ARGS]"]
+    return {tag: 300 + at for at, tag in enumerate(tags)}
+
+
+def ids_of(text: str, tags: dict[str, int]) -> list[int]:
+    """Return the ids of a text in which tags stand as control tokens."""
+    if not tags:
+        return list(text.encode())
+    pieces = re.split("|".join(f"({re.escape(tag)})" for tag in tags), text)
+    return [number for piece in pieces if piece for number in ([tags[piece]] if piece in tags else piece.encode())]
+
+
+def allows(grammar: Grammar | None, text: str, tags: dict[str, int] | None = None) -> bool:
     """Tell whether a text is a whole answer."""
     assert grammar is not None and grammar.kind == "lark"
     compiled = llguidance.grammar_from("lark", grammar.source)
-    assert not LLMatcher.validate_grammar(compiled, TOKENIZER)
-    matcher = LLMatcher(TOKENIZER, compiled)
-    return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting()
+    tokenizer = LLTokenizer(TokenizerWrapper(WithTags(tags))) if tags else TOKENIZER
+    assert not LLMatcher.validate_grammar(compiled, tokenizer)
+    matcher, ids = LLMatcher(tokenizer, compiled), ids_of(text, tags or {})
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -139,7 +172,7 @@ def test_a_named_function_is_the_only_one_that_passes_and_all_tools_are_shown(st
 def test_control_tokens_stand_in_a_grammar_by_their_number() -> None:
     tags = {"[TOOL_CALLS]": 5, "[ARGS]": 6}
     made = plan_tools([WEATHER], "required", None, card("mistral", **tags)).grammar
-    assert made is not None and '<[5]> "weather" <[6]> args_0' in made.source
+    assert made is not None and 'call_0: "weather" <[6]> args_0' in made.source and "block: <[5]> call" in made.source
     assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
     tags = {"<tool_call>": 5, "</tool_call>": 6}
     for choice in ("auto", "required"):
@@ -148,14 +181,58 @@ def test_control_tokens_stand_in_a_grammar_by_their_number() -> None:
         assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
 
 
-def test_under_auto_only_strict_functions_are_held_to_their_schema_once_a_call_began() -> None:
-    assert plan("hermes", "auto").grammar is None
-    made = plan("hermes", "auto", [STRICT, CLOCK])
+@pytest.mark.parametrize("style", MARKED)
+@pytest.mark.parametrize("controls", [False, True])
+def test_under_auto_only_strict_functions_are_held_to_their_schema_once_a_call_began(
+    style: str, controls: bool
+) -> None:
+    tags = control_tokens(style) if controls else {}
+    model = card(style, **tags)
+    assert plan_tools([WEATHER, CLOCK], "auto", None, model).grammar is None
+    made = plan_tools([STRICT, CLOCK], "auto", None, model)
+    one, no_clock = ONE[style], no_arguments(style).replace("weather", "clock")
     assert not made.required
-    for text in ("Hello, a < b", "I look.\n" + ONE["hermes"], TWO["hermes"] + " Done."):
-        assert allows(made.grammar, text)
-    for text in (ONE["hermes"].replace('"Oslo"', "5"), "so " + ONE["hermes"].replace("weather", "other")):
-        assert not allows(made.grammar, text)
+    for text in ("", "Hello, a < b [x] {}", "I look.\n" + one, one + " Done.", "so " + no_clock, one + one):
+        assert allows(made.grammar, text, tags), text
+    missing = no_arguments(style)
+    for text in (missing, "so " + one.replace("weather", "other"), one + " and " + missing, one[: len(one) // 2]):
+        assert not allows(made.grammar, text, tags), text
+    single = plan_tools([STRICT, CLOCK], "auto", False, model)
+    assert allows(single.grammar, one, tags) and not allows(single.grammar, "so " + missing, tags)
+
+
+@pytest.mark.parametrize("style", sorted(STYLES.keys() - set(MARKED)))
+def test_where_nothing_marks_the_beginning_of_a_call_auto_is_free(style: str) -> None:
+    assert plan(style, "auto", [STRICT, CLOCK]).grammar is None
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("qwen3_coder", "so <function=weather>\n</function>"),
+        ("deepseek_v31", "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        ("kimi_k2", "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{}<|tool_call_end|>"),
+    ],
+)
+@pytest.mark.parametrize("controls", [False, True])
+def test_a_call_whose_outer_tag_was_left_out_is_held_to_its_schema_too(style: str, text: str, controls: bool) -> None:
+    tags = control_tokens(style) if controls else {}
+    parser = STYLES[style]({"weather": CITY})
+    assert [event for event in parser.feed(text) + parser.close() if isinstance(event, CallBegin)], "it is a call"
+    made = plan_tools([STRICT], "auto", None, card(style, **tags))
+    assert not allows(made.grammar, text, tags)
+    right = ARGUMENTS.get(style, '{"city": "Oslo"}')
+    assert allows(made.grammar, text.replace("{}", right).replace("\n</function>", f"\n{right}</function>"), tags)
+
+
+@pytest.mark.parametrize("style", ARGUMENTS)
+def test_under_auto_a_strict_text_that_cannot_be_enforced_is_free_and_the_rest_is_not(style: str) -> None:
+    text, count = {"type": "string", "pattern": "[0-9]+"}, {"type": "integer"}
+    schema = {"type": "object", "properties": {"id": text, "n": count}, "required": ["id", "n"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+    made = plan(style, "auto", [tool])
+    assert allows(made.grammar, written(style, id="any text", n="3"))
+    assert not allows(made.grammar, written(style, id="1", n="x"))
 
 
 def test_calls_that_must_come_win_over_a_response_format_and_others_give_way() -> None:
