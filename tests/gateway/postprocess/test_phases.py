@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,7 @@ def test_two_think_blocks_give_joined_reasoning_and_joined_answer() -> None:
 
 def test_newlines_next_to_a_think_tag_belong_to_the_tag() -> None:
     runs: list[Run] = [OPEN, (REASONING, b"\n\na\n\nb\n"), CLOSE, (ANSWER, b"\n\n  c\n\nd\n")]
-    for cuts in ([], range(100)):
+    for cuts in ((), range(100)):
         outcome = run(cut(runs, list(cuts)))
         assert (outcome.reasoning, outcome.answer) == ("a\n\nb", "  c\n\nd\n")
 
@@ -57,7 +58,7 @@ def test_thinking_that_ends_without_its_close_tag_stays_reasoning() -> None:
 
 
 def test_empty_thinking_leaves_no_stray_tag() -> None:
-    for cuts in ([], range(100)):
+    for cuts in ((), range(100)):
         outcome = run(cut([OPEN, CLOSE, (ANSWER, b"hi")], list(cuts)))
         assert (outcome.reasoning, outcome.answer) == ("", "hi")
 
@@ -93,7 +94,7 @@ def test_marks_past_the_bytes_of_a_special_token_do_no_harm() -> None:
 
 
 def test_one_leading_space_is_dropped_for_a_vocabulary_that_adds_one() -> None:
-    def first(text: bytes, **options: bool) -> str:
+    def first(text: bytes, **options: Any) -> str:
         return run(cut([(ANSWER, text)], [1, 2]), vocabulary=Pieces(strips_first_space=True), **options).answer
 
     assert first(b" red blue") == "red blue"

@@ -42,7 +42,7 @@ def test_a_stop_token_is_counted_and_shown_only_if_that_is_asked_for(shows_stop:
 
 def test_a_stop_string_inside_reasoning_is_ignored_and_one_right_after_the_close_tag_is_found() -> None:
     runs: list[Run] = [(REASONING, b"plan: Q: x"), (MARKUP, b"</think>"), (ANSWER, b"yes Q: no")]
-    for cuts in ([], range(100)):
+    for cuts in ((), range(100)):
         outcome = run(cut(runs, list(cuts)), stop=("Q:",))
         assert (outcome.reasoning, outcome.answer, outcome.finish_reason) == ("plan: Q: x", "yes ", "stop")
     outcome = run(cut([*runs[:2], (ANSWER, b"Q: no")], []), stop=("Q:",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,9 +32,13 @@ def policies(draw: st.DrawFn, *, edges: bool = True) -> SafetyPolicy:
     """Draw a policy of up to five rules."""
     rules: list[Rule] = []
     for number in range(draw(st.integers(1, 5))):
-        common = {"id": str(number), "action": draw(ACTIONS) if edges else "redact", "replacement": "\t"}
+        common: dict[str, Any] = {
+            "id": str(number),
+            "action": draw(ACTIONS) if edges else "redact",
+            "replacement": "\t",
+        }
         words = edges and draw(st.booleans())
-        kind = draw(st.sampled_from(["terms", "pattern", "detect"] if edges else ["terms", "pattern"]))
+        kind: Any = draw(st.sampled_from(["terms", "pattern", "detect"] if edges else ["terms", "pattern"]))
         if kind == "terms":
             marks = draw(st.booleans())
             rules.append(Rule(kind=kind, terms=draw(TERMS), whole_words=words, ignore_accents=marks, **common))

@@ -16,7 +16,7 @@ def test_the_shipped_weights_are_those_that_training_gives() -> None:
     weights, scale, bias = train([sentence for sentence in sentences() if not sentence.held_out])
     with np.load(BUILTIN) as shipped:
         assert np.abs(weights.astype(int) - shipped["weights"].astype(int)).max() <= 1
-        assert (scale, bias) == (pytest.approx(float(shipped["scale"])), pytest.approx(float(shipped["bias"])))
+        assert (scale, bias) == pytest.approx((float(shipped["scale"]), float(shipped["bias"])))
 
 
 def test_it_is_right_on_nearly_all_sentences_that_were_held_out() -> None:

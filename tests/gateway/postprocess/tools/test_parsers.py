@@ -80,7 +80,7 @@ def test_text_before_a_tag_that_was_cut_is_shown_without_it() -> None:
     assert parse("hermes", "<tool_call>no call</tool_call> at all <", cut=True) == Found("no call at all", [])
 
 
-TAGS = (
+TAGS: tuple[str, ...] = (
     *("<function=", "<parameter=", ">", "</parameter>", "</function>", "weather", "city", "days", "\n"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", CALLS, CALLS_END, CALL, CALL_END, SEP, "function"),
     *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from gateway.postprocess.delta import TextDelta
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.tools.splitter import CallSplitter
 from gateway.postprocess.tools.styles import STYLES
-from tests.gateway.postprocess.scripted import Pieces, answer, chunk, cut
+from tests.gateway.postprocess.scripted import Pieces, Run, answer, chunk, cut
 from wire.messages import ANSWER, MARKUP, REASONING
 
 TAGS = {b"<tool>": "[TOOL_CALLS]", b"<args>": "[ARGS]"}
@@ -23,11 +25,17 @@ class Specials(Pieces):
         return b"" if piece in TAGS else piece
 
 
-def feed(style: str, tokens: list, *, per_chunk: int = 1, one_call: bool = False, **options: object) -> Pipeline:
+class Showing(Pipeline):
+    """A pipeline that keeps what it has shown."""
+
+    shown: list[TextDelta]
+
+
+def feed(style: str, tokens: list[list[Run]], *, per_chunk: int = 1, one_call: bool = False, **options: Any) -> Showing:
     vocabulary = Specials()
     tags = {vocabulary.token(piece): text.encode() for piece, text in TAGS.items()}
-    calls = CallSplitter(STYLES[style](frozenset({"f"})), name="r", one_call=one_call)
-    pipeline = Pipeline(vocabulary, calls=calls, tags=tags, **options)
+    calls = CallSplitter(STYLES[style]({"f": None}), name="r", one_call=one_call)
+    pipeline = Showing(vocabulary, calls=calls, tags=tags, **options)
     pipeline.shown = []
     for at in range(0, len(tokens), per_chunk):
         if pipeline.finish_reason is None:
@@ -61,7 +69,12 @@ def test_text_held_for_a_call_is_exempt_from_stop_strings_by_when_it_came(cuts: 
 
 
 def test_a_control_token_inside_reasoning_begins_no_call() -> None:
-    tokens = [[(REASONING, b"<tool>")], [(REASONING, b"f{}")], [(MARKUP, b"</think>")], [(ANSWER, b"f")]]
+    tokens: list[list[Run]] = [
+        [(REASONING, b"<tool>")],
+        [(REASONING, b"f{}")],
+        [(MARKUP, b"</think>")],
+        [(ANSWER, b"f")],
+    ]
     outcome = feed("mistral", tokens)
     assert not text(outcome.shown, "tool") and text(outcome.shown, "answer") == "f"
 
