@@ -45,9 +45,20 @@ def reference(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) ->
 
 
 def _launch(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
-    scales = weight.scales.t() if weight.by_blocks else weight.scales[None, :]
-    # Sums in the tensor core's own precision, as other engines do; by blocks, cuBLAS adds each 128 in float32.
+    if weight.by_blocks:
+        return _launch_blocks(rows, weight, bias)
+    # Sums in the tensor cores' own precision, as other engines have them.
     return torch._scaled_mm(
-        rows.codes, weight.codes.t(), rows.scales, scales, bias=bias, out_dtype=rows.dtype,
-        use_fast_accum=not weight.by_blocks,
+        rows.codes, weight.codes.t(), rows.scales, weight.scales[None, :], bias=bias, out_dtype=rows.dtype,
+        use_fast_accum=True,
     )  # fmt: skip
+
+
+def _launch_blocks(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
+    """cuBLAS adds up each 128 inputs in float32; it wants the scales of 4 rows to lie at a multiple of 16 bytes."""
+    T, codes, scales = rows.codes.shape[0], rows.codes, rows.scales
+    if T % 4:
+        codes = functional.pad(codes.view(torch.uint8), (0, 0, 0, -T % 4)).view(torch.float8_e4m3fn)
+        scales = functional.pad(scales.t(), (0, -T % 4)).t()
+    out = torch._scaled_mm(codes, weight.codes.t(), scales, weight.scales.t(), out_dtype=rows.dtype)[:T]
+    return out if bias is None else out.add_(bias)

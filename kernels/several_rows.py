@@ -94,17 +94,23 @@ def _rows_tile(F: int, E: int, T: int, may_split: bool) -> tuple[int, int, int, 
     return rows, depth, stages, split
 
 
-def _float8_tile(F: int, E: int, _T: int, may_split: bool) -> tuple[int, int, int, int]:
-    """The same for weights of one byte: whoever makes numbers of them must wait less, so more programs a processor."""
+def _float8_tile(F: int, E: int, T: int, may_split: bool) -> tuple[int, int, int, int]:
+    """The same for weights of one byte. H200, best of 6 measured for each product of an 8B layer.
+
+    Making numbers of them takes time between waits, so several programs share a processor; the more tokens, the more
+    each of them reads of x beside its weights, and the fewer should be.
+    """
+    wanted = 384 if T <= 16 else 256 if T <= 32 else 192
     rows, split = 64, 1
-    while may_split and F % 64 == 0 and split < 8 and F // 64 * split < 250 and E % (256 * split) == 0:
+    while may_split and F % 64 == 0 and split < 8 and F // 64 * split < wanted and E % (256 * split) == 0:
         split *= 2
-    while rows > 16 and F % rows:
+    while rows > 16 and (F % rows or (split == 1 and F // rows < 128)):
         rows //= 2
     depth = 128
     while E % (split * depth):
         depth //= 2
-    return rows, depth, 4, split
+    stages = 4 if T <= 16 or T > 32 else 6
+    return rows, depth, 3 if split == 1 and T <= 32 else stages, split
 
 
 @jit
