@@ -35,8 +35,7 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
 }
 # Clients cut their conversation, or ask for a summary, when they read these words, whatever the code says.
-_TOO_LONG = "This model's maximum context length is exceeded"
-_ANTHROPIC_TOO_LONG = "prompt is too long"
+_TOO_LONG = "prompt is too long: this model's maximum context length is exceeded; "
 BODY_SEND = "headrace.body_send"
 """Where the scope holds the server's own `send`: once headers are out, no layer has a word in the body."""
 INTERNAL = "The server failed on this request; the log of the edge says why."
@@ -44,19 +43,18 @@ INTERNAL = "The server failed on this request; the log of the edge says why."
 
 def error_object(error: HeadraceError) -> dict[str, Any]:
     """Return OpenAI's error object."""
-    message = _message(error, _TOO_LONG)
-    return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
+    return {"error": {"message": _message(error), "type": error.type, "param": error.param, "code": error.code}}
 
 
 def anthropic_error(error: HeadraceError) -> dict[str, Any]:
     """Return Anthropic's error object."""
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     details = {"details": _UNTHREADED} if error.param == "thread" else {}
-    return {"type": "error", "error": {"type": kind, "message": _message(error, _ANTHROPIC_TOO_LONG), **details}}
+    return {"type": "error", "error": {"type": kind, "message": _message(error), **details}}
 
 
-def _message(error: HeadraceError, too_long: str) -> str:
-    return f"{too_long}: {error.message}" if isinstance(error, ContextLengthExceededError) else error.message
+def _message(error: HeadraceError) -> str:
+    return _TOO_LONG + error.message if isinstance(error, ContextLengthExceededError) else error.message
 
 
 # Anthropic's client sends all messages instead when it reads this; else it would go on with what it sent last.

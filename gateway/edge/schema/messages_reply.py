@@ -43,7 +43,7 @@ class _Block:
             return {"type": "tool_use", "id": self.call.id, "name": self.call.name, "input": {}}
         if self.kind == "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "text", "text": "", "citations": None}
+        return {"type": "text", "text": ""}  # `citations: null`, as the types allow, the AI SDK refuses
 
     def delta(self, text: str) -> dict[str, Any]:
         """Return a piece of the block."""

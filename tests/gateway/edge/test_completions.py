@@ -176,7 +176,7 @@ async def test_ids_over_the_context_are_refused_by_their_prompts_place_before_th
     for prompt, param in (([97] * 1_000_000, "prompt"), ([[97], [97] * 2048], "prompt[1]")):
         error = (await post(ring, status=400, prompt=prompt))["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", param)
-        assert f": {param}: " in error["message"], "the edge itself refuses them"
+        assert f"; {param}: " in error["message"], "the edge itself refuses them"
     assert ring.replica.requests == []
     await still_serves(ring)
 
