@@ -186,10 +186,10 @@ class Edge:
         holder: Holder | None = record.get("holder")
         if request is None or holder is None or tenant not in (None, request.tenant):
             raise NotFoundError("Nothing is known of this request any more.")
-        self.lingering.come_back(request_id)
         job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
         with self.admission.slot():
+            self.lingering.come_back(request_id)  # not before: who is refused has not come back
             async with self._generate(
                 request, reply_of(request), operation=operation, stream=True, parent=parent, taken=job
             ) as generation:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from gateway.edge.places import parse_place
 from gateway.edge.tenancy.accounts import Accounts
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.gateway.edge.sse import read
@@ -79,6 +81,21 @@ async def test_a_client_that_comes_back_while_its_end_is_decided_keeps_its_answe
             go.set()
     assert ring.replica.cancels == []
     assert read(before).text() + read(rest[0]).text() == "one two hello world"
+
+
+async def test_a_client_that_comes_back_to_a_full_edge_is_waited_for_as_before(make_ring: MakeRing) -> None:
+    async with make_ring(resume_wait_s=1.0, max_inflight=1) as ring:
+        ring.replica.play(*say("one "), finish=None)
+        before = await lose(ring, '"one "')
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(ring.http.post, CHAT, json=ASK))
+            await ring.replica.until(lambda: len(ring.replica.requests) == 2)
+            refused = await ring.http.post(CHAT, json=BODY, headers={"Last-Event-ID": ids(before)[-1]})
+            assert refused.status_code == 429
+            (cancelled,) = await ring.replica.cancelled()
+            tasks.cancel_scope.cancel()
+        assert cancelled.request_id == parse_place(ids(before)[-1]).request_id
+        await ring.until_idle()
 
 
 async def test_a_fault_at_the_end_of_one_request_ends_no_other(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
