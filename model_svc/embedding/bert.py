@@ -41,7 +41,7 @@ class Bert:
         self.device = torch.device(device)
         self.hidden_size = config.hidden_size
         self._act = _ACTIVATIONS[config.act]
-        self._eps = float(config.get("layer_norm_eps", 1e-12))
+        self._eps = config.number("layer_norm_eps", 1e-12)
         self._weights = self._load(open_weights(directory, config.raw), dtype)
 
     @property
@@ -104,7 +104,7 @@ def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
         "embeddings.position_embeddings.weight": (config.max_position, hidden),
-        "embeddings.token_type_embeddings.weight": (int(config.get("type_vocab_size", 2)), hidden),
+        "embeddings.token_type_embeddings.weight": (config.whole("type_vocab_size", 2), hidden),
     }
     norms = ["embeddings.LayerNorm"]
     for index in range(config.num_layers):

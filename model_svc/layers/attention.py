@@ -46,7 +46,10 @@ class AttentionConfig:
 
 
 class Attention:
-    """One layer's attention. Without `rope` positions are not encoded (NoPE layers)."""
+    """One layer's attention. Without `rope` positions are not encoded (NoPE layers).
+
+    Raises ValueError for a scale that is not positive.
+    """
 
     def __init__(self, loader: Loader, config: AttentionConfig, rope: RopeTables | None) -> None:
         self._config = config
@@ -56,6 +59,8 @@ class Attention:
         self.num_heads = config.num_heads // own.size
         self.num_kv_heads = config.num_kv_heads // shared.size
         self._scale = D**-0.5 if config.scale is None else config.scale
+        if self._scale <= 0:
+            raise ValueError(f"scores cannot be multiplied with {self._scale}")
         q, kv = config.num_heads * D, config.num_kv_heads * D
         names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
         self._qkv = loader.columns(names, (q, kv, kv), config.hidden, (own, shared, shared), bias=config.bias)

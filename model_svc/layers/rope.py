@@ -36,7 +36,7 @@ class RopeTables(NamedTuple):
 def rope_tables(config: RopeConfig, max_len: int, device: torch.device) -> RopeTables:
     """Compute the tables for positions 0 .. max_len - 1.
 
-    Raises ValueError for a scaling rule that is unknown or lacks a parameter.
+    Raises ValueError for a scaling rule that is unknown, or whose parameters are missing or make no sense.
     """
     if config.kind not in _RULES:
         raise ValueError(f"rope_type {config.kind!r} is not supported; known are {', '.join(_RULES)}")
@@ -44,6 +44,10 @@ def rope_tables(config: RopeConfig, max_len: int, device: torch.device) -> RopeT
         frequencies, factor = _RULES[config.kind](config, max_len)
     except KeyError as error:
         raise ValueError(f"rope scaling of type {config.kind!r} lacks {error}") from None
+    except (TypeError, ArithmeticError, RuntimeError) as error:
+        raise ValueError(f"rope scaling of type {config.kind!r} makes no sense: {error}") from error
+    if not bool(torch.isfinite(frequencies).all()):
+        raise ValueError(f"rope scaling of type {config.kind!r} makes no sense: it divides by nothing")
     angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
     return RopeTables((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
 

@@ -35,4 +35,4 @@ class Cohere2(Decoder):
 
     def scale_logits(self, logits: Tensor) -> Tensor:
         """Multiply the logits."""
-        return logits * float(self.config.get("logit_scale", 1.0))
+        return logits * self.config.number("logit_scale", 1.0)

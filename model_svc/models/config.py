@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from model_svc.layers.rope import RopeConfig
 from model_svc.weights.errors import CheckpointError
@@ -35,23 +36,46 @@ class ModelConfig:
         value = self.raw.get(name)
         return default if value is None else value
 
+    @overload
+    def number(self, name: str) -> float | None: ...
+    @overload
+    def number(self, name: str, default: float) -> float: ...
+    def number(self, name: str, default: float | None = None) -> float | None:
+        """Return an architecture's own number. Raises CheckpointError for anything else."""
+        value = self.get(name, default)
+        return None if value is None else _number(self.path, name, value)
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """Return an architecture's own size or count, 0 or more. Raises CheckpointError for anything else."""
+        value = self.get(name, default)
+        if type(value) is not int or not 0 <= value < 1 << 31:
+            raise CheckpointError(self.path, f"{name} must be a whole number, not {value!r}")
+        return value
+
+    @property
+    def sliding_window(self) -> int | None:
+        """How many last keys a windowed layer sees; None: all. Raises CheckpointError."""
+        return self.whole("sliding_window") or None
+
     def rope(self, layer_type: str | None = None) -> RopeConfig:
         """Return the rope parameters, of one kind of layers where these differ (Gemma 3).
 
         Old checkpoints hold `rope_theta` and `rope_scaling`, new ones `rope_parameters`. Raises CheckpointError.
         """
-        parameters = self.get("rope_parameters", {})
+        parameters = self._object("rope_parameters")
         if layer_type is not None and isinstance(parameters.get(layer_type), dict):
             parameters = parameters[layer_type]
-        merged: dict[str, Any] = {**self.get("rope_scaling", {}), **parameters}
-        share = float(merged.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0)))
+        merged: dict[str, Any] = {**self._object("rope_scaling"), **parameters}
         kind = str(merged.get("rope_type", merged.get("type", "default")))
         original = self.raw.get("original_max_position_embeddings")
         if original is not None:
             merged.setdefault("original_max_position_embeddings", original)
-        theta = float(merged.get("rope_theta", self.get("rope_theta", 10000.0)))
+        theta, share = (
+            _number(self.path, name, self.get(name, default) if merged.get(name) is None else merged[name])
+            for name, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0))
+        )
         dim = int(self.head_dim * share)
-        if theta <= 0 or dim <= 0 or dim % 2:
+        if theta <= 0 or not 0 < dim <= self.head_dim or dim % 2:
             raise CheckpointError(self.path, f"rope_theta {theta} and a rotated part of {dim} dimensions make no sense")
         return RopeConfig(theta, dim, "longrope" if kind == "su" else kind, merged, self.max_position)
 
@@ -64,11 +88,23 @@ class ModelConfig:
         types = self.get("layer_types")
         if isinstance(types, list) and index < len(types):
             return str(types[index])
-        pattern = int(self.get("sliding_window_pattern", pattern))
+        pattern = self.whole("sliding_window_pattern", pattern)
         windowed = (index + 1) % pattern != 0 if pattern else (
-            bool(self.get("use_sliding_window", False)) and index >= int(self.get("max_window_layers", 0))
+            bool(self.get("use_sliding_window", False)) and index >= self.whole("max_window_layers")
         )  # fmt: skip
         return "sliding_attention" if windowed else "full_attention"
+
+    def _object(self, name: str) -> dict[str, Any]:
+        value = self.get(name, {})
+        if not isinstance(value, dict):
+            raise CheckpointError(self.path, f"{name} must be an object, not {value!r}")
+        return value
+
+
+def _number(path: Path, name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise CheckpointError(path, f"{name} must be a number, not {value!r}")
+    return float(value)
 
 
 def load_config(directory: Path) -> ModelConfig:

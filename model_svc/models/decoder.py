@@ -129,7 +129,7 @@ class Decoder:
         """Return how many last keys a layer sees; None: all."""
         if self.layer_type(index) != "sliding_attention" or self.config.get("use_sliding_window") is False:
             return None
-        return int(self.config.get("sliding_window", 0)) or None
+        return self.config.sliding_window
 
     def rope(self, layer_type: str | None = None) -> RopeTables:
         """Return the rotary tables, computed once for each kind of layers."""

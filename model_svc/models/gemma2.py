@@ -39,12 +39,11 @@ class Gemma2(Decoder):
 
     def query_scale(self) -> float:
         """Return what scores are multiplied with; not always that of the head size."""
-        return 1.0 / math.sqrt(self.config.get("query_pre_attn_scalar", self.config.head_dim))
+        return 1.0 / math.sqrt(self.config.number("query_pre_attn_scalar", self.config.head_dim))
 
     def cap(self, where: str) -> float | None:
         """Return the soft cap of attention (`attn`) or output (`final`) logits."""
-        value = self.config.get(f"{where}_logit_softcapping")
-        return None if value is None else float(value)
+        return self.config.number(f"{where}_logit_softcapping")
 
     def embedding_scale(self) -> float | None:
         """Return what embeddings are multiplied with."""

@@ -28,10 +28,10 @@ class Gemma3(Gemma2):
 
     def rope(self, layer_type: str | None = None) -> RopeTables:
         """Return the tables of a kind of layers; old configs name the windowed layers' base `rope_local_base_freq`."""
-        local = self.config.get("rope_local_base_freq")
+        local = self.config.number("rope_local_base_freq")
         if layer_type != "sliding_attention" or local is None:
             return super().rope(layer_type)
         if layer_type not in self._ropes:
-            config = RopeConfig(float(local), self.config.head_dim, max_position=self.config.max_position)
+            config = RopeConfig(local, self.config.head_dim, max_position=self.config.max_position)
             self._ropes[layer_type] = rope_tables(config, self.max_len, self.device)
         return self._ropes[layer_type]

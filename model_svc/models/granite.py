@@ -16,19 +16,19 @@ class Granite(Decoder):
         """Build one decoder layer."""
         config = self.config
         bias = bool(config.get("attention_bias", False))
-        scale = float(config.get("attention_multiplier", 1.0))
+        scale = config.number("attention_multiplier", 1.0)
         return PreNorm(
             self.norm(loader, "input_layernorm"),
             self.attention(loader, self.rope(), bias=bias, out_bias=bias, scale=scale),
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader, bias=bool(config.get("mlp_bias", False))),
-            multiplier=float(config.get("residual_multiplier", 1.0)),
+            multiplier=config.number("residual_multiplier", 1.0),
         )
 
     def embedding_scale(self) -> float | None:
         """Return what embeddings are multiplied with."""
-        return float(self.config.get("embedding_multiplier", 1.0))
+        return self.config.number("embedding_multiplier", 1.0)
 
     def scale_logits(self, logits: Tensor) -> Tensor:
         """Divide the logits."""
-        return logits / float(self.config.get("logits_scaling", 1.0))
+        return logits / self.config.number("logits_scaling", 1.0)

@@ -52,7 +52,8 @@ def build_model(
     longest = min(max_len or config.max_position, config.max_position)
     try:
         model = model_class(config)(config, Loader(source, method, group=group), longest, device)
-    except ValueError as error:  # an unknown activation or rope rule
+        model.scale_logits(torch.zeros(1, 1, device=device))  # what the config says of it is looked at now
+    except ValueError as error:  # an unknown activation or rope rule, a scale of nothing
         raise CheckpointError(config.path, str(error)) from error
     for name in source.unused():
         if name.endswith("rotary_emb.inv_freq"):  # old checkpoints saved what follows from the config

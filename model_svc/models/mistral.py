@@ -14,7 +14,7 @@ class Mistral(Decoder):
         """Build one decoder layer."""
         return PreNorm(
             self.norm(loader, "input_layernorm"),
-            self.attention(loader, self.rope(), window=self.config.get("sliding_window")),
+            self.attention(loader, self.rope(), window=self.config.sliding_window),
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader),
         )

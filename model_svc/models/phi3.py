@@ -14,7 +14,7 @@ class Phi3(Decoder):
         """Build one decoder layer."""
         return PreNorm(
             self.norm(loader, "input_layernorm"),
-            self.attention(loader, self.rope(), fused="qkv_proj", window=self.config.get("sliding_window")),
+            self.attention(loader, self.rope(), fused="qkv_proj", window=self.config.sliding_window),
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader, fused="gate_up_proj"),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from model_svc.layers.blocks import Layer, PreNorm
 from model_svc.layers.loader import Loader
 from model_svc.models.decoder import Decoder
+from model_svc.weights.errors import CheckpointError
 
 
 class SmolLM3(Decoder):
@@ -14,8 +15,9 @@ class SmolLM3(Decoder):
         """Build one decoder layer."""
         config = self.config
         bias = bool(config.get("attention_bias", False))
-        interval = int(config.get("no_rope_layer_interval", 4))
-        rotated = config.get("no_rope_layers") or [(n + 1) % interval != 0 for n in range(config.num_layers)]
+        rotated = config.get("no_rope_layers") or self._usually_rotated()
+        if not isinstance(rotated, list) or len(rotated) != config.num_layers:
+            raise CheckpointError(config.path, f"no_rope_layers must list all layers, not {rotated!r}")
         return PreNorm(
             self.norm(loader, "input_layernorm"),
             self.attention(
@@ -24,3 +26,8 @@ class SmolLM3(Decoder):
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader, bias=bool(config.get("mlp_bias", False))),
         )
+
+    def _usually_rotated(self) -> list[bool]:
+        """Return for each layer whether it encodes positions, if the config does not list them."""
+        interval = self.config.whole("no_rope_layer_interval", 4)
+        return [not interval or (n + 1) % interval != 0 for n in range(self.config.num_layers)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,33 @@ def test_a_missing_config_says_how_to_get_one(tmp_path: Path) -> None:
 def test_the_served_context_may_be_shorter_but_never_longer_than_the_model_s(checkpoint: Path) -> None:
     assert load_model(checkpoint, dtype=torch.float32, device=CPU, max_len=50).max_len == 50
     assert load_model(checkpoint, dtype=torch.float32, device=CPU, max_len=5000).max_len == 128
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "fault"),
+    [
+        ("Llama", {"rope_scaling": [1]}, r"rope_scaling must be an object, not \[1\]"),
+        ("Llama", {"rope_parameters": "x"}, "rope_parameters must be an object, not 'x'"),
+        ("Llama", {"rope_theta": "x"}, "rope_theta must be a number, not 'x'"),
+        ("Llama", {"partial_rotary_factor": 4.0}, "a rotated part of 32 dimensions make no sense"),
+        ("Llama", {"rope_scaling": {"rope_type": "linear", "factor": "x"}}, "rope scaling of type 'linear' makes no"),
+        ("Llama", {"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope scaling of type 'linear' makes no"),
+        ("Mistral", {"sliding_window": "x"}, "sliding_window must be a whole number, not 'x'"),
+        ("Qwen2", {"layer_types": ["sliding_attention"] * 2, "sliding_window": -1}, "sliding_window must be a whole"),
+        ("Qwen2", {"sliding_window_pattern": []}, r"sliding_window_pattern must be a whole number, not \[\]"),
+        ("Granite", {"attention_multiplier": [1]}, r"attention_multiplier must be a number, not \[1\]"),
+        ("Granite", {"attention_multiplier": 0}, "scores cannot be multiplied with 0.0"),
+        ("Granite", {"logits_scaling": math.nan}, "logits_scaling must be a number, not nan"),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}, r"no_rope_layers must list all layers, not \[1, 0\]"),
+    ],
+    ids=str,
+)
+def test_what_an_architecture_says_of_itself_is_refused_by_name(
+    family: str, changes: dict[str, Any], fault: str
+) -> None:
+    config = parse_config(Path("x/config.json"), GOOD | {"architectures": [f"{family}ForCausalLM"]} | changes)
+    with pytest.raises(CheckpointError, match=rf"x/config\.json: .*{fault}"):
+        build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
 
 
 def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
