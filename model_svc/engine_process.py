@@ -25,8 +25,8 @@ from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
 from model_svc.engine.plan import Runner
-from model_svc.engine.reasoning import tag_bytes
 from model_svc.engine.request import EngineRequest
+from model_svc.engine.token_bytes import tag_bytes
 from model_svc.pipe import (
     Broken,
     CancelSequences,

@@ -17,11 +17,12 @@ from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.load import EngineLoad, load_of
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
-from model_svc.engine.reasoning import ReasoningTracker, TokenBytes, sentence_ends
+from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence
 from model_svc.engine.stopping import StopRule
+from model_svc.engine.token_bytes import TokenBytes, sentence_ends
 from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError
 from wire.messages import ReasoningPlan, TokenChunk

@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from copy import copy
 from typing import Protocol
 
-from model_svc.engine.reasoning import ReasoningTracker, TokenBytes
+from model_svc.engine.reasoning import ReasoningTracker
+from model_svc.engine.token_bytes import TokenBytes
 from wire.messages import Grammar
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from model_svc.engine.reasoning import ReasoningTracker, ends_sentence, phase_marks, sentence_ends, tag_bytes
+from model_svc.engine.reasoning import ReasoningTracker, phase_marks
 from tests.model_svc.engine.driver import EOS, Driver, one_byte
 from tests.model_svc.scripted_runner import Reply, scripted_reply
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan
-from wire.vocabulary import Vocabulary
 
 CLOSE = tuple(b"</think>")
 
@@ -85,15 +84,6 @@ def test_marks_stand_inside_a_token_that_holds_a_tag_and_what_follows() -> None:
     tracker.feed(0)
     assert phase_marks(tracker.take()) == (REASONING, (PhaseMark(0, 1, MARKUP), PhaseMark(0, 9, ANSWER)))
     assert tracker.num_tokens == 1  # it holds thinking, so it counts
-
-
-def test_a_special_token_stands_for_its_own_text() -> None:
-    vocabulary = Vocabulary([b"a", b"", b""], {"<think>": 1, "</think>": 2})
-    tracker = ReasoningTracker(ReasoningPlan(), tag_bytes(vocabulary))
-    for token in (1, 0, 2, 0):
-        tracker.feed(token)
-    assert [runs[0][1] for runs in tracker.take()] == [MARKUP, REASONING, MARKUP, ANSWER]
-    assert tracker.ended_by == "model"
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -232,22 +222,6 @@ def test_a_move_at_any_point_changes_nothing(kept: int, depth: int) -> None:
     answer = driver.received["r", 0].answer
     assert answer.token_ids == [*whole, EOS]
     assert (answer.finish_reason, answer.num_reasoning_tokens, answer.ended_by) == ("stop", 3, "budget")
-
-
-@pytest.mark.parametrize("data", [b".", b"end.", b'!"', b"?", b"x\n\n", b". ", "。".encode(), b".**"])
-def test_these_tokens_end_a_sentence(data: bytes) -> None:
-    assert ends_sentence(data)
-
-
-@pytest.mark.parametrize("data", [b"", b"a", b",", b" the", b"</think>", b">\n\n", b"]\n", b"1.5"])
-def test_these_tokens_do_not_end_a_sentence(data: bytes) -> None:
-    assert not ends_sentence(data)
-
-
-def test_the_mask_of_sentence_ends_has_a_bit_for_each_token() -> None:
-    mask = int.from_bytes(sentence_ends(one_byte, 300), "little")
-    assert {n for n in range(300) if mask >> n & 1} == set(b".!?\n")
-    assert len(sentence_ends(one_byte, 300)) == 40
 
 
 LAND = tuple(b"</think>\n")
