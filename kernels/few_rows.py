@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import activation, dispatch, one_row, rms_norm, rope, several_rows
+from kernels import activation, dispatch, one_row, one_wide_row, rms_norm, rope, several_rows
 from kernels.few_rows_product import ADD, GATE, PLAIN, QKV, HalfNormed, Product, RmsNormWeights, Rotation
 from kernels.float8_weight import Float8Weight
 
@@ -133,5 +133,5 @@ def _dense(weight: Weight) -> bool:
 def _launch(product: Product) -> HalfNormed | None:
     if product.x.shape[0] > 1:
         return several_rows.launch(product)
-    one_row.launch(product)
+    (one_wide_row if one_wide_row.takes(product) else one_row).launch(product)
     return None

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class Float8Weight:
 
     codes: Tensor
     scales: Tensor
+    one: Tensor = field(init=False)  # the scale of whoever scales by rows and outputs afterwards
 
     def __post_init__(self) -> None:
         F, E = self.codes.shape
@@ -32,6 +33,7 @@ class Float8Weight:
             raise ValueError(f"scales have shape {tuple(self.scales.shape)}; codes are {(F, E)}")
         if self.scales.dtype != torch.float32 or not self.scales.is_contiguous():
             raise ValueError(f"scales are {self.scales.dtype}; they must be contiguous float32")
+        object.__setattr__(self, "one", torch.ones((), device=self.codes.device))
 
     @property
     def shape(self) -> torch.Size:

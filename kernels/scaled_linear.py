@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from kernels import dispatch
 from kernels.float8_weight import Float8Weight
+from kernels.language import cdiv, jit, tl
 from kernels.quantize_rows import QuantizedRows, quantize_rows
 
 
@@ -45,13 +46,44 @@ def reference(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) ->
 
 
 def _launch(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
+    (T, _), F = rows.codes.shape, weight.shape[0]
     if weight.by_blocks:
         return _launch_blocks(rows, weight, bias)
+    # cuBLAS has no way to split the sum of a product that it scales by rows. Where tiles of 128 x 128 do not fill the
+    # card it is therefore twice as fast without: H200, us, 4,096 -> 6,144, 4,096 -> 4,096 and 14,336 -> 4,096, with
+    # and without: 14.3 / 9.7, 15.1 / 8.3, 37.0 / 21.0 at 128 rows, 14.5 / 11.9, 13.9 / 9.6, 36.9 / 26.1 at 256.
+    small = cdiv(T, 128) * cdiv(F, 128) < dispatch.processors(rows.codes, elsewhere=8)
+    if small and rows.dtype == torch.bfloat16:  # sums of codes are beyond float16
+        return _launch_apart(rows, weight, bias)
     # Sums in the tensor cores' own precision, as other engines have them.
     return torch._scaled_mm(
         rows.codes, weight.codes.t(), rows.scales, weight.scales[None, :], bias=bias, out_dtype=rows.dtype,
         use_fast_accum=True,
     )  # fmt: skip
+
+
+def _launch_apart(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:
+    """Multiply the codes, then scale: rounding to 16 bits before that is as large as after it."""
+    one, (T, _), F = weight.one, rows.codes.shape, weight.shape[0]
+    out = torch._scaled_mm(rows.codes, weight.codes.t(), one, one, out_dtype=rows.dtype, use_fast_accum=True)
+    _scale_kernel[(T, cdiv(F, 1024))](
+        out, rows.scales, weight.scales, out if bias is None else bias, F, BIAS=bias is not None, BLOCK=1024,
+        num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@jit
+def _scale_kernel(out_ptr, rows_ptr, outputs_ptr, bias_ptr, F, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = column < F
+    place = out_ptr + row * F + column
+    scale = tl.load(rows_ptr + row) * tl.load(outputs_ptr + column, mask=live, other=0.0)
+    y = tl.load(place, mask=live, other=0.0).to(tl.float32) * scale
+    if BIAS:
+        y += tl.load(bias_ptr + column, mask=live, other=0.0).to(tl.float32)
+    tl.store(place, y.to(out_ptr.dtype.element_ty), mask=live)
 
 
 def _launch_blocks(rows: QuantizedRows, weight: Float8Weight, bias: Tensor | None) -> Tensor:

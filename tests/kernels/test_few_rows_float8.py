@@ -91,6 +91,20 @@ def test_a_product_is_added_or_written(device: str, close: Close, T: int, E: int
 
 
 @FORMS
+@pytest.mark.parametrize("E", [8208, 11264])
+def test_a_row_too_long_to_be_held_is_added_or_written(device: str, close: Close, E: int, by_blocks: bool) -> None:
+    x, _ = made(1, E, device)
+    weight, numbers = weight_of(256, E, device, by_blocks=by_blocks)
+    residual = torch.randn(1, 256, device=device, dtype=x.dtype)
+    truth = residual.cpu().double() + x.cpu().double() @ numbers.T
+    linear_add(x, weight, residual)
+    close(residual, truth)
+    out = torch.full((1, 256), float("nan"), device=device)
+    linear_into(x, weight, out)
+    close(out, x.cpu().double() @ numbers.T)
+
+
+@FORMS
 @pytest.mark.parametrize("T", [2, 20])
 def test_a_norm_is_begun_by_the_product_before_it(device: str, close: Close, T: int, by_blocks: bool) -> None:
     x, _ = made(T, 1024, device)

@@ -9,14 +9,14 @@ from tests.kernels.test_few_rows_float8 import FORMS, dtype, weight_of
 
 
 @FORMS
-@pytest.mark.parametrize("T", [1, 65, 130])
+@pytest.mark.parametrize(("T", "F"), [(1, 384), (65, 384), (130, 384), (130, 8960)])  # the last fills a card
 @pytest.mark.parametrize("bias", [False, True])
 def test_equals_the_product_of_the_rounded_numbers(
-    device: str, close: Close, T: int, bias: bool, by_blocks: bool
+    device: str, close: Close, T: int, F: int, bias: bool, by_blocks: bool
 ) -> None:
     x = torch.randn(T, 512, device=device, dtype=dtype(device))
-    weight, numbers = weight_of(384, 512, device, by_blocks=by_blocks)
-    added = torch.randn(384, device=device, dtype=torch.bfloat16) if bias else None
+    weight, numbers = weight_of(F, 512, device, by_blocks=by_blocks)
+    added = torch.randn(F, device=device, dtype=torch.bfloat16) if bias else None
     rows = quantize_rows(x, by_blocks=by_blocks)
     truth = rows.reference().cpu().double() @ numbers.T
     if added is not None:
