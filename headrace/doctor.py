@@ -87,7 +87,8 @@ def check_native() -> Finding:
 
     found = available()
     if found:
-        return Finding("native kernels", f"{found[0]}, {cores()} threads")
+        slow = ": this processor has no AVX2, expect a fraction of the speed" if found[0] == "generic" else ""
+        return Finding("native kernels", f"{found[0]}, {cores()} threads{slow}")
     lost = "not built from these sources: on a CPU models run in float32 by torch, several times slower"
     mend = (
         "python -m kernels.native.build" if compiler() else "pip install ziglang, then python -m kernels.native.build"

@@ -182,7 +182,7 @@ class Replica:
             return  # delivered again after a lost reply: a task of ours is on it
         began = anyio.current_time()
         try:
-            with span_of(request):
+            with span_of(request, self._replica_id):
                 await self._run(request)
             is_handed_on = request.is_prefill and request.error is None
             outcome = await (self._hand_on(delivery, request) if is_handed_on else self._end(delivery, request))

@@ -12,14 +12,18 @@ from wire import telemetry
 
 
 @contextmanager
-def span_of(request: OpenRequest) -> Iterator[None]:
-    """Run a request in a span, which tells at the end what came of it."""
+def span_of(request: OpenRequest, replica_id: str) -> Iterator[None]:
+    """Run a request in a span, which tells at the end what came of it.
+
+    Where only the prompt is computed it is called `prefill`: the same trace has another one that answers.
+    """
     job = request.job
     attributes: dict[str, telemetry.AttributeValue] = {
         telemetry.OPERATION_NAME: "chat",
         telemetry.REQUEST_MODEL: job.model,
         telemetry.REQUEST_ID: job.request_id,
         telemetry.ATTEMPT: job.attempt,
+        telemetry.REPLICA_ID: replica_id,
     }
     with telemetry.span(f"model {job.model}", job=job, attributes=attributes) as span:
         yield
@@ -31,6 +35,11 @@ def _describe(span: Span, request: OpenRequest) -> None:
     logs = [item for item in request.logs.values() if item.first is not None and item.last is not None]
     if request.error is not None:
         telemetry.mark_error(span, request.error)
+    if request.is_prefill:
+        span.update_name(f"prefill {request.job.model}")
+        span.set_attribute(telemetry.PREFILLED_TOKENS, request.prefilled_tokens)
+        span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
+        span.set_attribute("headrace.prefill_ms", request.prefill_ms)
     if not span.is_recording() or not logs:
         return
     first, last = logs[0].first, logs[0].last

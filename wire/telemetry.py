@@ -62,6 +62,8 @@ TIME_PER_OUTPUT_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
 REQUEST_ID = "headrace.request.id"
 ATTEMPT = "headrace.attempt"
 FETCHED_TOKENS = "headrace.fetched_tokens"
+PREFILLED_TOKENS = "headrace.prefilled_tokens"
+REPLICA_ID = "headrace.replica.id"
 WAIT_MS = "headrace.wait_ms"
 WORK_MS = "headrace.work_ms"
 

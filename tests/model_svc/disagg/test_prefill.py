@@ -8,13 +8,14 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from model_svc.disagg.prefill import prefill_of
 from model_svc.engine.request import EngineRequest
 from tests.model_svc.disagg.test_sharing import GREEDY, PROMPT, ask, replica
 from tests.model_svc.disagg.test_sharing import folder as folder
 from tests.model_svc.house import BLOCK_SIZE, House, engines_of
-from wire import topics
+from wire import telemetry, topics
 from wire.bus import Bus
 from wire.messages import EndReasoning, Job, Prefilled, Prompt, SamplingParams, Source, pack_ids
 
@@ -52,6 +53,26 @@ async def test_the_job_comes_back_with_its_blocks_and_another_replica_goes_on(
         [first] = [chunk for chunk in d.chunks if chunk.request_id == "s" and chunk.num_prompt_tokens]
         assert first.num_fetched_tokens == 10 * BLOCK_SIZE
         assert await ask(p, "t") == fetched
+
+
+async def test_a_trace_tells_who_computed_the_prompt_and_who_answered(bus: Bus, bus_url: str, folder: Path) -> None:
+    exporter = InMemorySpanExporter()
+    telemetry.setup("model", environ={}, exporter=exporter)
+    try:
+        async with replica(bus, bus_url, folder, "p") as p:
+            await p.place("r", PROMPT, sampling=GREEDY, placement={"prefill": True})
+            await job_at_the_balancer(bus, p)
+            await p.until_open_work_is(0)
+            await ask(p, "s")
+    finally:
+        telemetry.shutdown()
+    prefill, answer = exporter.get_finished_spans()
+    assert (prefill.name, answer.name) == ("prefill scripted", "model scripted")
+    assert prefill.attributes is not None and answer.attributes is not None
+    assert prefill.attributes[telemetry.PREFILLED_TOKENS] == 10 * BLOCK_SIZE
+    assert float(str(prefill.attributes["headrace.prefill_ms"])) > 0
+    assert prefill.attributes[telemetry.REPLICA_ID] == p.statuses[-1].replica_id
+    assert answer.attributes[telemetry.USAGE_CACHE_READ_INPUT_TOKENS] == 10 * BLOCK_SIZE
 
 
 async def test_the_same_replica_takes_the_job_again_if_it_comes_back(bus: Bus, bus_url: str, folder: Path) -> None:
