@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch import Tensor
 from kernels.kv_copy import gather_blocks, scatter_blocks
 from model_svc.engine.kv_layout import KvLayout
 from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.staging import on_stream
 
 
 def layout_of(cache: KvCache) -> KvLayout:
@@ -34,18 +33,18 @@ class KvTransfer:
     sequence of which a step is still in flight, so the writing queues up behind it.
     """
 
-    def __init__(self, cache: KvCache, stream: Any = None) -> None:
+    def __init__(self, cache: KvCache, stream: torch.cuda.Stream | None = None) -> None:
         self._cache = cache
         self._stream = stream
         device = cache.layers[0][0].device
         self._device = device
         self._side = torch.cuda.Stream(device) if stream is not None else None  # type: ignore[no-untyped-call]
-        self._written: Any = None  # when the last writing is done: what it brought may be asked for at once
+        self._written: torch.cuda.Event | None = None  # of the last writing, whose blocks may be asked for at once
 
     @torch.inference_mode()
     def read(self, blocks: Sequence[int], target: memoryview) -> None:
         """Copy blocks out; they are in `target` when this returns. It does not wait for steps."""
-        with self._on(self._side):
+        with on_stream(self._side):
             if self._side is not None and self._written is not None:
                 self._side.wait_event(self._written)
             ids = torch.tensor(blocks, dtype=torch.int64, device=self._device)
@@ -61,7 +60,7 @@ class KvTransfer:
     def write(self, blocks: Sequence[int], source: memoryview, places: Sequence[int], num_blocks: int) -> None:
         """Copy the blocks at `places` (ascending) of the `num_blocks` in `source` in; then `source` is free."""
         rows = torch.tensor(places, dtype=torch.int64) if len(places) < num_blocks else None
-        with self._on(self._side):
+        with on_stream(self._side):
             ids = torch.tensor(blocks, dtype=torch.int64, device=self._device)
             parts = [
                 (tensor, (part if rows is None else part[rows]).to(self._device))
@@ -69,7 +68,7 @@ class KvTransfer:
             ]
         if self._side is not None:
             self._side.synchronize()
-        with self._on(self._stream):
+        with on_stream(self._stream):
             for tensor, part in parts:
                 scatter_blocks(part, tensor, ids)
                 if self._stream is not None:
@@ -89,7 +88,3 @@ class KvTransfer:
                 yield whole, raw[at : at + size].view(whole.dtype).view(shape)
                 at += size
         assert at == len(raw), "the bytes are not those of so many blocks"
-
-    @staticmethod
-    def _on(stream: Any) -> Any:
-        return torch.cuda.stream(stream) if stream is not None else nullcontext()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Recording:
     hidden: Tensor
 
 
+R = TypeVar("R")
 Forward = Callable[[StepShape], Tensor]
 Draw = Callable[[StepShape, Tensor], None]
 
@@ -125,7 +126,7 @@ def _nothing() -> None:
     pass
 
 
-def _capture(pool: Any, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def _capture(pool: Any, function: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
     """Capture without `torch.cuda.graph`, which collects garbage and empties caches each time: 0.1 s a graph.
 
     But garbage must not be collected meanwhile: a graph among it would be freed, which spoils the capture.

@@ -6,6 +6,8 @@ used in each step form a ring, one more than steps can be in flight, and an even
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +22,11 @@ def send(array: np.ndarray, device: torch.device) -> Tensor:
 def fetch(tensor: Tensor) -> Tensor:
     """Return `tensor` in pinned memory of the host; its content is there once the device has come so far."""
     return tensor.to("cpu", non_blocking=True)
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Queue what is launched inside on `stream`; None: where it would go anyway."""
+    return torch.cuda.stream(stream) if stream is not None else nullcontext()
 
 
 def new_event(*, timing: bool = False) -> torch.cuda.Event:
