@@ -15,7 +15,10 @@ from torch.nn import functional
 from kernels import dispatch, fixed_linear
 from kernels.grouped_weight import GroupedWeight, scale_and_zero
 from kernels.grouped_words import excess, parts
-from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
+from kernels.language import TRITON_INSTALLED, cdiv, jit, jit_alike, next_power_of_2, tl
+
+if TRITON_INSTALLED:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _MAX_ROWS = 64
 
@@ -47,6 +50,8 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     split: int
+    ahead: int = 512  # bytes of each of its rows of weights that a program asks to L2 before x is there
+    subtract: bool = False  # zeros from codes, instead of from sums
 
 
 def _tile(T: int, weight: GroupedWeight, processors: int) -> Tile:
@@ -62,17 +67,19 @@ def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | 
     (T, E), F = x.shape, weight.shape[0]
     x = x if x.stride(1) == 1 else x.contiguous()
     out = torch.empty((T, F), dtype=x.dtype, device=x.device)
-    outputs, warps, stages, split = tile or _tile(T, weight, dispatch.processors(x, elsewhere=1))
+    outputs, warps, stages, split, ahead, subtract = tile or _tile(T, weight, dispatch.processors(x, elsewhere=1))
     tokens = max(8, next_power_of_2(T))
     tiles, spans_a_group = cdiv(F, outputs), weight.group * weight.spans // weight.block
     partial = x.new_empty((tiles, split, outputs, tokens), dtype=torch.float32) if split > 1 else x
+    ahead = min(ahead, weight.words.shape[1] // split * 4) // 16 * 16 if x.is_cuda else 0
+    pdl = {"launch_pdl": True} if x.is_cuda else {}
     _grouped_linear_kernel[(tiles, split)](
         x, weight.words, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
         out if bias is None else bias, out, partial, weight.arrived, T, F, E, x.stride(0),
-        weight.scales.shape[0], spans_a_group,
+        weight.scales.shape[0], spans_a_group, split, ahead,
         **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BIAS=bias is not None,
-        WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split,
-        num_warps=warps,
+        WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split > 1,
+        SUBTRACT=subtract and weight.shifted, PDL=x.is_cuda, num_warps=warps, **pdl,
     )  # fmt: skip
     return out
 
@@ -80,11 +87,11 @@ def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | 
 @jit_alike("T")
 def _grouped_linear_kernel(
     x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, partial_ptr, arrived_ptr, T, F, E, x_stride, groups,
-    spans_a_group,
+    spans_a_group, split, ahead,
     BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr, SPANS: tl.constexpr,
     SHIFTED: tl.constexpr, BIAS: tl.constexpr,
     WHOLE: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, SUBTRACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
     WIDTH: tl.constexpr = BLOCK * BITS // 32
@@ -99,7 +106,12 @@ def _grouped_linear_kernel(
     inputs = x_ptr + token * x_stride + word[:, None]
     acc = tl.zeros([OUTPUTS, TOKENS], tl.float32)
     ones = tl.full([OUTPUTS, WIDTH], 1.0, DTYPE)
-    first, end = blocks * tl.program_id(1) // SPLIT, blocks * (tl.program_id(1) + 1) // SPLIT
+    first, end = blocks * tl.program_id(1) // split, blocks * (tl.program_id(1) + 1) // split
+    if PDL:
+        gdc_launch_dependents()
+        if ahead > 0:
+            _l2_ahead(word_ptr + there.to(tl.int64) * (blocks * WIDTH) + first * WIDTH, ahead)
+        gdc_wait()
     for block in tl.range(first, end, num_stages=STAGES):
         codes = parts(tl.load(words + block * WIDTH), BITS, KIND, DTYPE)
         at = block * BLOCK
@@ -108,37 +120,66 @@ def _grouped_linear_kernel(
             if not WHOLE:
                 group = tl.minimum(group, groups - 1)
             scale, zero = scale_and_zero(scale_ptr, zero_ptr, group * F + there, SCALE, MIDDLE)
+            if SUBTRACT:
+                above = (zero + excess(BITS, KIND, DTYPE)).to(DTYPE)[:, None]
             sums = tl.zeros([OUTPUTS, TOKENS], tl.float32)
             inputs_sums = tl.zeros([OUTPUTS, TOKENS], tl.float32)
             for part in tl.static_range(span * EACH, span * EACH + EACH):
                 inside = live if WHOLE else live & (at + part * WIDTH + word < E)[:, None]
                 x = tl.load(inputs + at + part * WIDTH, mask=inside, other=0.0)
-                sums = tl.dot(codes[part], x, sums)
-                if SHIFTED:
+                code = codes[part]
+                if SUBTRACT:
+                    code -= above
+                sums = tl.dot(code, x, sums)
+                if SHIFTED and not SUBTRACT:
                     inputs_sums = tl.dot(ones, x, inputs_sums)
-            if SHIFTED:
+            if SHIFTED and not SUBTRACT:
                 sums -= inputs_sums * (zero + excess(BITS, KIND, DTYPE))[:, None]
             acc += sums * scale[:, None]
-    to = tl.arange(0, OUTPUTS)[:, None] * TOKENS + token
-    last = True
-    if SPLIT > 1:  # the last program to arrive has the sum; it adds the parts in their order
-        held_parts = partial_ptr + tl.program_id(0) * (SPLIT * OUTPUTS * TOKENS) + to
-        tl.store(held_parts + tl.program_id(1) * (OUTPUTS * TOKENS), acc)
-        tl.debug_barrier()
-        last = tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == SPLIT - 1
-    if last:
-        if SPLIT > 1:
-            tl.store(arrived_ptr + tl.program_id(0), 0)
-            acc = _sum(held_parts, OUTPUTS * TOKENS, SPLIT)
-        if BIAS:
-            acc += tl.load(bias_ptr + there).to(tl.float32)[:, None]
-        tl.store(out_ptr + token * F + row[:, None], acc.to(out_ptr.dtype.element_ty), mask=live & (row < F)[:, None])
+    _store(acc, token, row, T, bias_ptr, out_ptr, partial_ptr, arrived_ptr, F, split, BIAS, SPLIT)
 
 
 @jit
-def _sum(pointer, stride: tl.constexpr, SPLIT: tl.constexpr):
-    """Add what SPLIT programs wrote, in their order; it is read past the L1 cache."""
+def _store(
+    acc, token, row, T, bias_ptr, out_ptr, partial_ptr, arrived_ptr, F, split, BIAS: tl.constexpr, SPLIT: tl.constexpr
+):
+    """Store a tile; of parts of a sum the last program to arrive does, and adds all of them in their order."""
+    OUTPUTS: tl.constexpr = acc.shape[0]
+    TOKENS: tl.constexpr = acc.shape[1]
+    real = row < F
+    last = True
+    if SPLIT:
+        to = (
+            partial_ptr
+            + tl.program_id(0) * (split * OUTPUTS * TOKENS)
+            + tl.arange(0, OUTPUTS)[:, None] * TOKENS
+            + token
+        )
+        tl.store(to + tl.program_id(1) * (OUTPUTS * TOKENS), acc)
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == split - 1
+    if last:
+        if SPLIT:
+            tl.store(arrived_ptr + tl.program_id(0), 0)
+            acc = _sum(to, OUTPUTS * TOKENS, split)
+        if BIAS:
+            acc += tl.load(bias_ptr + row, mask=real, other=0.0).to(tl.float32)[:, None]
+        tl.store(out_ptr + token * F + row[:, None], acc.to(out_ptr.dtype.element_ty), mask=(token < T) & real[:, None])
+
+
+@jit
+def _l2_ahead(pointer, size):
+    """Ask for `size` bytes (a multiple of 16) from each address to come to L2."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [pointer.to(tl.int64), size],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@jit
+def _sum(pointer, stride: tl.constexpr, split):
+    """Add what `split` programs wrote, in their order; it is read past the L1 cache."""
     total = tl.load(pointer, cache_modifier=".cg")
-    for part in tl.static_range(1, SPLIT):
+    for part in range(1, split):
         total += tl.load(pointer + part * stride, cache_modifier=".cg")
     return total
