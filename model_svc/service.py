@@ -69,13 +69,20 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                         heartbeat.role = settings.role
                         share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
                         await _run(replica, heartbeat, settings, share, stop, task_status)
+                        # At once: its engine may take longer to end than others wait for a heartbeat.
+                        await _say_gone(heartbeat)
             except Exception:
                 heartbeat.died = True
                 raise
             finally:
-                heartbeat.state = "gone"
-                with anyio.move_on_after(_LAST_WORD_S, shield=True):
-                    await heartbeat.beat()
+                if heartbeat.state != "gone":
+                    await _say_gone(heartbeat)
+
+
+async def _say_gone(heartbeat: Heartbeat) -> None:
+    heartbeat.state = "gone"
+    with anyio.move_on_after(_LAST_WORD_S, shield=True):
+        await heartbeat.beat()
 
 
 def _embeds(settings: ModelSettings) -> bool:

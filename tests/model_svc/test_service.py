@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -370,6 +371,26 @@ async def test_an_edge_that_reads_nothing_delays_nobody_else(bus: Bus, bus_url: 
                 assert [chunk.token_ids for chunk in message.chunks] == [(1, 2, 3, 4, 5, 6, 7, 8)]
                 break
         await home.until_open_work_is(0)
+
+
+async def test_others_hear_that_a_replica_goes_before_its_engine_has_ended(
+    bus: Bus, bus_url: str, tmp_path: Path
+) -> None:
+    make_model(tmp_path, Script(pieces=[1, 2, EOS]))
+    ending: list[str] = []
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        [engine] = engines_of(os.getpid())
+        engine.suspend()  # as one that is in a long step
+        go_on = home.heard
+
+        def heard() -> None:
+            if home.statuses[-1].state == "gone" and not ending:
+                ending.append(engine.status() if engine.is_running() else "ended")
+                engine.resume()
+            go_on()
+
+        home.heard = heard  # type: ignore[method-assign]
+    assert ending == [psutil.STATUS_STOPPED]
 
 
 async def test_one_span_tells_queue_prefill_and_decode(bus: Bus, bus_url: str, tmp_path: Path) -> None:
