@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 
@@ -61,7 +61,7 @@ class GpuRunner:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
         self._recorded = RecordedSteps(self._step, info, on_gpu=device.type == "cuda", graphs=graphs)
         if device.type == "cuda" and graphs:
-            with torch.inference_mode(), on_stream(self._stream):
+            with torch.inference_mode(), self._on_stream():
                 self._recorded.record_first()
             while not late and self.use_idle_time():
                 pass
@@ -69,13 +69,13 @@ class GpuRunner:
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
         """Do one part of what the start left for later, while no step is in flight; tells whether more is left."""
-        with on_stream(self._stream):
+        with self._on_stream():
             return self._recorded.use_idle_time()
 
     @torch.inference_mode()
     def go_through(self) -> None:
         """Run every kind of step once, of padding alone, for what they launch."""
-        with on_stream(self._stream):
+        with self._on_stream():
             self._recorded.go_through()
 
     @property
@@ -91,7 +91,7 @@ class GpuRunner:
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> GpuHandle:
         """Queue a step."""
-        with on_stream(self._stream):
+        with self._on_stream():
             begin = self._now()
             self._slots.begin(plan)
             if plan.copies:
@@ -121,7 +121,7 @@ class GpuRunner:
             msgspec.structs.replace(item, allow_bitmask=masks[item.slot]) if item.mask_follows else item
             for item in computed.sequences
         )
-        with on_stream(self._stream):
+        with self._on_stream():
             self._finish(handle, replace(computed, sequences=sequences))
 
     def collect(self, handle: GpuHandle) -> StepOutput:
@@ -244,6 +244,9 @@ class GpuRunner:
         sound = drawn.finite & torch.isfinite(hidden.index_select(0, where)).all(-1)
         self._step.out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
         return _fetched(drawn.top)
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return on_stream(self._stream)
 
     def _now(self) -> torch.cuda.Event | float:
         return self._timers.now() if self._timers is not None else time.perf_counter()
