@@ -226,7 +226,7 @@ def as_text(settings: Settings) -> str:
 
 def without_password(url: str) -> str:
     """Return a URL fit for eyes and logs."""
-    return re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url)
+    return re.sub(r"([?&](?:ssl_)?password=)[^&]*", r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url))
 
 
 def _flags(cls: type[Settings]) -> list[str]:

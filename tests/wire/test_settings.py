@@ -96,3 +96,5 @@ def test_a_password_in_the_bus_url_is_not_shown() -> None:
     assert "secret" not in as_text(Settings(redis_url="redis://:secret@bus:6379/0"))
     assert without_password("rediss://me:se:cr@t@bus:1/0") == "rediss://me:***@bus:1/0"
     assert without_password("unix:///run/bus.sock") == "unix:///run/bus.sock"
+    hidden = without_password("rediss://bus?db=1&password=se:c@ret&ssl_password=pass&ssl_ca_certs=ca.pem")
+    assert hidden == "rediss://bus?db=1&password=***&ssl_password=***&ssl_ca_certs=ca.pem"
