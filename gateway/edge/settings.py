@@ -16,12 +16,15 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     kept for a client that reads slowly: beyond it that one request is aborted. A client that takes no byte for
     `send_timeout_s` is cut off, and so is one that does not send a request's headers (at most `max_head_bytes`) within
     `head_timeout_s`, and a second more for each 100 bytes. Beyond `max_connections` (0: as there are file descriptors)
-    the one that has been idle longest ends for a new one. `safety_policy` is a policy file, or a directory with
-    one for each tenant and `default.toml`, looked at for changes every `safety_reload_s`; `safety_judgements` texts
-    may be before judges at a time. `tool_styles` are entries `hermes` or
-    `model=hermes` that say how models write tool calls, if their chat templates do not tell. `api_keys` is the path of
-    a file of keys, looked at again every `api_keys_poll_s`; without one nobody is asked for a key. A request whose
-    first token is predicted to come later than `max_wait_s` (0: than its deadline) is refused.
+    the one that has been idle longest ends for a new one. A request whose first token is predicted to come later than
+    `max_wait_s` (0: than its deadline, `request_timeout_s`) is refused. A client that lost a resumable stream is waited
+    for `resume_wait_s`. `safety_policy` is a policy file, or a directory with one for each tenant and `default.toml`,
+    looked at for changes every `safety_reload_s`; `safety_judgements` texts may be before judges at a time.
+    `tool_styles` are entries `hermes` or `model=hermes` that say how models write tool calls, if their chat templates
+    do not tell. `api_keys` is the path of a file of keys, looked at again every `api_keys_poll_s`; without one nobody
+    is asked for a key. A response made in the background has `background_timeout_s`; its events are kept for
+    `background_events_s` after the last one; an edge that does not renew its promise for `background_lease_s` is
+    taken for dead, and another one goes on.
     """
 
     host: str = "127.0.0.1"

@@ -1,7 +1,6 @@
 """The Lua scripts of the bus: what must happen together happens inside one of them.
 
-Every key of a script carries the
-hash tag of one partition.
+Every key of a script carries the hash tag of one partition.
 """
 
 from __future__ import annotations

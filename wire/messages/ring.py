@@ -15,8 +15,8 @@ class Job(Message, frozen=True, kw_only=True):
     """The envelope of a request on its way round the ring.
 
     `deadline` is Unix time in seconds. `timings_ms` collects `<desk>.wait` and `<desk>.work` of the desks passed.
-    Requests with the same `affinity` are placed together if they can.
-    `edge` is the inbox that gets tokens and failures. `traceparent`/`tracestate`: W3C context of the request span.
+    Requests with the same `affinity` are placed together if they can. `edge` is the inbox that gets tokens and
+    failures. `traceparent`/`tracestate`: W3C context of the request span.
     """
 
     request_id: str
