@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from tests.consume import consume
 from tests.script import Piece, Script, say
 from tests.scripted_request import Running
 from tests.tiny_model import EOS_TOKEN
@@ -141,7 +142,7 @@ class ScriptedReplica:
 
     async def _read(self, partition: int, tasks: TaskGroup) -> None:
         stream = topics.replica(partition, self.replica_id)
-        async for delivery in self.bus.consume(stream, group="replica", consumer=self.replica_id):
+        async for delivery in consume(self.bus, stream, group="replica", consumer=self.replica_id):
             tasks.start_soon(self._run, delivery)
 
     async def _run(self, delivery: Delivery) -> None:

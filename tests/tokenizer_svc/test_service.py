@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.consume import consume
 from tests.tokenizer_svc.model_directories import THINKING, write_chatml
 from tokenizer_svc.service import serve
 from tokenizer_svc.settings import TokenizerSettings
@@ -48,7 +49,7 @@ async def desk(bus_url: str, tmp_path: Path) -> AsyncIterator[None]:
 
 async def next_delivery(bus: Bus, model: str = "fast") -> Delivery:
     with anyio.fail_after(60):
-        async for delivery in bus.consume(topics.prefix(0, model), group="prefix", consumer="test"):
+        async for delivery in consume(bus, topics.prefix(0, model), group="prefix", consumer="test"):
             return delivery
     raise AssertionError("the stream ended")
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 import redis
 
+from tests.consume import consume
 from tests.wire.conftest import fall_silent
 from wire import topics
 from wire.bus import Bus, Delivery, HandOff
@@ -222,7 +223,7 @@ async def test_jobs_arrive_in_the_order_of_admission(bus: Bus, make_job: Any) ->
     for number in range(40):
         await bus.admit(make_job(f"r{number}"), {}, to=HISTORY, ttl_s=60)
     ids = []
-    async for delivery in bus.consume(HISTORY, group="desk", consumer="one"):
+    async for delivery in consume(bus, HISTORY, group="desk", consumer="one"):
         ids.append(int(delivery.message.request_id[1:]))  # type: ignore[union-attr]
         await bus.finish(delivery)
         if len(ids) == 40:

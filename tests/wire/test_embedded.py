@@ -19,6 +19,7 @@ import psutil
 import pytest
 import redis
 
+from tests.consume import consume
 from wire import topics
 from wire.bus import Bus, BusOptions, embedded_server
 from wire.bus.embedded import MAX_SOCKET_PATH, EmbeddedServerError
@@ -196,7 +197,7 @@ class Load:
 
     async def finish(self) -> None:
         async with Bus.open(self.url, OPTIONS) as bus:
-            async for delivery in bus.consume(self.tokenizer, group="g", consumer="end"):
+            async for delivery in consume(bus, self.tokenizer, group="g", consumer="end"):
                 name = delivery.message.request_id  # type: ignore[union-attr]
                 # False also when the reply to our own acknowledgement got lost.
                 if await bus.finish(delivery) or name not in self.handled:

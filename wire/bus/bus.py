@@ -7,7 +7,7 @@ job's partition. An entry stays in its stream until the job has moved on, so a s
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -112,19 +112,6 @@ class Bus(Records, Placing):
             neighbour.receive(reply)
         return int(reply[0] if isinstance(reply, list) else reply)
 
-    async def consume(
-        self, stream: str, *, group: str, consumer: str, count: int = 16
-    ) -> AsyncGenerator[Delivery, None]:
-        """Yield what arrives for this member of a group, and what silent members left (never of a replica's stream).
-
-        Entries are kept alive only while the next one is asked for: handle each within `options.claim_idle_s`, or use
-        `serve_desk`.
-        """
-        reader = self.consumer(stream, group=group, name=consumer)
-        while True:
-            for delivery in await reader.read(count):
-                yield delivery
-
     def consumer(self, stream: str, *, group: str, name: str) -> Consumer:
-        """Return a group member to read with at one's own pace."""
+        """Return a group member to read with; it claims what silent members left (never of a replica's stream)."""
         return Consumer(self, stream, group=group, name=name, claims=not topics.is_replica(stream))

@@ -11,6 +11,7 @@ import pytest
 from cache_svc.prefix.desk import PrefixDesk
 from cache_svc.prefix.service import serve_streams
 from cache_svc.prefix.settings import PrefixSettings
+from tests.consume import consume
 from wire import topics
 from wire.block_hash import chain, root
 from wire.bus import Bus
@@ -100,7 +101,7 @@ async def test_a_job_leaves_with_the_longest_cached_prefix_and_a_token_to_comput
     job = Job(request_id="q", partition=0, model=MODEL, edge=topics.edge("e"), deadline=time.time() + 60)
     await bus.admit(job, {"prompt": prompt_of(num_tokens)}, to=topics.prefix(0, MODEL), ttl_s=60)
     with anyio.fail_after(60):
-        async for delivery in bus.consume(topics.balancer(0, MODEL), group="balancer", consumer="test"):
+        async for delivery in consume(bus, topics.balancer(0, MODEL), group="balancer", consumer="test"):
             assert isinstance(delivery.message, Job)
             assert "prefix.work" in delivery.message.timings_ms
             break
