@@ -18,13 +18,13 @@ from pathlib import Path
 
 from model_svc.card import waking
 from model_svc.departures import Departures
-from model_svc.disagg.engine_end import BlockCopies, EngineBlocks
+from model_svc.disagg.engine_end import EngineBlocks, HasBlocks
 from model_svc.disagg.orders import ReadBlocks, WriteBlocks
 from model_svc.disagg.staging import Staging
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
-from model_svc.engine.plan import Runner
+from model_svc.engine.plan import Runner, UsesIdleTime
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.token_bytes import tag_bytes
 from model_svc.pipe import (
@@ -40,7 +40,7 @@ from model_svc.pipe import (
     ToEngine,
 )
 from model_svc.runner import start_times
-from model_svc.runner.spare_time import SpareTime
+from model_svc.runner.spare_time import HasSpareTime, SpareTime
 from model_svc.spec.ngram import PROPOSERS
 from wire.errors import HeadraceError
 from wire.grammar import grammar_tokenizer
@@ -168,8 +168,8 @@ def _blocks(config: EngineConfig, runner: Runner, engine: Engine) -> EngineBlock
     layout = runner.info.kv
     if layout is None or config.staging_fd < 0:
         return None
-    copies: BlockCopies = runner.blocks  # type: ignore[attr-defined]  # whoever tells a layout has them
-    return EngineBlocks(engine.scheduler.roster, copies, Staging(config.staging_fd, layout.block_bytes))
+    assert isinstance(runner, HasBlocks), "a layout of blocks is told that cannot be copied"
+    return EngineBlocks(engine.scheduler.roster, runner.blocks, Staging(config.staging_fd, layout.block_bytes))
 
 
 def serve(pipe: EngineEnd) -> None:
@@ -198,7 +198,8 @@ def serve(pipe: EngineEnd) -> None:
         log.info("ready: %s", start_times.told())
         pipe.send(Ready(info=runner.info, seconds=start_times.seconds))
         try:
-            spare, idle = getattr(runner, "spare", None), getattr(runner, "use_idle_time", None)
+            spare = runner.spare if isinstance(runner, HasSpareTime) else None
+            idle = runner.use_idle_time if isinstance(runner, UsesIdleTime) else None
             EngineLoop(pipe, engine, spare, idle, config.stream_interval, _blocks(config, runner, engine)).run()
         finally:
             runner.close()

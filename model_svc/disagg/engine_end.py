@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from model_svc.disagg.orders import BlocksDone, ReadBlocks, WriteBlocks
 from model_svc.disagg.staging import Staging
@@ -21,6 +21,16 @@ class BlockCopies(Protocol):
 
     def write(self, blocks: Sequence[int], source: memoryview, places: Sequence[int], num_blocks: int) -> None:
         """Copy the blocks at `places` among the `num_blocks` of `source` into the cache, before any later step."""
+        ...
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """A runner whose blocks may be exchanged."""
+
+    @property
+    def blocks(self) -> BlockCopies:
+        """What copies blocks of its cache."""
         ...
 
 

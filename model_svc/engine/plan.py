@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -150,7 +150,9 @@ class Runner(Protocol):
     """Executes plans in order. `depth` in RunnerInfo says how many submitted plans may be uncollected (0: none)."""
 
     @property
-    def info(self) -> RunnerInfo: ...
+    def info(self) -> RunnerInfo:
+        """The size of the KV pool and the step limits; the same for as long as the runner lives."""
+        ...
 
     def submit(self, plan: StepPlan) -> Any:
         """Start a step; returns a handle for `collect`. Does not wait for the device."""
@@ -169,6 +171,15 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free the device."""
+        ...
+
+
+@runtime_checkable
+class UsesIdleTime(Protocol):
+    """A runner that has left part of its start for later."""
+
+    def use_idle_time(self) -> bool:
+        """Do a short part of it, while no step is in flight; tells whether more is left."""
         ...
 
 

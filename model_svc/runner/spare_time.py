@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 SOON_S = 0.05
 
@@ -48,6 +49,13 @@ class SpareTime:
         """Give away the time before something that takes long or is not known."""
         self._took_s = SOON_S
         self.use()
+
+
+@runtime_checkable
+class HasSpareTime(Protocol):
+    """A runner whose steps tell when a core is idle."""
+
+    spare: SpareTime
 
 
 def logical_cores() -> int:
