@@ -5,13 +5,13 @@ spent outside of Python, so threads share it. Later starts find everything in Tr
 that might be launched costs three seconds for nothing: so a note in the cache says what has been compiled.
 """
 
-# mypy: disable-error-code="no-untyped-def"
 import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,7 +60,7 @@ def compile_ahead(num_threads: int | None = None) -> Iterator[None]:
 
     launch = JITFunction.run
 
-    def only_compile(self, *args, **options):
+    def only_compile(self: Any, *args: Any, **options: Any) -> Any:
         return launch(self, *args, **{**options, "warmup": True})
 
     threads = ThreadPoolExecutor(num_threads or os.cpu_count(), thread_name_prefix="compile")

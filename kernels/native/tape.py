@@ -83,7 +83,8 @@ class _Calls:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self._buffer: ctypes.Array[ctypes.c_char] | None = None
+        self._buffer = ctypes.create_string_buffer(0)
+        self._count = 0
 
     def close(self) -> None:
         packed = b"".join(item.packed() for item in fuse(self.records))
@@ -91,7 +92,7 @@ class _Calls:
         self._count = len(self.records)
 
     def __call__(self) -> None:
-        library().run_at(ctypes.addressof(self._buffer), self._count, threads())  # type: ignore[arg-type]
+        library().run_at(ctypes.addressof(self._buffer), self._count, threads())
 
 
 class Tape:

@@ -25,7 +25,8 @@ class Clock:
     def wait_ms(self) -> float:
         """Wait for the end; return how long the step took, waiting for the one before it left out."""
         if isinstance(self.begin, float) or isinstance(self.end, float):
-            return (time.perf_counter() - float(self.begin)) * 1000  # type: ignore[arg-type]
+            assert isinstance(self.begin, float), "a clock of two kinds"
+            return (time.perf_counter() - self.begin) * 1000
         self.end.synchronize()
         return float(self.begin.elapsed_time(self.end))
 
