@@ -32,7 +32,7 @@ def test_activations_lose_what_float8_cannot_hold(device: str, by_blocks: bool) 
     weight, numbers = weight_of(256, 1024, device, by_blocks=by_blocks)
     truth = x.cpu().double() @ numbers.T
     error = (scaled_linear(x, weight).cpu().double() - truth).norm() / truth.norm()
-    assert 0.01 < error < 0.07  # the interpreter cuts off what cards round
+    assert 0.01 < error < 0.04
 
 
 def test_which_weights_suit_a_card() -> None:
