@@ -44,6 +44,8 @@ def _drawn(
     item: SequenceStep, at: int, ids: Sequence[int], finite: Sequence[bool], tops: Mapping[int, dict[str, Any]]
 ) -> list[SampledToken] | None:
     """Return the tokens that hold of a share whose draws begin at `at`; None if one came of logits not finite."""
+    if not item.num_drafts and not tops:  # nearly all of 256 a step
+        return [SampledToken(slot=item.slot, token_id=ids[at])] if finite[at] else None
     expected = guesses(item).tolist() if item.num_drafts else []
     tokens: list[SampledToken] = []
     for row in range(at, at + 1 + item.num_drafts):
