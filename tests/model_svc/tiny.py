@@ -12,6 +12,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model
 from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.float8 import Float8
 from model_svc.weights.random import RandomSource
 
 VOCAB = 67  # no multiple of 32: the last word of a bit mask is not full
@@ -34,10 +35,13 @@ def tiny_llama(
     dtype: torch.dtype = torch.float32,
     stored: torch.dtype = torch.float32,
     group: Group = ALONE,
+    *,
+    float8: bool = False,
     **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype."""
-    source = RandomSource(tied=False, spread=0.3, dtype=stored)
+    source = RandomSource(tied=False, spread=0.3, dtype=stored, float8=float8)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
-    return build_model(config, source, Dequantized(dtype, where), device=where, group=group)
+    method = (Float8 if float8 else Dequantized)(dtype, where)
+    return build_model(config, source, method, device=where, group=group)
