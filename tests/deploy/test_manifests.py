@@ -132,6 +132,19 @@ def test_every_pod_meets_kubernetes_restricted_standard() -> None:
             assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
 
 
+def test_the_patch_for_cards_fits_the_replicas_and_asks_for_one() -> None:
+    patch = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "gpu.yaml").read_text())["spec"]
+    assert patch["strategy"]["rollingUpdate"]["maxSurge"] == 0  # a cluster has no card to spare
+    (change,) = patch["template"]["spec"]["containers"]
+    for name in ("model", "prefill"):
+        (container,) = DEPLOYMENTS[name]["spec"]["template"]["spec"]["containers"]
+        assert change["name"] == container["name"]
+        dropped = {variable["name"] for variable in change["env"] if variable.get("$patch") == "delete"}
+        assert dropped <= {variable["name"] for variable in container["env"]}
+    check_names({variable["name"] for variable in change["env"]})
+    assert change["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
 def test_an_emptied_node_takes_one_of_a_kind_at_a_time() -> None:
     budgets = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "PodDisruptionBudget"}
     assert budgets.keys() == DEPLOYMENTS.keys()
