@@ -71,15 +71,16 @@ def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | 
     tokens = max(8, next_power_of_2(T))
     tiles, spans_a_group = cdiv(F, outputs), weight.group * weight.spans // weight.block
     partial = x.new_empty((tiles, split, outputs, tokens), dtype=torch.float32) if split > 1 else x
-    ahead = min(ahead, weight.words.shape[1] // split * 4) // 16 * 16 if x.is_cuda else 0
-    pdl = {"launch_pdl": True} if x.is_cuda else {}
+    ahead = min(ahead, weight.words.shape[1] // split * 4) // 16 * 16
+    early = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9  # older cards cannot
+    pdl = {"launch_pdl": True} if early else {}
     _grouped_linear_kernel[(tiles, split)](
         x, weight.words, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
         out if bias is None else bias, out, partial, weight.arrived, T, F, E, x.stride(0),
         weight.scales.shape[0], spans_a_group, split, ahead,
         **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BIAS=bias is not None,
         WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split > 1,
-        SUBTRACT=subtract and weight.shifted, PDL=x.is_cuda, num_warps=warps, **pdl,
+        SUBTRACT=subtract and weight.shifted, PDL=early, num_warps=warps, **pdl,
     )  # fmt: skip
     return out
 

@@ -50,9 +50,9 @@ class Grouped:
         return self._dense.dtype
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
-        """Stack parts of one form."""
+        """Stack parts of one form, where that takes less than their numbers: a cut through activation order may not."""
         weight = self._stacked(parts) if share_order(parts) else None
-        if weight is None:
+        if weight is None or weight.nbytes >= weight.shape[0] * weight.shape[1] * self.dtype.itemsize:
             return self._dense.linear(parts, bias)
         self._kept_bytes += weight.nbytes
         order = order_of(parts[0])
