@@ -143,6 +143,33 @@ async def test_a_reader_outlasts_a_bus_that_is_too_full_to_make_its_group_or_to_
     assert bus.counts.num_dead_letters == bool(num_died)
 
 
+async def test_what_was_read_beside_it_does_not_count_as_delivered_while_the_bus_is_too_full_to_end_it(
+    bus: Bus, bus_url: str, make_job: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await admit(bus, make_job, "poison", "r1")
+    poison, _ = await read(bus, "dead")
+    await fall_silent(bus, HISTORY, GROUP, "dead")
+    died = ("IDLE", 7_200_000, "RETRYCOUNT", MAX_DELIVERIES, "JUSTID")
+    await bus.route.call(HISTORY, "XCLAIM", HISTORY, GROUP, "dead", 0, poison.entry_id, *died)
+    found: list[Delivery] = []
+
+    async def look() -> None:
+        found.extend(await read(bus))
+
+    async with anyio.create_task_group() as tasks:
+        with redis.Redis.from_url(bus_url) as client:
+            client.config_set("maxmemory", "1")
+            try:
+                tasks.start_soon(look)
+                with anyio.fail_after(60):
+                    while caplog.text.count("out of memory") <= MAX_DELIVERIES:
+                        await anyio.sleep(0.002)
+            finally:
+                client.config_set("maxmemory", "0")
+    assert [(delivery.times_delivered, ids([delivery])) for delivery in found] == [(2, ["r1"])]
+    assert bus.counts.num_dead_letters == 1
+
+
 async def test_dead_letters_are_bounded(bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wire.bus.endings.DEAD_LETTER_MAXLEN", 3)
     for _ in range(5):

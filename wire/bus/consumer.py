@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,9 +42,9 @@ class Consumer:
         self._bus = bus
         self._claims = claims
         self._open: set[str] = set()
+        self._found: deque[Entry] = deque()  # read, and not yet sorted out
         self._missed_reply = True  # a consumer of this name may have lived before us
-        self._missed_gift = False
-        self._is_searching = False
+        self._missed_gift = self._is_searching = False
         self._num_receiving = 0
         self._received = anyio.Event()
         self._next_claim = self._next_keep = self._next_sweep = 0.0
@@ -99,7 +100,7 @@ class Consumer:
     async def keep_alive(self) -> None:
         """Tell the group that we still work on what we hold, so that nobody claims it."""
         self._next_keep = anyio.current_time() + self._bus.options.claim_idle_s / 3
-        await self._set_idle(tuple(self._open), 0.0)
+        await self._set_idle((*self._open, *(entry_id.decode() for entry_id, *_ in self._found)), 0.0)
 
     async def release(self, delivery: Delivery, *, delay_s: float) -> None:
         """Give an entry back: it is claimed again, by anybody, after about `delay_s`."""
@@ -114,6 +115,7 @@ class Consumer:
         """
         await self._none_receiving()
         self._open.clear()
+        self._found.clear()
         if self._claims:
             idle_ms = int(self._bus.options.claim_idle_s * 1000)
             try:
@@ -126,7 +128,9 @@ class Consumer:
 
     async def _find(self, count: int) -> list[Delivery]:
         try:
-            return await self._sort_out(await self._look(count))
+            if not self._found:
+                self._found.extend(await self._look(count))
+            return await self._sort_out()
         except ResponseError as error:
             await self._make_group_again(error)
             return []
@@ -216,22 +220,32 @@ class Consumer:
             if found or cursor == b"0-0":
                 return found
 
-    async def _sort_out(self, found: list[Entry]) -> list[Delivery]:
+    async def _sort_out(self) -> list[Delivery]:
+        """Return what may be handed out. What the bus has no room for now stays, and does not count as delivered."""
         deliveries: list[Delivery] = []
         try:
-            for entry_id, fields, times in found:
-                if fields is None:
-                    await self._count_lost(entry_id)
-                elif (delivery := await self._unwrap(entry_id.decode(), fields, times)) is not None:
+            while self._found:
+                if (delivery := await self._unwrap(*self._found[0])) is not None:
                     deliveries.append(delivery)
+                self._found.popleft()
+        except Exception:
+            if not deliveries:
+                raise
         except BaseException:
             for delivery in deliveries:
                 delivery.close()
+            self._found.clear()
             self._missed_reply = True  # so that they are found again
             raise
         return deliveries
 
-    async def _unwrap(self, entry_id: str, fields: list[bytes], times: int) -> Delivery | None:
+    async def _unwrap(self, raw_id: bytes, fields: list[bytes] | None, times: int) -> Delivery | None:
+        entry_id = raw_id.decode()
+        if fields is None:
+            await self._bus.route.call(self.stream, "XACK", self.stream, self.group, entry_id)
+            self._bus.counts.num_lost += 1
+            log.error("entry %s on %s has no payload any more; acknowledged as lost", entry_id, self.stream)
+            return None
         try:
             delivery = self._delivery(entry_id, fields, times)
         except _MALFORMED as error:
@@ -261,15 +275,11 @@ class Consumer:
             record=record,
         )
 
-    async def _count_lost(self, entry_id: bytes) -> None:
-        self._bus.counts.num_lost += 1
-        log.error("entry %s on %s has no payload any more; acknowledged as lost", entry_id.decode(), self.stream)
-        await self._bus.route.call(self.stream, "XACK", self.stream, self.group, entry_id)
-
     async def _make_group_again(self, error: ResponseError) -> None:
         if not _is_gone(error):
             raise error
         self._missed_reply = False
+        self._found.clear()  # the new group will be given them
         command = ("XGROUP", "CREATE", self.stream, self.group, "0", "MKSTREAM")
         try:
             await self._bus.route.call(self.stream, *command)
