@@ -22,7 +22,7 @@ import msgspec
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import RunnerInfo, SampledToken, StepOutput, StepPlan, slots
 from model_svc.engine.request import EngineRequest
-from model_svc.pipe import Progress
+from model_svc.engine_messages import Progress
 from wire.messages import Prompt, ReasoningPlan, SamplingParams, pack_ids
 
 

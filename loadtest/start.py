@@ -28,7 +28,7 @@ import numpy as np
 from loadtest.shapes import SHAPES
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
-from model_svc.pipe import Progress, Ready
+from model_svc.engine_messages import Progress, Ready
 from model_svc.settings import ModelSettings
 from wire.messages import Prompt, SamplingParams, pack_ids
 from wire.vocabulary import byte_alphabet

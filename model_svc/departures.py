@@ -9,7 +9,8 @@ first and last tokens, nor for the end of its thinking.
 
 from __future__ import annotations
 
-from model_svc.pipe import EngineEnd, Progress
+from model_svc.engine_messages import Progress
+from model_svc.pipe import EngineEnd
 from model_svc.runner.spare_time import SOON_S, SpareTime
 from wire.messages import TokenChunk
 

@@ -14,7 +14,8 @@ from anyio.abc import Process
 
 from model_svc.disagg.orders import BlocksDone
 from model_svc.disagg.staging import open_memory
-from model_svc.pipe import Broken, EngineConfig, Progress, Ready, Refused, ServiceEnd, ToEngine
+from model_svc.engine_messages import Broken, EngineConfig, Progress, Ready, Refused, ToEngine
+from model_svc.pipe import ServiceEnd
 from model_svc.settings import ModelSettings
 from wire.errors import StartError
 

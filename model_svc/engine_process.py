@@ -27,18 +27,18 @@ from model_svc.engine.matchers import LlguidanceMatchers
 from model_svc.engine.plan import Runner, UsesIdleTime
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.token_bytes import tag_bytes
-from model_svc.pipe import (
+from model_svc.engine_messages import (
     Broken,
     CancelSequences,
     CloseThinking,
     EngineConfig,
-    EngineEnd,
     Progress,
     Ready,
     Refused,
     ReportNames,
     ToEngine,
 )
+from model_svc.pipe import EngineEnd
 from model_svc.runner import start_times
 from model_svc.runner.spare_time import HasSpareTime, SpareTime
 from model_svc.spec.ngram import PROPOSERS

@@ -14,12 +14,12 @@ from model_svc.disagg.prefill import next_fields, next_job, note_prefilled, pref
 from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
+from model_svc.engine_messages import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
 from model_svc.open_requests import OpenRequest, OpenRequests
 from model_svc.outbox import EDGE_MAXLEN, Outbox
 from model_svc.persist import until_done
-from model_svc.pipe import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
 from model_svc.quarantine import Quarantine
 from model_svc.request_span import span_of
 from model_svc.usage import note_usage

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from model_svc.departures import CROWD, Departures
-from model_svc.pipe import EngineEnd, Frames, Progress, ToService
+from model_svc.engine_messages import Progress, ToService
+from model_svc.pipe import EngineEnd, Frames
 from model_svc.runner.spare_time import SOON_S, SpareTime
 from wire.messages import REASONING, PhaseMark, TokenChunk
 

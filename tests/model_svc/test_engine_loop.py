@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from model_svc import engine_process
+from model_svc.engine_messages import CancelSequences, Progress, ToService
 from model_svc.engine_process import EngineLoop
-from model_svc.pipe import CancelSequences, EngineEnd, Frames, Progress, ToService, frame
+from model_svc.pipe import EngineEnd, Frames, frame
 from wire.messages import TokenChunk
 
 

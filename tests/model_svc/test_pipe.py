@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from model_svc.engine.request import EngineRequest
-from model_svc.pipe import Broken, CancelSequences, EngineEnd, Progress, ServiceEnd
+from model_svc.engine_messages import Broken, CancelSequences, Progress
+from model_svc.pipe import EngineEnd, ServiceEnd
 from wire.messages import Prompt, TokenChunk, pack_ids
 
 pytestmark = pytest.mark.anyio
