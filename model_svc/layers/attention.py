@@ -83,6 +83,10 @@ class Attention:
         """The product that its input goes to."""
         return self._qkv
 
+    def rounds(self, x: Tensor) -> bool:
+        """Whether one of its products rounds rows like `x`, which products of few rows do not."""
+        return self._qkv.rounds(x) is not None or self._o.rounds(x) is not None
+
     def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's keys and values in `kv`."""
         return self._o(self._attend(x, step, kv))

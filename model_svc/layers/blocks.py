@@ -66,6 +66,10 @@ class FewRows:
             return None
         return cls(norm, attention, mlp_norm, mlp) if attention.serves_few_rows and mlp.serves_few_rows else None
 
+    def fits(self, x: Tensor) -> bool:
+        """Tell whether it computes the layer for rows like `x`."""
+        return few_rows.fits(x, x.shape[0]) and not self._attention.rounds(x) and not self._mlp.rounds(x)
+
     def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Add both parts to `total` in place and return it."""
         begun, self._begun = self._begun, None
@@ -92,7 +96,7 @@ class PreNorm:
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
         """Return what this layer adds, and the sum before it."""
-        if self._fused is not None and few_rows.fits(x, x.shape[0]):
+        if self._fused is not None and self._fused.fits(x):
             return self._fused(x if residual is None else residual.add_(x), step, kv), None
         several = (
             x.shape[0] > 1 and dispatch.form(x) == "triton" and not dispatch.fixed()

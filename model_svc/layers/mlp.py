@@ -30,6 +30,10 @@ class GatedMlp:
         """The product that its input goes to."""
         return self._gate_up
 
+    def rounds(self, x: Tensor) -> bool:
+        """Whether one of its products rounds rows like `x`, which products of few rows do not."""
+        return self._gate_up.rounds(x) is not None or self._down.rounds(x) is not None
+
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
         gate, down = self._gate_up.packed, self._down.packed

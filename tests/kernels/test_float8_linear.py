@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from kernels import dispatch, few_rows
-from kernels.float8_linear import float8_linear, rounds
+from kernels import dispatch
+from kernels.float8_linear import UNROUNDED_ROWS, float8_linear, rounds
 from kernels.quantize_rows import quantize_rows
 from tests.kernels.close import Close
 from tests.kernels.test_few_rows_float8 import FORMS, dtype, weight_of
@@ -24,7 +24,7 @@ def test_activations_of_few_rows_are_not_rounded(
 
 @FORMS
 def test_those_of_many_rows_are_on_a_card(device: str, close: Close, by_blocks: bool) -> None:
-    x = torch.randn(few_rows.MAX_ROWS + 1, 512, device=device, dtype=dtype(device))
+    x = torch.randn(UNROUNDED_ROWS + 1, 512, device=device, dtype=dtype(device))
     weight, numbers = weight_of(256, 512, device, by_blocks=by_blocks)
     assert rounds(x) is (dispatch.form(x) == "triton")
     rows = quantize_rows(x, by_blocks=by_blocks)

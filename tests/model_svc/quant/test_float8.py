@@ -13,6 +13,7 @@ from kernels import dispatch
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
+from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8, Float8Linear
 from model_svc.runner.precision import RunnerConfigError, precision_of
 from model_svc.weights.open import open_weights
@@ -94,9 +95,9 @@ def test_many_rows_are_rounded_and_few_are_not(tmp_path: Path) -> None:
     model = load_model(tmp_path, dtype=torch.float32, device=CPU, method=Float8(torch.float32, CPU))
     with dispatch.forced("triton"):
         assert error(oracle, model, (5, 1)) < 1e-4
-        assert 0.01 < error(oracle, model, (66,)) < 0.15
+        assert 0.01 < error(oracle, model, (34,)) < 0.15
         with dispatch.fixed_order():
-            assert error(oracle, model, (66,)) < 1e-4
+            assert error(oracle, model, (34,)) < 1e-4
 
 
 @pytest.mark.gpu
@@ -106,11 +107,15 @@ def test_compiled_kernels_give_the_logits_of_transformers(name: str, tmp_path: P
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("these kernels need compute capability 9.0")
     oracle = made(tmp_path, name)
-    model = load_model(tmp_path, dtype=torch.bfloat16, device=card, method=Float8(torch.bfloat16, card))
-    assert error(oracle, model, (7, 1, 40, 1)) < 0.02  # of bf16 activations
-    assert error(oracle, model, (100,)) < 0.1  # of activations in float8
+    model, dense = (
+        load_model(tmp_path, dtype=torch.bfloat16, device=card, method=method(torch.bfloat16, card))
+        for method in (Float8, Dequantized)
+    )
+    counts = (7, 1, 30, 1)
+    assert error(oracle, model, counts) < 1.2 * error(oracle, dense, counts) < 0.06  # bf16 activations; float32 truth
+    assert error(oracle, model, (100,)) < 0.15  # of activations in float8
     with dispatch.fixed_order():
-        assert error(oracle, model, (100, 1)) < 0.02
+        assert error(oracle, model, (100, 1)) < 1.2 * error(oracle, dense, (100, 1))
 
 
 def test_fp8_is_refused_where_no_card_knows_it() -> None:
