@@ -70,6 +70,16 @@ class LiveRing:
         """Wait until no request is in flight."""
         self.portal.call(self.ring.until_idle)
 
+    def converse(self, items: list[dict[str, Any]]) -> str:
+        """Make a conversation of these items, at most 20, and return its id."""
+
+        async def create() -> str:
+            response = await self.ring.http.post("/v1/conversations", json={"items": items})
+            created: str = response.raise_for_status().json()["id"]
+            return created
+
+        return self.portal.call(create)
+
     @property
     def requests(self) -> list[Running]:
         """What the replica was asked, oldest first."""

@@ -66,8 +66,7 @@ def test_an_edit_that_the_server_refuses_keeps_the_words(ring: LiveRing, chat: C
 
 def test_conversations_made_over_the_api_can_be_edited_too(ring: LiveRing, chat: ChatPage) -> None:
     items = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day."}]
-    created = ring.portal.call(_create, ring, items)
-    chat.page.goto(f"{chat.url}/#/c/{created}")
+    chat.page.goto(f"{chat.url}/#/c/{ring.converse(items)}")
     ring.play(*spoken("Good evening."))
     chat.newest.hover()
     chat.button("Edit message", chat.newest).click()
@@ -76,8 +75,3 @@ def test_conversations_made_over_the_api_can_be_edited_too(ring: LiveRing, chat:
     expect(chat.answer).to_have_text("Good evening.")
     chat.until_done()
     assert "Good day." not in ring.prompt_text()
-
-
-async def _create(ring: LiveRing, items: list[dict[str, str]]) -> str:
-    response = await ring.ring.http.post("/v1/conversations", json={"items": items})
-    return str(response.raise_for_status().json()["id"])

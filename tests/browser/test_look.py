@@ -177,6 +177,32 @@ def test_turns_that_are_far_off_cost_no_layout_and_come_back(ring: LiveRing, cha
     expect(first).to_be_in_viewport()
 
 
+def test_what_is_read_moves_with_the_wheel_and_by_nothing_else(ring: LiveRing, chat: ChatPage) -> None:
+    """Turns above come into sight with other heights than were guessed for them."""
+    heights = (1, 60, 2, 90, 30, 1, 120, 5, 70)
+    items = [
+        {"role": role, "content": "Line.\n\n" * (lines if role == "assistant" else 1)}
+        for lines in heights
+        for role in ("user", "assistant")
+    ]
+    chat.page.goto(f"{chat.url}/#/c/{ring.converse(items)}")
+    expect(chat.turns).to_have_count(len(heights))
+    _until_at_bottom(chat)
+    chat.page.locator("#scroller").hover()
+    moves = []
+    while chat.page.locator("#scroller").evaluate("(scroller) => scroller.scrollTop > 300"):
+        chat.page.evaluate("""() => {
+            const at = (step) => document.elementFromPoint(innerWidth * 0.6, 150 + 5 * step);
+            window.watched = [...Array(60).keys()].map((step) => at(step).closest(".block, .said")).find(Boolean);
+            window.stood = window.watched.getBoundingClientRect().top;
+        }""")
+        chat.page.mouse.wheel(0, -250)
+        chat.page.wait_for_function("() => window.watched.getBoundingClientRect().top !== window.stood")
+        _settled_place(chat)
+        moves.append(chat.page.evaluate("() => Math.round(window.watched.getBoundingClientRect().top - window.stood)"))
+    assert len(moves) > 40 and all(abs(move - 250) <= 2 for move in moves), moves
+
+
 def _settled_place(chat: ChatPage) -> float:
     """Return where the reader is once scrolling has come to rest: three frames in one place."""
     place: float = chat.page.evaluate("""async () => {

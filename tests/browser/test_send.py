@@ -29,6 +29,16 @@ def test_the_bill_opens_to_show_where_the_time_went(ring: LiveRing, chat: ChatPa
     expect(chat.newest.locator(".race-legend dt")).to_have_text(["Queue", "Tokenize", "Match", "Prefill", "Decode"])
 
 
+def test_the_bill_tells_what_came_from_another_replica_only_where_something_did(chat: ChatPage) -> None:
+    show = "const node = m.bill(argument); node.querySelector('button').click(); return node.textContent"
+    told = {"cached_tokens": 800, "fetched_tokens": 768, "fetch_ms": 12.0, "prefill_ms": 3}
+    text = chat.call("bill", show, {"input_tokens": 900, "output_tokens": 5, "headrace": told})
+    assert "800 cached768 fetched" in text and "Fetch12 ms" in text
+    told |= {"fetched_tokens": 0, "fetch_ms": 0.0}
+    text = chat.call("bill", show, {"input_tokens": 900, "output_tokens": 5, "headrace": told})
+    assert "fetched" not in text and "Fetch" not in text
+
+
 def test_text_is_on_screen_before_the_answer_has_ended(ring: LiveRing, chat: ChatPage) -> None:
     gate = ring.gate()
     ring.play(*spoken("First half, "), *spoken("second half.", after=gate))

@@ -156,6 +156,6 @@ def test_text_that_reads_from_the_right_stands_on_the_right(ring: LiveRing, chat
     ring.play(*spoken("\u0627\u0644\u0646\u0647\u0631\n\n1. \u0627\u0644\u0631\u0627\u064a\u0646\n\n`code`\n\nEnglish"))
     chat.ask("\u0627\u0643\u062a\u0628")
     directions = chat.page.eval_on_selector_all(
-        ".said, .answer-text > .block", "nodes => nodes.map((node) => getComputedStyle(node).direction)"
+        ".said, .answer-text .block", "nodes => nodes.map((node) => getComputedStyle(node).direction)"
     )
     assert directions == ["rtl", "rtl", "rtl", "ltr", "ltr"]

@@ -2,13 +2,7 @@
 
 import { make } from "./dom.js";
 
-const PHASES = [
-  ["queue_ms", "Queue"],
-  ["tokenize_ms", "Tokenize"],
-  ["match_ms", "Match"],
-  ["prefill_ms", "Prefill"],
-  ["decode_ms", "Decode"],
-];
+const PHASES = ["queue", "tokenize", "match", "fetch", "prefill", "decode"];
 
 const count = new Intl.NumberFormat("en");
 
@@ -26,6 +20,7 @@ export function billParts(usage) {
   const cached = told.cached_tokens ?? usage.input_tokens_details?.cached_tokens;
   const parts = [[`${count.format(usage.input_tokens)} in`, "Tokens of the prompt: everything the model read"]];
   if (cached !== undefined) parts.push([`${count.format(cached)} cached`, "Prompt tokens that were still in the cache"]);
+  if (told.fetched_tokens) parts.push([`${count.format(told.fetched_tokens)} fetched`, "Of the cached tokens, those that came from another replica"]);
   parts.push([`${count.format(usage.output_tokens)} out`, "Tokens that the model wrote, thinking included"]);
   if (told.ttft_ms !== undefined) parts.push([`first token after ${duration(told.ttft_ms)}`, "Time to the first token"]);
   if (told.tokens_per_second) parts.push([`${speed(told.tokens_per_second)} tok/s`, "Speed of writing"]);
@@ -36,10 +31,24 @@ export function billParts(usage) {
 export function bill(usage) {
   const parts = billParts(usage);
   const line = parts.map(([text, title]) => make("span", { title }, text));
+  const phases = phasesOf(usage.headrace ?? {});
+  if (!phases.length) return make("div", { class: "bill-line" }, ...line);
   const name = `Cost of this answer: ${parts.map(([text]) => text).join(", ")}`; // a name hides what it stands on: so it says all
-  const phases = PHASES.map(([field, name]) => [name, usage.headrace?.[field]]).filter(([, ms]) => ms !== undefined && ms !== null);
-  if (!phases.length) return make("div", { class: "bill" }, make("div", { class: "bill-line" }, ...line));
-  return make("details", { class: "bill" }, make("summary", { class: "bill-line", "aria-label": name }, ...line), race(phases));
+  // No details element: each one makes the browser look through the style sheets of all others on the page.
+  const more = make("div", { hidden: true });
+  const opener = make("button", { type: "button", class: "bill-line", "aria-label": name, "aria-expanded": "false", onclick: toggle }, ...line);
+  function toggle() {
+    if (!more.hasChildNodes()) more.append(race(phases));
+    more.hidden = !more.hidden;
+    opener.setAttribute("aria-expanded", String(!more.hidden));
+  }
+  return make("div", {}, opener, more);
+}
+
+// [name, milliseconds] of the phases told; a fetch is one only if there was one.
+function phasesOf(told) {
+  const phases = PHASES.map((name) => [name, told[`${name}_ms`] ?? null]);
+  return phases.filter(([name, ms]) => ms !== null && (ms > 0 || name !== "fetch"));
 }
 
 // The way of the request as a channel: each desk's stretch is as long as it took.
@@ -47,11 +56,13 @@ function race(phases) {
   const total = phases.reduce((sum, [, ms]) => sum + ms, 0) || 1;
   const channel = make("div", { class: "race", "aria-hidden": "true" });
   const legend = make("dl", { class: "race-legend" });
-  phases.forEach(([name, ms], i) => {
-    const stretch = make("span", { class: `stretch stretch-${i}` });
+  for (const [name, ms] of phases) {
+    const stretch = make("span", { class: `stretch phase-${name}` });
     stretch.style.flexGrow = String(ms / total);
     channel.append(stretch);
-    legend.append(make("div", {}, make("dt", { class: `stretch-key stretch-${i}` }, name), make("dd", {}, duration(ms))));
-  });
+    legend.append(make("div", {}, make("dt", { class: `stretch-key phase-${name}` }, capital(name)), make("dd", {}, duration(ms))));
+  }
   return make("div", { class: "bill-more" }, channel, legend);
 }
+
+const capital = (name) => name[0].toUpperCase() + name.slice(1);

@@ -1,12 +1,15 @@
 // Markdown that grows while it is read. Earlier blocks are final: only the last two are parsed again, and of these only
-// the changed ones touch the DOM, so a long answer costs no more per token than a short one, and selections survive.
+// what changed touches the DOM, so a long answer costs no more per token than a short one, and selections survive.
 
-import { blocksOf, render } from "./markdown.js";
+import { growCode } from "./code_block.js";
 import { make } from "./dom.js";
+import { blocksOf, render } from "./markdown.js";
+import { patch } from "./patch.js";
 
 // The last block may still become part of the one before it ("1" of a list item "1."), so two stay open.
 const NUM_OPEN = 2;
 const SLOW_MS = 16;
+const CHAPTER_BLOCKS = 16;
 
 export class GrowingText {
   #tail = ""; // source of the open blocks
@@ -34,12 +37,14 @@ export class GrowingText {
 
   // Text that is slow to draw is drawn less often: three quarters of the time belong to the rest of the page.
   #schedule() {
-    this.#frame ||= requestAnimationFrame((now) => {
+    this.#frame ||= requestAnimationFrame(() => {
       this.#frame = 0;
-      if (now < this.#restUntil) return this.#schedule();
+      const start = performance.now();
+      if (start < this.#restUntil) return this.#schedule();
       this.#draw();
+      this.root.getBoundingClientRect(); // the frame's layout, done here, so that it counts
       const end = performance.now();
-      if (end - now > SLOW_MS) this.#restUntil = end + 3 * (end - now);
+      if (end - start > SLOW_MS) this.#restUntil = end + 3 * (end - start);
     });
   }
 
@@ -70,7 +75,7 @@ export class GrowingText {
     this.#settled = [];
     this.#finished = true;
     this.source = text;
-    this.root.append(...blocksOf(normal(text)).filter(isShown).map(blockNode));
+    for (const token of blocksOf(normal(text))) if (isShown(token)) this.#add(blockNode(token));
   }
 
   #draw() {
@@ -92,18 +97,35 @@ export class GrowingText {
   #redraw(tokens) {
     this.#hasDefinitions ||= tokens.some((token) => token.type === "def");
     const blocks = tokens.filter((token) => token.raw);
-    const fresh = blocks.map((token, i) => {
-      const old = this.#open[i];
-      if (old?.raw === token.raw) return old;
-      const node = isShown(token) ? blockNode(token) : document.createComment("");
-      if (old) old.node.replaceWith(node);
-      else this.root.append(node);
-      return { raw: token.raw, node };
-    });
-    for (const old of this.#open.slice(fresh.length)) old.node.remove();
+    const fresh = blocks.map((token, i) => this.#block(token, this.#open[i]));
+    for (const old of this.#open.slice(fresh.length)) drop(old.node);
     this.#fence = openFence(blocks.at(-1), fresh.at(-1));
     this.#open = fresh;
     this.#settle();
+  }
+
+  // The block of a token, which stands where the `old` one stood.
+  #block(token, old) {
+    const { raw } = token;
+    if (old?.raw === raw) return old;
+    const node = isShown(token) ? blockNode(token) : document.createComment("");
+    if (!old) this.#add(node);
+    else if (old.node.nodeName !== node.nodeName) old.node.replaceWith(node);
+    else {
+      patch(old.node, node);
+      return { raw, node: old.node };
+    }
+    return { raw, node };
+  }
+
+  // Chapters that are out of sight cost nothing, however many there are.
+  #add(node) {
+    let chapter = this.root.lastElementChild;
+    if (!chapter || (chapter.childElementCount >= CHAPTER_BLOCKS && node.nodeType === Node.ELEMENT_NODE)) {
+      chapter = make("div", { class: "chapter" });
+      this.root.append(chapter);
+    }
+    chapter.append(node);
   }
 
   // Blank lines are blocks of their own here ("space") and do not count.
@@ -124,21 +146,28 @@ const isShown = (token) => token.type !== "space" && token.type !== "def";
 
 const blockNode = (token) => make("div", { class: "block", dir: "auto" }, render([token]));
 
+function drop(node) {
+  const chapter = node.parentNode;
+  node.remove();
+  if (!chapter.hasChildNodes()) chapter.remove();
+}
+
 /** A code block that is still open takes text without any parsing, until a line might close it. */
 function openFence(token, block) {
   const opening = /^(?:`{3,}|~{3,})[^\n]*\n/.exec(token?.raw ?? "");
   if (token?.type !== "code" || !opening) return null;
   const body = token.raw.slice(opening[0].length);
   if (mayClose(body)) return null;
-  const text = block.node.querySelector("pre code").firstChild;
-  text.data = body;
+  const code = block.node.querySelector("pre code");
+  code.replaceChildren();
+  growCode(code, body); // with the end of its last line, which rendering takes off
   let line = body.slice(body.lastIndexOf("\n") + 1);
   return {
     append(more) {
       const added = line + more;
       if (mayClose(added)) return false;
       line = added.slice(added.lastIndexOf("\n") + 1);
-      text.appendData(more);
+      growCode(code, more);
       block.raw += more;
       return true;
     },

@@ -40,7 +40,7 @@ function showState() {
   byId("title").textContent = title;
   document.title = chat.current ? `${title} · Headrace` : "Headrace";
   byId("download").hidden = !chat.current;
-  composer.running = Boolean(chat.run);
+  composer.running = thread.running = Boolean(chat.run);
   side.mark({ current: chat.current, running: chat.runningConversations });
 }
 

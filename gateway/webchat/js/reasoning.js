@@ -12,8 +12,15 @@ export class Reasoning {
   /** `onEnough` is called when the user has waited long enough for the answer. */
   constructor(onEnough) {
     this.#enough = make("button", { type: "button", class: "text-button enough", hidden: true, onclick: () => this.#ask(onEnough) }, "Answer now");
+    this.node = make("div", { class: "reasoning", hidden: true }, this.#enough);
+  }
+
+  // Most answers have none; and a details element that is not there costs the browser nothing.
+  #reveal() {
+    this.node.hidden = false;
+    if (this.#body.parentNode) return;
     const summary = make("summary", {}, icon("chevron", "icon turn-chevron"), this.#label);
-    this.node = make("div", { class: "reasoning", hidden: true }, make("details", {}, summary, this.#body), this.#enough);
+    this.node.prepend(make("details", {}, summary, this.#body));
   }
 
   #ask(onEnough) {
@@ -22,13 +29,14 @@ export class Reasoning {
   }
 
   append(text) {
-    this.node.hidden = false;
+    this.#reveal();
     this.#text.append(text);
   }
 
   /** Show the whole text (from the server), if it is not what stands here already. */
   settle(text) {
-    this.node.hidden = !text;
+    if (text) this.#reveal();
+    else this.node.hidden = true;
     this.#text.settle(text);
   }
 

@@ -33,11 +33,17 @@ export class Thread extends EventTarget {
   /** Show these turns; `hasEarlier` offers to load older ones. */
   show(turns, { hasEarlier = false } = {}) {
     this.#earlier.hidden = !hasEarlier;
+    this.#addAbove(turns.slice(0, Math.max(turns.findIndex((turn) => isShown(this.#views[0], turn)), 0)));
     let same = 0;
     while (same < turns.length && isShown(this.#views[same], turns[same])) same += 1;
     for (const view of this.#views.splice(same)) this.#drop(view);
     for (const turn of turns.slice(same)) this.add(turn);
     this.#mark();
+  }
+
+  /** An answer is on its way: nothing may be edited meanwhile. */
+  set running(running) {
+    this.#root.classList.toggle("running", running);
   }
 
   /** A conversation is being read: no greeting meanwhile. */
@@ -56,13 +62,7 @@ export class Thread extends EventTarget {
 
   /** Append a turn; returns its view. */
   add(turn) {
-    const does = {
-      onAgain: () => this.#emit("again", turn),
-      onEnough: this.onEnough,
-      onEdit: (text) => this.onEdit(turn, text),
-      numAfter: () => this.turns.length - 1 - this.turns.indexOf(turn),
-    };
-    return this.place(new TurnView(turn, does));
+    return this.place(this.#view(turn));
   }
 
   /** Append a view that exists already (a turn that kept running while another conversation was shown). */
@@ -86,6 +86,22 @@ export class Thread extends EventTarget {
     this.#mark();
   }
 
+  #view(turn) {
+    return new TurnView(turn, {
+      onAgain: () => this.#emit("again", turn),
+      onEnough: this.onEnough,
+      onEdit: (text) => this.onEdit(turn, text),
+      numAfter: () => this.turns.length - 1 - this.turns.indexOf(turn),
+    });
+  }
+
+  #addAbove(turns) {
+    const views = turns.map((turn) => this.#view(turn));
+    this.#views.unshift(...views);
+    this.#root.prepend(...views.map((view) => view.node));
+    for (const view of views) this.#seen.observe(view.node);
+  }
+
   #drop(view) {
     this.#seen.unobserve(view.node);
     view.node.remove();
@@ -93,14 +109,16 @@ export class Thread extends EventTarget {
 
   #look(node) {
     const view = this.#views.find((each) => each.node === node);
-    if (!view || view.turn.usage || view.turn.running || !view.turn.responseId) return;
+    if (!view || view.turn.running) return;
     this.#seen.unobserve(node);
-    this.#emit("bill", view);
+    if (!view.turn.usage && view.turn.responseId) this.#emit("bill", view);
   }
 
   #mark() {
     this.#views.forEach((view, i) => (view.again.hidden = i !== this.#views.length - 1));
-    byId("greeting").hidden = this.#opening || this.#views.length > 0;
+    const isEmpty = !this.#opening && !this.#views.length;
+    byId("greeting").hidden = !isEmpty;
+    byId("stage").classList.toggle("empty", isEmpty); // in CSS, :has would look through all turns at every change
   }
 
   #emit(name, detail = null) {

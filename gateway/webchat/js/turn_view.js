@@ -19,6 +19,7 @@ export class TurnView {
   #notices = make("div", { class: "notices" });
   #bill = make("div", { class: "bill-place" });
   #actions = make("div", { class: "actions" });
+  #shown = null; // the status that the page shows
 
   /**
    * `onAgain()` answers this turn once more; only the newest turn offers it. `onEnough(turn)` ends the thinking of one that
@@ -66,15 +67,26 @@ export class TurnView {
     if (this.#tools.childElementCount !== this.turn.calls.length) this.#tools.replaceChildren(...this.turn.calls.map(toolCall));
     this.#notices.replaceChildren(...notice(this.turn));
     if (this.turn.usage) this.#bill.replaceChildren(bill(this.turn.usage));
+    this.node.style.setProperty("--length", lengthOf(this.turn));
+    this.#shown = null;
     this.#status();
   }
 
+  // Comes with every token: only a change is worth touching the page.
   #status() {
     const { turn } = this;
+    if (this.#shown === turn.status) return;
+    this.#shown = turn.status;
     this.node.dataset.status = turn.status;
+    this.answer.classList.toggle("wordless", !turn.answer);
     const broke = turn.status === "failed" || turn.status === "lost";
     this.again.ariaLabel = this.again.title = broke ? "Try again" : "Answer again";
     this.answer.setAttribute("aria-busy", String(turn.running));
     this.#reasoning.label(turn.running && !turn.answer, turn.usage);
   }
 }
+
+const LINE = 80;
+
+// In characters, a short line for a whole one: how high it will stand is guessed from that before it is laid out.
+const lengthOf = ({ input, answer }) => [...input.split("\n"), ...answer.split("\n")].reduce((sum, line) => sum + Math.max(LINE, line.length), 0);
