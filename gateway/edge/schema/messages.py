@@ -84,6 +84,7 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     metadata: Metadata | None = None
     service_tier: str | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
     container: Any = None
     mcp_servers: list[Any] | None = None
 
@@ -137,8 +138,12 @@ def _sampling(body: MessagesRequest, card: ModelCard) -> SamplingParams:
         if error.param != "stop":
             raise
         raise fail("stop_sequences", error.message.removeprefix("stop: ")) from None
-    form = body.output_config.format if body.output_config else None
-    return bind_format(sampling, fields, form, "output_config.format")
+    form, param = body.output_config.format if body.output_config else None, "output_config.format"
+    if body.output_format is not None:  # what the field was called before it moved
+        if form is not None:
+            raise fail("output_format", "cannot be given together with output_config.format.")
+        form, param = body.output_format, "output_format"
+    return bind_format(sampling, fields, form, param)
 
 
 def _thinking(body: MessagesRequest) -> tuple[str | None, int | None, bool]:

@@ -268,6 +268,7 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
             {"tools": [{"name": "a", "input_schema": TOOLS[3]["parameters"]}]},
         ],
         "output_config.format{}": [{"output_config": {"format": _flat(_SCHEMAS[1])}}],
+        "output_format{}": [{"output_format": _flat(_SCHEMAS[1])}],
     },
     "/v1/embeddings": {
         "input": [{"input": TERM}],
