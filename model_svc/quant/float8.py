@@ -87,12 +87,12 @@ class Float8:
         return Float8Weight(self._whole([part.codes for part in grouped], shape), stacked.to(self._device))
 
     def _whole(self, parts: Sequence[Tensor], shape: tuple[int, int]) -> Tensor:
-        whole = torch.empty(shape, dtype=torch.float8_e4m3fn, device=self._device)
+        whole = torch.empty(shape, dtype=torch.uint8, device=self._device)  # bytes, which every op can move
         at = 0
         for part in parts:
-            self._dense.fill(whole[at : at + part.shape[0]], part.contiguous())
+            self._dense.fill(whole[at : at + part.shape[0]], part.contiguous().view(torch.uint8))
             at += part.shape[0]
-        return whole
+        return whole.view(torch.float8_e4m3fn)
 
 
 def _scales(part: GroupedTensor) -> Tensor | None:
