@@ -48,10 +48,10 @@ def load_runner(
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
-    `dtype` auto is bfloat16 on a GPU; on a CPU it computes with the weights' own blocks by native kernels (int8 in the
-    products, float32 between them) where these are built, else in float32. int8 insists on them. packed is bfloat16 on
-    a GPU with quantized weights of safetensors as they are stored, instead of the numbers made of them, fp8 so with
-    FP8 weights alone.
+    `dtype` auto is bfloat16 on a GPU, with FP8 weights as they are stored on a Hopper card; on a CPU it computes with
+    the weights' own blocks by native kernels (int8 in the products, float32 between them) where these are built, else
+    in float32. int8 insists on them, fp8 on FP8. packed is bfloat16 on a GPU with all quantized weights of safetensors
+    as they are stored, instead of the numbers made of them.
 
     `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
     `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some

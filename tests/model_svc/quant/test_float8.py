@@ -15,12 +15,13 @@ from model_svc.models.load import load_model
 from model_svc.parallel.group import Group, Ranks
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8, Float8Linear
+from model_svc.runner.load import load_runner
 from model_svc.runner.precision import RunnerConfigError, precision_of
 from model_svc.weights.open import open_weights
 from model_svc.weights.random import RandomSource
 from model_svc.weights.source import Shard
 from model_svc.weights.stored.grouped_tensor import GroupedTensor
-from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked, token_ids
 from tests.model_svc.weights.quantized_models import CASES, write_quantized
 
 CPU = torch.device("cpu")
@@ -121,6 +122,28 @@ def test_compiled_kernels_give_the_logits_of_transformers(name: str, tmp_path: P
 def test_fp8_is_refused_where_no_card_knows_it() -> None:
     with pytest.raises(RunnerConfigError, match=r"fp8 needs a GPU of compute capability 9\.0"):
         precision_of("fp8", CPU)
+
+
+@pytest.mark.gpu
+def test_a_runner_serves_it(tmp_path: Path) -> None:
+    made(tmp_path, "compressed_fp8_channel")
+    sizes: dict[str, Any] = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 96, "max_model_len": 128}
+    drawn = []
+    for dtype in ("auto", "fp8", "bfloat16"):
+        runner = load_runner(tmp_path, device="cuda", dtype=dtype, **sizes)
+        sequences = [Tracked(0, [5, 9, 33]), Tracked(1, list(range(60)))]
+        drawn.append(token_ids(RunnerDriver(runner).generate(sequences, 4, chunk=40)))
+        runner.close()
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert drawn[0] == drawn[1]
+    assert drawn[1][0][0] == drawn[2][0][0]
+
+
+@pytest.mark.gpu
+def test_auto_keeps_float8_on_a_hopper_card() -> None:
+    card = torch.device("cuda")
+    assert precision_of("auto", card).float8 is (torch.cuda.get_device_capability() == (9, 0))
+    assert not precision_of("bfloat16", card).float8
 
 
 def test_random_weights_may_be_float8() -> None:
