@@ -100,7 +100,7 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
         rates = mixed(bench)  # as vLLM's figure, the median of three
         return Figure("mixed", "tok/s", statistics.median(rates), note=", ".join(f"{rate:,.0f}" for rate in rates))
 
-    rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 32, 64, 128, 256)}
+    rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 16, 32, 64, 128, 256)}
     rows |= {f"prefill{n}": prefills(n) for n in (128, 2048, 8192)}
     rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.prefill_floor_ms(1024, 32))
     rows["warm"] = warms
