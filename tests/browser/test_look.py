@@ -50,8 +50,11 @@ CONTRASTS = """(selector) => {
 }"""
 
 
-def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage) -> None:
-    chat = open_page(ring.url, **PHONE)
+@pytest.mark.parametrize("width", [390, 320])
+def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage, width: int) -> None:
+    """320 is also what a small window at 200 % and more has."""
+    chat = open_page(ring.url, **{**PHONE, "viewport": {"width": width, "height": 844}})
+    chat.page.locator("#model-name").evaluate("(name) => (name.textContent = 'a-model-with-a-long-name-instruct-8b')")
     assert chat.page.evaluate(OVERFLOW) == []
     ring.play(*spoken(WIDE), per_chunk=64)
     chat.ask("x" * 300)

@@ -121,3 +121,16 @@ def test_a_suggestion_fills_the_message_box(chat: ChatPage) -> None:
     chat.page.locator(".suggestion").first.click()
     expect(chat.message).to_be_focused()
     expect(chat.message).to_have_value(re.compile(r"sky"))
+
+
+def test_a_very_long_message_is_folded_and_opens(ring: LiveRing, chat: ChatPage) -> None:
+    chat.send("word " * 40_000)  # too long for the model, too; what was written is not lost by that
+    said = chat.newest.locator(".said")
+    expect(chat.notices).to_be_in_viewport()
+    folded = said.bounding_box()
+    chat.button("Show all").click()
+    opened = said.bounding_box()
+    assert folded is not None and opened is not None and opened["height"] > 20 * folded["height"]
+    chat.button("Show less").click()
+    assert said.bounding_box() is not None and said.bounding_box()["height"] == folded["height"]  # type: ignore[index]
+    assert said.inner_text().count("word") == 40_000

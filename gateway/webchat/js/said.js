@@ -4,6 +4,8 @@ import { saidNodes } from "./attached.js";
 import { copyButton } from "./clipboard.js";
 import { iconButton, make } from "./dom.js";
 
+const LONG = 3_000; // characters; a message of so many would push its answer out of sight
+
 export class Said {
   #bubble;
   #actions;
@@ -12,13 +14,23 @@ export class Said {
   constructor(text, { onEdit, numAfter }) {
     Object.assign(this, { text, onEdit, numAfter });
     this.#bubble = make("div", { class: "said", dir: "auto" }, ...saidNodes(text));
+    const isLong = text.length > LONG;
+    this.#bubble.classList.toggle("folded", isLong);
     this.#actions = make(
       "div",
       { class: "said-actions" },
+      isLong ? make("button", { type: "button", class: "text-button", "aria-expanded": "false", onclick: (event) => this.#unfold(event.target) }, "Show all") : null,
       copyButton("Copy message", () => text),
       iconButton("pencil", "Edit message", () => this.edit(), "plain-button edit"),
     );
     this.node = make("article", { class: "said-place", "aria-label": "You" }, this.#bubble, this.#actions);
+  }
+
+  #unfold(button) {
+    const isFolded = this.#bubble.classList.toggle("folded");
+    button.textContent = isFolded ? "Show all" : "Show less";
+    button.setAttribute("aria-expanded", String(!isFolded));
+    if (isFolded) this.node.scrollIntoView({ block: "nearest" });
   }
 
   /** Let the user write it anew, in its place. */

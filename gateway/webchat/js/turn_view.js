@@ -87,6 +87,7 @@ export class TurnView {
 }
 
 const LINE = 80;
+const FOLDED = 800; // so much of a long message is seen
 
 // In characters, a short line for a whole one: how high it will stand is guessed from that before it is laid out.
-const lengthOf = ({ input, answer }) => [...input.split("\n"), ...answer.split("\n")].reduce((sum, line) => sum + Math.max(LINE, line.length), 0);
+const lengthOf = ({ input, answer }) => [...input.slice(0, FOLDED).split("\n"), ...answer.split("\n")].reduce((sum, line) => sum + Math.max(LINE, line.length), 0);
