@@ -55,12 +55,12 @@ class Tile(NamedTuple):
 
 
 def _tile(T: int, weight: GroupedWeight, processors: int) -> Tile:
-    """Tiles of 64 outputs, and the sum in so many parts that each processor has two programs."""
+    """Two warps, or four for Hopper's wide instructions, and parts of the sum till all processors have work. H200."""
     tiles, blocks = cdiv(weight.shape[0], 64), cdiv(weight.shape[1], weight.block)
     split = 1
-    while split < 8 and tiles * split < 1.5 * processors and blocks >= 4 * split:
+    while split < 8 and tiles * split < 2.5 * processors and blocks >= 4 * split:
         split *= 2
-    return Tile(64, 4, 3 if T > 32 else 4, split)
+    return Tile(64, 2 if T <= 16 else 4, 3, split)
 
 
 def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | None = None) -> Tensor:
