@@ -91,6 +91,20 @@ def test_a_product_is_added_or_written(device: str, close: Close, T: int, E: int
 
 
 @FORMS
+def test_weights_with_tiles_of_many_rows_for_every_processor(device: str, close: Close, by_blocks: bool) -> None:
+    x, norm = made(3, 2048, device)
+    weight, numbers = weight_of(2048, 2048, device, by_blocks=by_blocks)
+    residual = torch.zeros(3, 2048, device=device, dtype=x.dtype)
+    arrived = torch.zeros(128, dtype=torch.int32, device=device)
+    linear_add(x, weight, residual, arrived, norm)
+    close(residual, x.cpu().double() @ numbers.T)
+    assert not arrived.any()
+    x, norm = made(3, 128, device)
+    weight, numbers = weight_of(16384, 128, device, by_blocks=by_blocks)
+    close(norm_gate(x, norm, weight, 0), activation.reference(normed(x, norm) @ numbers.T, 0), loose=3)
+
+
+@FORMS
 @pytest.mark.parametrize("E", [8208, 11264])
 def test_a_row_too_long_to_be_held_is_added_or_written(device: str, close: Close, E: int, by_blocks: bool) -> None:
     x, _ = made(1, E, device)
