@@ -18,7 +18,7 @@ from tokenizer_svc.settings import TokenizerSettings
 from wire import topics
 from wire.bus import Bus
 from wire.desk import Step, serve_desk
-from wire.errors import ModelNotFoundError
+from wire.errors import InternalError, ModelNotFoundError
 from wire.messages import Job, Prompt, Recalled, Request, TokenizeCall
 from wire.model_card import ModelCard
 
@@ -48,7 +48,10 @@ class TokenizerDesk:
         builder = self._builders.get(job.model)
         if builder is None:
             raise ModelNotFoundError(f"no model {job.model!r} is served here", param="model")
-        request, recalled = record["request"], record.get("recalled")
+        request: Request | None = record.get("request")
+        if request is None:
+            raise InternalError("The job came to the tokenizer desk without a request.")
+        recalled: Recalled | None = record.get("recalled")
         room = self._rooms.most(job.model)
         prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
         # Nothing of an embedding is cached by prefix: the next to see it is the balancer.

@@ -55,7 +55,9 @@ class TokenReports:
         finally:
             del self._waiting[request_id]
         if not answered[1]:
-            self._silent[edge] = anyio.current_time() + _SILENT_S
+            now = anyio.current_time()
+            self._silent = {name: until for name, until in self._silent.items() if until > now}  # edges come and go
+            self._silent[edge] = now + _SILENT_S
             return None
         self._silent.pop(edge, None)
         return answered[1][0].checkpoint

@@ -112,6 +112,16 @@ async def test_a_refused_request_ends_at_its_edge(bus: Bus, bus_url: str, tmp_pa
                 break
 
 
+async def test_a_job_without_a_request_ends_at_once(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+    async with desk(bus_url, tmp_path):
+        await admit(bus, "a")
+        with anyio.fail_after(60):
+            async for message in bus.inbox(topics.edge("e")):
+                assert isinstance(message, Failure)
+                assert (message.code, message.desk) == ("internal_error", "tokenizer")
+                break
+
+
 async def test_endless_templates_delay_nobody_and_end_by_themselves(
     bus: Bus, bus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
