@@ -136,13 +136,13 @@ def test_rows_cut_out_of_wider_ones_are_read_in_place(device: str, close: Close)
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_fixed_order_a_rows_bits_do_not_depend_on_the_others(device: str, kind: str) -> None:
     made = weight(kind, 24, 64, 2, zeros=False, scales=torch.float16, device=device)
-    x = torch.randn(9, 64, device=device).half()
+    x = torch.randn(70, 64, device=device).half()
     if dispatch.form(x) != "triton":
         pytest.skip("orders are those of kernels")
     with dispatch.fixed_order():
         whole = grouped_linear(x, made.weight)
         alone = [grouped_linear(x[n : n + 1], made.weight) for n in range(9)]
-    assert torch.equal(whole, torch.cat(alone))
+    assert torch.equal(whole[:9], torch.cat(alone))
 
 
 def test_wrong_arguments_are_named() -> None:
