@@ -62,6 +62,9 @@ def up(
         int | None, typer.Option(help="More processes for each model, for prompts alone.", show_default="0")
     ] = None,
     tensor_parallel: Annotated[int | None, typer.Option(help="Cards that share a model.", show_default="1")] = None,
+    pipeline_parallel: Annotated[
+        int | None, typer.Option(help="Cards that share a model, each with some layers.", show_default="1")
+    ] = None,
     edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
     state_dir: Annotated[
@@ -80,8 +83,8 @@ def up(
         if model and model_dir is None and ("/" in model or (Path(model) / "config.json").exists()):
             model, model_dir = command.model_place(model)
         flags = {
-            "host": host, "port": port, "replicas": replicas, "tensor_parallel": tensor_parallel, "edges": edges,
-            "split": split, "models": model, "prefill_replicas": prefill_replicas,
+            "host": host, "port": port, "replicas": replicas, "prefill_replicas": prefill_replicas, "edges": edges,
+            "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "split": split, "models": model,
         }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
     except (SettingsError, command.UpError) as error:

@@ -44,13 +44,13 @@ def rank_runner(model_path: str, *, device: str, group: Group, **options: Any) -
     return random_runner(shape, device, group, **options)[0]
 
 
-def shared_runner(shape: dict[str, Any], on: str, *, ranks: int, **options: Any) -> tuple[Runner, dict[str, float]]:
-    """Return the runner of a model on several ranks, and how long it took."""
+def shared_runner(shape: dict[str, Any], on: str, **options: Any) -> tuple[Runner, dict[str, float]]:
+    """Return the runner of a model on several ranks or in several stages, and how long it took."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         factory = "loadtest.parallel:rank_runner"
-        runner = load_runner(folder, tensor_parallel=ranks, factory=factory, device=on, **options)
+        runner = load_runner(folder, factory=factory, device=on, **options)
     return runner, {"all": time.perf_counter() - began}
 
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(f"1 rank: {one.seconds}")
     one.runner.close()
     gc.collect()
-    several = Bench(shape, ceiling, on=args.device, make=partial(shared_runner, ranks=args.ranks), **sizes)
+    several = Bench(shape, ceiling, on=args.device, make=partial(shared_runner, tensor_parallel=args.ranks), **sizes)
     console.print(f"{args.ranks} ranks: {several.seconds}")
     card = torch.cuda.get_device_name() if on_gpu else "cpu"
     table = Table("test", "1 rank ms", f"{args.ranks} ranks ms", "faster", "floor ms", "of floor", title=card)

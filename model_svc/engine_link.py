@@ -35,7 +35,8 @@ class EngineDiedError(StartError):
 
 def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig:
     """Return what the engine process must know of the settings."""
-    shared = settings.tensor_parallel > 1
+    ways = {name: getattr(settings, name) for name in ("tensor_parallel", "pipeline_parallel")}
+    shared = max(ways.values()) > 1
     return EngineConfig(
         model_path=str(settings.model_path(settings.served_model)),
         runner=RANKS if shared else settings.runner,
@@ -50,7 +51,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
             **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
-            **({"tensor_parallel": settings.tensor_parallel, "factory": settings.runner} if shared else {}),
+            **({**ways, "factory": settings.runner} if shared else {}),
         },
         policy=settings.scheduling_policy,
         inter_token_ms=settings.inter_token_ms,

@@ -14,7 +14,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
 
     `model` is one of `models` (the first if empty); `replica_name` tells replicas of a model apart in logs. `runner` is
     the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
-    hold, or what fits. `tensor_parallel` cards (on a CPU: processes) share the model, from `device` on.
+    hold, or what fits. `tensor_parallel` cards (on a CPU: processes) share the model, from `device` on; or
+    `pipeline_parallel` cards or processes do, each with some of its layers, without guesses.
     `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s` behind higher
     priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens` tokens
     ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
@@ -37,6 +38,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     max_model_len: int | None = None
     threads: int | None = None
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     scheduling_policy: str = "fair"
     inter_token_ms: float = 50.0
     patience_s: float = 30.0
@@ -71,12 +73,21 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1, not {value}")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel", "pipeline_parallel"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        self._check_stages()
         for name in ("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, not {getattr(self, name)}")
+
+    def _check_stages(self) -> None:
+        if self.pipeline_parallel > 1 and self.tensor_parallel > 1:
+            raise SettingsError("pipeline_parallel and tensor_parallel do not go together; set one of them to 1")
+        if self.pipeline_parallel > 1 and self.speculate not in ("auto", "off"):
+            raise SettingsError(f"pipeline_parallel and speculate {self.speculate} do not go together")
+        if self.pipeline_parallel > 1 and self.role != "both":
+            raise SettingsError(f"pipeline_parallel and role {self.role} do not go together: stages share no KV blocks")
 
     @property
     def proposer(self) -> str:
@@ -84,7 +95,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         if self.speculate == "off" or self.num_draft_tokens == 0:
             return ""
         if self.speculate == "auto":
-            return "ngram" if self.device == "cpu" else ""
+            return "ngram" if self.device == "cpu" and self.pipeline_parallel == 1 else ""
         return self.speculate
 
     @property

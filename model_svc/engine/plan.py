@@ -128,8 +128,9 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine must know of a runner: the size of the KV pool and the step limits, measured or configured.
 
-    `max_drafts` guesses can be checked in one step, of all sequences together. `kv` is None where blocks cannot be
-    exchanged with other replicas.
+    `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
+    `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
+    None where blocks cannot be exchanged with other replicas.
     """
 
     num_blocks: int
@@ -139,6 +140,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     vocab_size: int
     depth: int = 0
+    stages: int = 1
     device: str = "cpu"
     kv_bytes_per_token: int = 0
     weight_bytes: int = 0

@@ -45,6 +45,7 @@ class Scheduler:
         self._precedence = Precedence(self.roster, clock, patience_s)
         self._policy = policy
         self._token_budget = info.max_num_batched_tokens
+        self._stages = info.stages
         self._inter_token_ms = inter_token_ms
         self._step = 0
         self._items: list[SequenceStep] = []
@@ -64,7 +65,7 @@ class Scheduler:
             num_prefill_tokens = self._plan_prompts(share, admit=roster.num_preemptions == num_preemptions)
             self._plan_decodes(decoding, self._token_budget - num_prefill_tokens)
         else:
-            left = self._token_budget - self._plan_decodes(tuple(roster.decoding), self._token_budget)
+            left = self._token_budget - self._plan_decodes(self._turn(), self._token_budget)
             admit = roster.num_preemptions == num_preemptions
             num_prefill_tokens = self._plan_prompts(min(share, left), admit=admit)
         return self._close_plan(num_prefill_tokens) if self._items else None
@@ -76,12 +77,25 @@ class Scheduler:
         )
 
     def _make_room(self) -> tuple[Sequence, ...]:
-        """Get every running answer the blocks it wants before prompts take them; returns those still running."""
+        """Get every running answer the blocks it wants before prompts take them; returns whose turn it is."""
         for seq in tuple(self.roster.decoding):
             num_missing = len(seq.token_ids) + seq.num_pending - len(seq.block_table) * self.roster.pool.block_size
             if seq.status is Status.RUNNING and num_missing > 0:
                 self.roster.grow(seq, len(seq.token_ids) + seq.num_pending - seq.num_computed_tokens)
-        return tuple(self.roster.decoding)
+        return self._turn()
+
+    def _turn(self) -> tuple[Sequence, ...]:
+        """Return the answers that may have a token in this step: all, or those whose turn it is.
+
+        With several stages an answer's next token is planned when its last one has been read, and a step takes one
+        stage's part of the answers. So the plans in flight share none, each knows all its ids, and every stage is busy.
+        Chunks of a prompt need nothing that is drawn: they follow one another through the stages.
+        """
+        decoding = self.roster.decoding
+        if self._stages == 1:
+            return tuple(decoding)
+        part = -(-len(decoding) // self._stages)
+        return tuple([seq for seq in decoding if not seq.num_inflight][:part])
 
     def _plan_decodes(self, decoding: tuple[Sequence, ...], budget: int) -> int:
         """Give running answers their next token, in order; who needs a block may take it from the last ones."""

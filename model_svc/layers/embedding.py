@@ -39,28 +39,38 @@ class Embedding:
 
 def load_tables(
     loader: Loader, vocab: int, hidden: int, *, tied: bool, scale: float | None
-) -> tuple[Embedding, Linear]:
-    """Fetch embedding and head. Tied: either tensor is enough, unequal ones are reported. Untied: both must exist.
+) -> tuple[Embedding | None, Linear | None]:
+    """Fetch embedding and head; None for what another stage has.
+
+    Tied: either tensor is enough, unequal ones are reported. Untied: both must exist.
 
     Raises CheckpointError naming what is missing.
     """
     source, shape = loader.source, (vocab, hidden)
     if not tied:
         embed, rows = source.get_shard(EMBED, shape), source.get_shard(HEAD, shape)
-        return Embedding(loader.method.table(embed), scale), _head(loader, rows, vocab)
+        return _embedding(loader, embed, scale), _head(loader, rows, vocab)
     name = EMBED if source.has(EMBED) or not source.has(HEAD) else HEAD
     stored = source.get_shard(name, shape)
     if name == EMBED and source.has(HEAD) and not _equal(stored, source.get_shard(HEAD, shape)):
         _log.warning(
             "the config ties head and embeddings, but the checkpoint's two tensors differ; embeddings are used"
         )
+    if loader.group.stages > 1:
+        return _embedding(loader, stored, scale), _head(loader, stored, vocab)
     table = loader.method.table(stored)
     # A dense method shares one matrix between both; one that computes on blocks gets them as stored.
     return Embedding(table, scale), _head(loader, table if isinstance(table, Tensor) else stored, vocab)
 
 
-def _head(loader: Loader, rows: Stored, vocab: int) -> Linear:
+def _embedding(loader: Loader, rows: Stored, scale: float | None) -> Embedding | None:
+    return Embedding(loader.method.table(rows), scale) if loader.group.is_first else None
+
+
+def _head(loader: Loader, rows: Stored, vocab: int) -> Linear | None:
     group = loader.group
+    if not group.is_last:
+        return None
     if group.size == 1:
         return Linear(loader.method.linear([rows], None))
     width, begins = head_parts(vocab, group.size)

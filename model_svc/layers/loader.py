@@ -32,6 +32,12 @@ class Loader:
         """Tell whether a tensor of this name is below this place."""
         return self.source.has(self.prefix + name)
 
+    def leave(self) -> None:
+        """Count all tensors below this place as used: another stage fetches them, and sees if it leaves any."""
+        for name in self.source.names():
+            if name.startswith(self.prefix):
+                self.source.ignore(name)
+
     def dense(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Fetch a tensor that is used as numbers (a norm's weight), whole."""
         return self.method.dense(self.source.get(self.prefix + name, shape))

@@ -52,8 +52,12 @@ class Decoder:
             loader, config.vocab_size, config.hidden_size, tied=tied, scale=self.embedding_scale()
         )
         self._num_kv_heads = config.num_kv_heads // loader.shard(config.num_kv_heads).size
+        self.dtype = loader.method.dtype  # of hidden states
         body = loader.at("model")
-        self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in range(config.num_layers)]
+        own = self.group.layers(config.num_layers)
+        self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in own]
+        for n in set(range(config.num_layers)).difference(own):
+            body.at("layers").at(n).leave()
         for layer, following in pairwise(self._layers):
             if isinstance(layer, PreNorm):
                 layer.precede(following)
@@ -64,22 +68,38 @@ class Decoder:
         raise NotImplementedError
 
     def kv_shapes(self) -> list[KvShape]:
-        """Return what each layer keeps per token, on this rank."""
-        return [KvShape(self._num_kv_heads, self.config.head_dim)] * self.config.num_layers
+        """Return what each layer of this rank keeps per token."""
+        return [KvShape(self._num_kv_heads, self.config.head_dim)] * len(self._layers)
 
-    def forward(self, ids: Tensor, step: StepBatch, caches: list[LayerKv]) -> Tensor:
-        """Compute the normed hidden states [T, E] of `ids` [T] int32; the caches are written."""
-        x, residual = self._embed(ids), None
+    def inputs(self, ids: Tensor) -> Tensor:
+        """Return what `forward` begins with: `ids` [T], or [T, E] that the stage before this one passes on."""
+        if self.group.is_first:
+            return ids
+        taken = torch.empty(len(ids), self.config.hidden_size, dtype=self.dtype, device=self.device)
+        self.group.take(taken)
+        return taken
+
+    def forward(self, inputs: Tensor, step: StepBatch, caches: list[LayerKv]) -> Tensor:
+        """Compute the normed hidden states [T, E] of `inputs`, ids [T] int32; the caches are written.
+
+        A stage behind another one begins with hidden states [T, E], which it may write over, and one before another
+        returns what is to be passed on: the sum, not yet normed.
+        """
+        x, residual = inputs if self._embed is None else self._embed(inputs), None
         for layer, kv in zip(self._layers, caches, strict=True):
             x, residual = layer(x, residual, step, kv)
-        return add_norm(self._norm, x, residual)[0]
+        if self.group.is_last:
+            return add_norm(self._norm, x, residual)[0]
+        return x if residual is None else residual.add_(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [S, V] of the rows that sample, `hidden` [S, E]."""
+        assert self._head is not None, "the last stage has the head"
         return self.scale_logits(self._head(hidden).float())
 
     def logits_into(self, hidden: Tensor, out: Tensor) -> None:
         """Write the logits of `hidden` [S, E] to float32 `out` [S, V]."""
+        assert self._head is not None, "the last stage has the head"
         self._head.into(hidden, out)
         scaled = self.scale_logits(out)
         if scaled is not out:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,10 @@ _LOOK_S = 0.02
 
 
 class Crew:
-    """The ranks of all `devices` but the first. `patience_s`: how long one may keep the others waiting at the start."""
+    """The ranks of all `devices` but the first. `patience_s`: how long one may keep the others waiting at the start.
+
+    Of ranks that are stages (`staged`) the last one's outputs come by `answers`.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,8 @@ class Crew:
         model_path: str,
         options: Mapping[str, int | str | None],
         patience_s: float,
+        *,
+        staged: bool = False,
     ) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._patience_s = patience_s
@@ -51,12 +57,14 @@ class Crew:
         self._closing = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
+        self.answers, answering = socket.socketpair()
         for rank in range(1, self._size):
             begin = Begin(
                 rank=rank, size=self._size, place=self._place, patience_s=patience_s, device=devices[rank],
-                factory=factory, model_path=model_path, options=dict(options),
+                factory=factory, staged=staged, model_path=model_path, options=dict(options),
             )  # fmt: skip
-            self._start(begin)
+            self._start(begin, answering)
+        answering.close()
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
@@ -64,12 +72,15 @@ class Crew:
     def _place(self) -> str:
         return str(Path(self._folder.name) / "meeting")
 
-    def _start(self, begin: Begin) -> None:
+    def _start(self, begin: Begin, answering: socket.socket) -> None:
         ours, theirs = socket.socketpair()
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         with theirs:
-            command = [*COMMAND, str(theirs.fileno()), str(os.getpid()), level]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+            ends = [theirs.fileno()]
+            if begin.staged and begin.rank == self._size - 1:
+                ends.append(answering.fileno())
+            command = [*COMMAND, str(os.getpid()), level, *map(str, ends)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends)
         self._processes.append(process)
         self._sockets.append(ours)
         ours.sendall(frame(self._encoder, begin))
@@ -105,6 +116,10 @@ class Crew:
                 continue
         return error
 
+    def hang_up(self) -> None:
+        """Let nobody wait for answers any more: whoever does reads their end."""
+        self.answers.shutdown(socket.SHUT_RDWR)
+
     def dismiss(self) -> None:
         """Let all ranks end."""
         self._closing.set()
@@ -112,17 +127,19 @@ class Crew:
             each.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Wait until all have ended, and kill those that do not."""
+        """Wait until all have ended, and kill those that do not within some seconds."""
         self.dismiss()
         for process in self._processes:
             try:
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-        self._watcher.join()
+                with suppress(subprocess.TimeoutExpired):  # a driver may take its time with what runs on a card
+                    process.wait(_GRACE_S)
+        self._watcher.join(_GRACE_S)
         for each in self._sockets:
             each.close()
+        self.answers.close()
         self._folder.cleanup()
 
     def _watch(self) -> None:

@@ -31,6 +31,30 @@ class Group:
 
     rank = 0
     size = 1
+    stage = 0
+    stages = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank embeds the tokens."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the output head, and draws."""
+        return self.stage == self.stages - 1
+
+    def layers(self, count: int) -> range:
+        """Return which of `count` layers are this rank's."""
+        return range(count)
+
+    def take(self, into: Tensor) -> None:
+        """Fill `into` with the hidden states that come from the stage before this one."""
+        raise NotImplementedError("the first stage has none before it")
+
+    def pass_on(self, x: Tensor) -> None:
+        """Hand hidden states to the next stage."""
+        raise NotImplementedError("the last stage has none behind it")
 
     def add_up(self, x: Tensor) -> None:
         """Replace `x` in place by the sum over all ranks' `x`, which has the same bits everywhere."""
@@ -91,13 +115,7 @@ class Ranks(Group):
 
     def least(self, number: int) -> int:
         """Return the smallest of all ranks' numbers. Raises RankError when one does not come in time."""
-        try:
-            self._control.monitored_barrier(timedelta(seconds=self._patience_s))
-        except RuntimeError as error:
-            raise RankError(f"a rank is missing at the start: {str(error).splitlines()[0]}") from error
-        found = torch.tensor([number], dtype=torch.int64)
-        dist.all_reduce(found, dist.ReduceOp.MIN, group=self._control)
-        return int(found)
+        return least_of(self._control, number, self._patience_s)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -107,3 +125,14 @@ class Ranks(Group):
             yield
         finally:
             self._silent = False
+
+
+def least_of(control: Any, number: int, patience_s: float) -> int:
+    """Return the smallest number that a rank of `control` calls this with. Raises RankError if one does not come."""
+    try:
+        control.monitored_barrier(timedelta(seconds=patience_s))
+    except RuntimeError as error:
+        raise RankError(f"a rank is missing at the start: {str(error).splitlines()[0]}") from error
+    found = torch.tensor([number], dtype=torch.int64)
+    dist.all_reduce(found, dist.ReduceOp.MIN, group=control)
+    return int(found)

@@ -11,15 +11,37 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
-from model_svc.parallel.group import Ranks
+from model_svc.parallel.group import Group, Ranks
+from model_svc.parallel.stage import Stage
 
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 
 class JoinedRanks(Ranks):
     """A group of processes."""
+
+    def connect(self, first: Tensor) -> None:
+        """Exchange something: libraries connect, and take their memory, when they first do."""
+        self.gather(first)
+        self.add_up(first)
+
+    def close(self) -> None:
+        """Leave; all do so together."""
+        dist.destroy_process_group()
+
+
+class JoinedStage(Stage):
+    """A stage that is a process."""
+
+    def connect(self, first: Tensor) -> None:
+        """Exchange something, as ranks do."""
+        if not self.is_first:
+            self.take(first)
+        if not self.is_last:
+            self.pass_on(first)
 
     def close(self) -> None:
         """Leave; all do so together."""
@@ -38,8 +60,8 @@ def is_here(store: Store, rank: int) -> bool:
     return bool(store.check([f"rank {rank}"]))
 
 
-def join(store: Store, rank: int, size: int, on: str, patience_s: float) -> Ranks:
-    """Become a rank of a group; returns when all have."""
+def join(store: Store, rank: int, size: int, on: str, patience_s: float, *, staged: bool = False) -> Group:
+    """Become a rank of a group, or (`staged`) a stage; returns when all have."""
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", _LOOPBACK)
     patience = timedelta(seconds=patience_s)
@@ -49,9 +71,6 @@ def join(store: Store, rank: int, size: int, on: str, patience_s: float) -> Rank
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
         data = dist.new_group(backend="nccl")
-    group = JoinedRanks(rank, size, data, control, patience_s)
-    # Libraries connect, and take their memory, at the first exchange: before anybody looks at how much is free.
-    first = torch.ones(size, device=device)
-    group.gather(first)
-    group.add_up(first)
+    group = (JoinedStage if staged else JoinedRanks)(rank, size, data, control, patience_s)
+    group.connect(torch.ones(size, device=device))  # before anybody looks at how much memory is free
     return group

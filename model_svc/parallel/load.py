@@ -10,6 +10,7 @@ from model_svc.engine.plan import Runner
 from model_svc.models.config import ModelConfig, load_config
 from model_svc.parallel.crew import Crew
 from model_svc.parallel.join import join
+from model_svc.parallel.pipeline import PipelineRunner
 from model_svc.parallel.rank import factory_named
 from model_svc.parallel.runner import ParallelRunner
 from model_svc.runner.load import RunnerConfigError
@@ -21,23 +22,34 @@ _PATIENCE_S = 120.0  # ranks do the same at the same time: one that is so far be
 def load_runner(
     model_path: str | Path,
     *,
-    tensor_parallel: int,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
     factory: str = "model_svc.runner.load:load_runner",
     device: str = "cpu",
     patience_s: float = _PATIENCE_S,
     **options: int | str | None,
 ) -> Runner:
-    """Load a model on `tensor_parallel` ranks; `factory` makes each rank's runner with the same options.
+    """Load a model on `tensor_parallel` ranks, or in `pipeline_parallel` stages.
+
+    `factory` makes each rank's runner with the same options.
 
     Raises RunnerConfigError for a model or machine that cannot be shared so, RankError for a rank that is lost.
     """
-    check_model(load_config(Path(model_path)), tensor_parallel)
-    devices = devices_of(device, tensor_parallel)
+    staged, size = pipeline_parallel > 1, max(tensor_parallel, pipeline_parallel)
+    if staged:
+        if options.get("max_drafts"):
+            raise RunnerConfigError("pipeline_parallel and drafts do not go together; set speculate to off")
+        check_stages(load_config(Path(model_path)), pipeline_parallel, tensor_parallel)
+        devices = devices_of(device, size, "pipeline_parallel")
+    else:
+        check_model(load_config(Path(model_path)), size)
+        devices = devices_of(device, size, "tensor_parallel")
+        check_equal(devices)
     if devices[0] == "cpu":
-        options["threads"] = options.get("threads") or max(1, logical_cores() // tensor_parallel)
-    crew = Crew(devices, factory, str(model_path), options, patience_s)
+        options["threads"] = options.get("threads") or max(1, logical_cores() // size)
+    crew = Crew(devices, factory, str(model_path), options, patience_s, staged=staged)
     try:
-        group = join(crew.meet(), 0, tensor_parallel, device, patience_s)
+        group = join(crew.meet(), 0, size, device, patience_s, staged=staged)
         own = factory_named(factory)(model_path, device=device, group=group, **options)
     except RuntimeError as error:
         reason = crew.blame(error)
@@ -46,7 +58,15 @@ def load_runner(
     except BaseException:
         crew.close()
         raise
-    return ParallelRunner(own, crew, group)
+    return (PipelineRunner if staged else ParallelRunner)(own, crew, group)
+
+
+def check_stages(config: ModelConfig, stages: int, tensor_parallel: int) -> None:
+    """Raise RunnerConfigError unless a model's layers can be dealt out to `stages`."""
+    if tensor_parallel > 1:
+        raise RunnerConfigError("pipeline_parallel and tensor_parallel do not go together; set one of them to 1")
+    if stages > config.num_layers:
+        raise RunnerConfigError(f"pipeline_parallel {stages} is more than the model's {config.num_layers} layers")
 
 
 def check_model(config: ModelConfig, size: int) -> None:
@@ -60,16 +80,21 @@ def check_model(config: ModelConfig, size: int) -> None:
         raise RunnerConfigError(f"tensor_parallel {size} and the model's {kv_heads} KV heads do not divide each other")
 
 
-def devices_of(device: str, size: int) -> list[str]:
-    """Return each rank's device: `device` and the cards behind it. Raises RunnerConfigError if they are not equal."""
+def devices_of(device: str, size: int, setting: str) -> list[str]:
+    """Return each rank's device: `device` and the cards behind it. Raises RunnerConfigError if these are too few."""
     first = torch.device(device)
     if first.type == "cpu":
         return [device] * size
     begin, found = first.index or 0, torch.cuda.device_count()
     if begin + size > found:
         cards = f"{found} card" + ("s" if found != 1 else "")
-        raise RunnerConfigError(f"tensor_parallel {size} needs {size} cards from {device} on; this machine has {cards}")
-    names = {torch.cuda.get_device_name(index) for index in range(begin, begin + size)}
-    if len(names) > 1:
-        raise RunnerConfigError(f"tensor_parallel {size} needs equal cards, not {' and '.join(sorted(names))}")
+        raise RunnerConfigError(f"{setting} {size} needs {size} cards from {device} on; this machine has {cards}")
     return [f"{first.type}:{index}" for index in range(begin, begin + size)]
+
+
+def check_equal(devices: list[str]) -> None:
+    """Raise RunnerConfigError unless all cards are of one kind: the slowest would keep the others waiting."""
+    cards = [torch.device(each) for each in devices if each != "cpu"]
+    names = {torch.cuda.get_device_name(card.index) for card in cards}
+    if len(names) > 1:
+        raise RunnerConfigError(f"tensor_parallel {len(devices)} needs equal cards, not {' and '.join(sorted(names))}")

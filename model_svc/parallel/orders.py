@@ -1,6 +1,7 @@
 """What rank 0 tells the other ranks: how to begin, then each plan that it takes itself, in the same order.
 
-Nothing comes back: what a rank has to say, the devices exchange.
+Of ranks that share layers nothing comes back: what a rank has to say, the devices exchange. Of stages the last one
+answers each plan with its output, by a socket of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from model_svc.engine.plan import StepPlan
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """First: who the rank is, where all meet (`place`, a file), its device, and how to make its runner."""
+    """First: who the rank is, where all meet (`place`, a file), its device, and how to make its runner.
+
+    `staged`: ranks are stages, each with its layers.
+    """
 
     rank: int
     size: int
@@ -19,6 +23,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     patience_s: float
     device: str
     factory: str
+    staged: bool
     model_path: str
     options: dict[str, int | str | None]
 

@@ -1,6 +1,7 @@
 """The process of a rank but the first: loads its part of the model and takes every plan that rank 0 takes.
 
-It reads nothing that it computes: what is drawn it draws for itself, from the same logits. It ends when rank 0 does.
+It reads nothing that it computes: what is drawn it draws for itself, from the same logits. Only the last of several
+stages does, as it alone draws, and tells rank 0. A rank ends when rank 0 does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from model_svc.card import waking
 from model_svc.engine.plan import Runner
+from model_svc.parallel.answers import Answers
 from model_svc.parallel.orders import Begin, Masks, Order, Step, UseIdleTime
 from model_svc.pipe import Frames
 from wire.lifeline import die_with
@@ -34,13 +36,15 @@ def orders(sock: socket.socket) -> Iterator[Order]:
         yield from frames.feed(data)
 
 
-def obey(runner: Runner, said: Iterator[Order]) -> None:
-    """Do what rank 0 does."""
+def obey(runner: Runner, said: Iterator[Order], answers: Answers | None = None) -> None:
+    """Do what rank 0 does; who has `answers` tells it there what each step drew."""
     handle: Any = None
     for order in said:
         match order:
             case Step(plan):
                 handle = runner.submit(plan)
+                if answers is not None:
+                    answers.follow(handle)
             case Masks(masks):
                 runner.mask(handle, masks)
             case UseIdleTime():
@@ -56,7 +60,7 @@ def factory_named(name: str) -> Callable[..., Runner]:
     return found
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, answers: socket.socket | None = None) -> None:
     """Load what the first order names, then obey the others."""
     said = orders(sock)
     begin = next(said, None)
@@ -66,24 +70,27 @@ def serve(sock: socket.socket) -> None:
     with waking(begin.device):
         join = importlib.import_module("model_svc.parallel.join")  # and with it torch
     store = join.arrive(begin.rank, begin.size, begin.place)
-    group = join.join(store, begin.rank, begin.size, begin.device, begin.patience_s)
+    group = join.join(store, begin.rank, begin.size, begin.device, begin.patience_s, staged=begin.staged)
     runner = factory_named(begin.factory)(begin.model_path, device=begin.device, group=group, **begin.options)
     gc.collect()
     gc.freeze()
-    obey(runner, said)
+    told = Answers(runner, answers) if answers is not None else None
+    obey(runner, said, told)
+    if told is not None:
+        told.close()
     runner.close()
     group.close()
 
 
 def main(argv: list[str]) -> None:
-    """Arguments: the file descriptor that orders come by, rank 0's process id, the log level."""
-    descriptor, leader_pid, level = argv
+    """Arguments: rank 0's process id, the log level, the file descriptors that orders come by and answers go by."""
+    leader_pid, level, *descriptors = argv
     logging.basicConfig(level=level, format="%(asctime)s rank %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with(int(leader_pid))
     try:
-        serve(socket.socket(fileno=int(descriptor)))
+        serve(*(socket.socket(fileno=int(each)) for each in descriptors))
     except Exception as error:
         log.exception("this rank stops")
         raise SystemExit(1) from error

@@ -21,7 +21,7 @@ from model_svc.runner.memory_note import sources
 def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
     """Compile what the steps of a runner on a GPU may launch, unless a note says that this has been done."""
     info = msgspec.structs.replace(info, num_blocks=1)
-    note = note_for(model.config.raw, info, dtype, sources())
+    note = note_for(model.config.raw, info, dtype, model.group.stage, sources())
     if note is None or note.exists():
         return
     try:

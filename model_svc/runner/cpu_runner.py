@@ -40,49 +40,60 @@ class CpuRunner(TorchRunner):
         self.spare = SpareTime(threads())
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
+        group = self._model.group
         taped = self._tapes.get(size_of(plan)) if is_decode(plan) else None
         if taped is not None:
             where, indices = taped.fill(plan, self._slots, self._info.block_size)
+            if not group.is_first:
+                group.take(taped.inputs)
             self.spare.behind(taped.tape.replay)
-            return draw_all(taped.logits(), self._slots, items, where, indices)
-        self.spare.now()
-        host = flatten(plan, self._slots.num_blocks)
-        step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
-        logits = self._logits(step, plan)
-        if logits is None:
+            left = taped.left()
+        else:
+            self.spare.now()
+            host = flatten(plan, self._slots.num_blocks)
+            step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
+            where, indices = step.sample_slots, step.output_index
+            left = self._left(step, self._model.inputs(step.ids), plan)
+        if not group.is_last:
+            group.pass_on(left)
             return None
-        return draw_all(logits, self._slots, items, step.sample_slots, step.output_index)
+        return draw_all(left, self._slots, items, where, indices) if len(where) else None
 
-    def _logits(self, step: DeviceStep, plan: StepPlan) -> Tensor | None:
-        """Run the model; None if nothing samples."""
-        if asked(plan.sequences):
-            hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+    def _left(self, step: DeviceStep, inputs: Tensor, plan: StepPlan) -> Tensor:
+        """Run the model; returns the logits of the rows that sample, or what the next stage is to take."""
+        if asked(plan.sequences) and self._model.group.is_last:
+            hidden = self._model.forward(inputs, step.batch, self._cache.layers)
             self._scored = score(self._model, hidden, plan.sequences)
-            return self._model.logits(self._sampling_rows(hidden, step)) if len(step.sample_rows) else None
+            return self._behind(hidden, step)
         key = size_of(plan)
         if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not is_decode(plan):
-            return self._eager(step)
+            return self._eager(step, inputs)
         if key not in self._tapes:
             self._tapes[key] = None
-            return self._eager(step)
-        return self._recorded(key, step)
+            return self._eager(step, inputs)
+        return self._recorded(key, step, inputs)
 
-    def _eager(self, step: DeviceStep) -> Tensor | None:
-        hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
-        if not len(step.sample_rows):
-            return None
-        return self._model.logits(self._sampling_rows(hidden, step))
+    def _eager(self, step: DeviceStep, inputs: Tensor) -> Tensor:
+        return self._behind(self._model.forward(inputs, step.batch, self._cache.layers), step)
 
-    def _recorded(self, key: tuple[int, bool], step: DeviceStep) -> Tensor | None:
+    def _behind(self, hidden: Tensor, step: DeviceStep) -> Tensor:
+        if not self._model.group.is_last:
+            return hidden
+        rows = self._sampling_rows(hidden, step)
+        return self._model.logits(rows) if len(rows) else rows
+
+    def _recorded(self, key: tuple[int, bool], step: DeviceStep, inputs: Tensor) -> Tensor:
         """Run the step on inputs that stay where they are, and note it down."""
         ids, batch = own_inputs(step.ids, step.batch, self._slots.block_tables.shape[1], self._info.block_size)
+        own = ids if self._model.group.is_first else inputs.clone()
         tape = Tape(self._arena)
         try:
             with tape.recording():
-                logits = self._model.logits(self._model.forward(ids, batch, self._cache.layers))
+                hidden = self._model.forward(own, batch, self._cache.layers)
+                left = self._model.logits(hidden) if self._model.group.is_last else hidden
         except UnrecordableError as reason:
             _log.info("steps of this model run call by call: %s", reason)
             self._tapeable = False
-            return self._eager(step)
-        self._tapes[key] = TapedStep(ids, batch, tape, self._arena.lend(logits))
-        return logits
+            return self._eager(step, inputs)
+        self._tapes[key] = TapedStep(ids, own, batch, tape, self._arena.lend(left))
+        return left

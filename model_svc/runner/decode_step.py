@@ -31,12 +31,16 @@ def size_of(plan: StepPlan) -> tuple[int, bool]:
 
 @dataclass(frozen=True)
 class TapedStep:
-    """A recorded step: the tensors that it reads, and the logits that it leaves."""
+    """A recorded step: the tensors that it reads, and the logits that it leaves.
+
+    `inputs` are the `ids`, or in a later stage the hidden states that it takes; one before the last leaves such.
+    """
 
     ids: Tensor
+    inputs: Tensor
     batch: StepBatch
     tape: Tape
-    logits: Callable[[], Tensor]
+    left: Callable[[], Tensor]
 
     def fill(self, plan: StepPlan, slots: Slots, block_size: int) -> tuple[Tensor, Tensor]:
         """Lay out a plan of the same size; returns its draws' slots (int64 [T]) and output indices (int32 [T])."""

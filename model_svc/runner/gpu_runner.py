@@ -49,6 +49,7 @@ class GpuRunner:
         self._info = info
         device = model.device
         self._device = device
+        self._group = model.group
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         max_blocks = -(-info.max_model_len // info.block_size)
         S = info.max_num_seqs
@@ -56,7 +57,7 @@ class GpuRunner:
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring)
         self._step = GpuStep(model, cache, info, self._slots, ring)
         self._returns = Returns(S + info.max_drafts, ring, device)
-        self._timers = Timers(2 * ring) if self._stream is not None else None
+        self._timers = Timers(3 * ring) if self._stream is not None else None
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
         self._recorded = RecordedSteps(self._step, info, on_gpu=device.type == "cuda", graphs=graphs)
@@ -68,9 +69,13 @@ class GpuRunner:
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
-        """Do one part of what the start left for later, while no step is in flight; tells whether more is left."""
+        """Do one part of what the start left for later, while no step is in flight; tells whether more is left.
+
+        Ranks do so together, until none of them has anything left: no request finds one of them behind.
+        """
         with self._on_stream():
-            return self._recorded.use_idle_time()
+            done = not self._recorded.use_idle_time()
+        return not self._group.least(int(done))
 
     @torch.inference_mode()
     def go_through(self) -> None:
@@ -92,20 +97,21 @@ class GpuRunner:
     def submit(self, plan: StepPlan) -> GpuHandle:
         """Queue a step."""
         with self._on_stream():
-            begin = self._now()
+            self._begin = self._now()
             self._slots.begin(plan)
             if plan.copies:
                 pairs = send(np.array(plan.copies, dtype=np.int64).T.copy(), self._device)
                 self._cache.copy_blocks(pairs[0], pairs[1])
             self._scored: Found = []
             computed = self._compute(plan.sequences) if plan.sequences else None
-            items = tuple(item for item in plan.sequences if item.sample)
-            rows = [n for n, item in enumerate(plan.sequences) if item.sample]
+            drawing = plan.sequences if self._group.is_last else ()
+            items = tuple(item for item in drawing if item.sample)
+            rows = [n for n, item in enumerate(drawing) if item.sample]
             if drafts(items):
                 rows = list(range(len(items) + sum(item.num_drafts for item in items)))
             bad = self._slots.bad
             failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
-            handle = GpuHandle(plan.step, items, rows, failed, begin, self._scored)
+            handle = GpuHandle(plan.step, items, rows, failed, self._begin, self._scored)
             if computed is not None and any(item.mask_follows for item in plan.sequences):
                 handle.undrawn = computed
             else:
@@ -160,7 +166,7 @@ class GpuRunner:
     def _computed(self, sequences: tuple[SequenceStep, ...], *, fixed: bool) -> Computed:
         blocks = self._slots.enter_blocks(sequences, self._info.block_size)
         self._slots.flush()
-        scores = asked(sequences)
+        scores = self._group.is_last and asked(sequences)
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, fixed=fixed)
         step, recording = shape_of(sequences), None
@@ -169,14 +175,20 @@ class GpuRunner:
         else:
             shape, recording = self._recorded.find(step, fixed=fixed)
         self._step.stage(sequences, shape, blocks)
+        if not self._group.is_first:
+            self._step.take(step.num_tokens)
+            self._begin = self._now()  # the time of the stage before this one is not this one's
         if recording is not None:
             recording.forward()
             hidden = recording.hidden
-        else:
+        elif scores:
             whole = self._step.hidden(shape)
-            if scores:
-                self._scored = score(self._model, whole, sequences)
+            self._scored = score(self._model, whole, sequences)
             hidden = self._step.last_logits(shape, whole)
+        else:
+            hidden = self._step.forward(shape)
+        if not self._group.is_last:
+            self._group.pass_on(hidden[: step.num_tokens])
         return Computed(sequences, shape, recording, hidden)
 
     def _checked(
@@ -195,8 +207,8 @@ class GpuRunner:
         return Computed(sequences, shape, None, whole)
 
     def _finish(self, handle: GpuHandle, computed: Computed | None) -> None:
-        """Queue everything between logits and tokens."""
-        if computed is not None:
+        """Queue everything between logits and tokens; before the last stage there is nothing."""
+        if computed is not None and self._group.is_last:
             sequences = computed.sequences
             if computed.shape.checks:
                 self._finish_checks(handle, computed)

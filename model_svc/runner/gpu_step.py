@@ -23,7 +23,10 @@ from model_svc.runner.step_buffers import step_buffers
 
 
 class GpuStep:
-    """What every step of a runner is computed in: staged integers, unpacked inputs, `logits` [S, V] and `out` [S]."""
+    """What every step of a runner is computed in: staged integers, unpacked inputs, `logits` [S, V] and `out` [S].
+
+    A stage behind another one begins with what it takes from there, [T, E], and one before another makes no logits.
+    """
 
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, slots: DeviceSlots, num_buffers: int) -> None:
         self.group = model.group
@@ -34,12 +37,14 @@ class GpuStep:
         S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
         self._staging = Staging(StepShape(T, S, False).size, num_buffers, model.device)
         self._inputs = step_buffers(T, S, slots.block_tables.shape[1], model.device)
-        self.logits = torch.zeros(S, info.vocab_size, dtype=torch.float32, device=model.device)
+        E, heads = model.config.hidden_size, S if self.group.is_last else 0
+        self._taken = None if self.group.is_first else torch.zeros(T, E, dtype=model.dtype, device=model.device)
+        self.logits = torch.zeros(heads, info.vocab_size, dtype=torch.float32, device=model.device)
         self.out = torch.zeros(S, dtype=torch.int32, device=model.device)
 
     def rare_draws(self) -> list[Callable[[], None]]:
         """Return what draws in the ways that `draw` does not."""
-        return rare_draws(self._model, self._cache.layers[0][0].dtype)
+        return rare_draws(self._model, self._cache.layers[0][0].dtype) if self.group.is_last else []
 
     def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
         """Queue a plan's way to the device."""
@@ -50,9 +55,18 @@ class GpuStep:
         """Queue a step of nobody's: what it computes is written nowhere."""
         self.stage((), shape, [])
 
+    def take(self, num_tokens: int) -> None:
+        """Queue the arrival of what the stage before this one has made of a step; padding keeps what it was."""
+        if self._taken is not None:
+            self.group.take(self._taken[:num_tokens])
+
     def forward(self, shape: StepShape) -> Tensor:
-        """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of."""
-        return self.last_logits(shape, self.hidden(shape))
+        """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of.
+
+        A stage that is not the last returns those of all tokens, [T, E].
+        """
+        hidden = self.hidden(shape)
+        return self.last_logits(shape, hidden) if self.group.is_last else hidden
 
     def hidden(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
@@ -68,7 +82,8 @@ class GpuStep:
             max_query_len=1 if decode else checks or T,
             max_context_len=min(UNCUT_KEYS, self._info.max_model_len) if short else self._info.max_model_len,
         )
-        return self._model.forward(inputs.ids[:T], batch, self._cache.layers)
+        begin = inputs.ids if self._taken is None else self._taken
+        return self._model.forward(begin[:T], batch, self._cache.layers)
 
     def last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
         """Compute the logits behind each sequence's last token; returns the hidden states [S, E] of these."""

@@ -143,7 +143,8 @@ def make_runner(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=model.max_len,
         vocab_size=model.config.vocab_size,
-        depth=int(on_gpu) if depth is None else depth,
+        depth=(model.group.stages - 1 or int(on_gpu)) if depth is None else depth,
+        stages=model.group.stages,
         device=_device_name(model.device),
         kv_bytes_per_token=per_token,
         weight_bytes=model.weight_bytes,
@@ -170,7 +171,7 @@ def make_runner(
         needs = num_blocks * block_size * per_token
         remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
         raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
-    if model.group.size == 1:  # a rank has only its heads of each block
+    if model.group.size == model.group.stages == 1:  # a rank has only its heads of each block, a stage its layers
         info = msgspec.structs.replace(info, kv=layout_of(cache))
     if native_kernels:
         return CpuRunner(model, cache, info)

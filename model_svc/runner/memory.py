@@ -23,7 +23,7 @@ def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequen
     device = model.device
     cache = KvCache(model.kv_shapes(), 1, 16, dtype, device)
     num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one
-    zeros = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+    zeros, group = torch.zeros(num_tokens, dtype=torch.int64, device=device), model.group
     batch = StepBatch(
         positions=torch.arange(num_tokens, device=device).clamp(max=model.max_len - 1),
         slot_mapping=zeros - 1,
@@ -35,7 +35,11 @@ def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequen
     )
 
     def run() -> None:
-        hidden = model.forward(zeros.int(), batch, cache.layers)[:num_sequences]
+        taken = (num_tokens, model.config.hidden_size)
+        inputs = zeros.int() if group.is_first else torch.zeros(taken, dtype=model.dtype, device=device)
+        hidden = model.forward(inputs, batch, cache.layers)[:num_sequences]
+        if not group.is_last:
+            return
         logits = torch.empty(len(hidden), model.config.vocab_size, dtype=torch.float32, device=device)
         model.logits_into(hidden, logits)
 

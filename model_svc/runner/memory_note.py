@@ -27,7 +27,7 @@ def memory_note(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> Path | 
     The name changes with all that `note_for` knows, with the model's code, its size on the card and the limits.
     """
     limits = msgspec.structs.replace(info, num_blocks=1)
-    note = note_for(model.config.raw, limits, dtype, model.weight_bytes, sources())
+    note = note_for(model.config.raw, limits, dtype, model.weight_bytes, model.group.stage, sources())
     return note and note.with_name(note.name.replace("compiled", "memory"))
 
 

@@ -119,12 +119,20 @@ class RecordedSteps:
             self._run(shape)
 
     def _run(self, shape: StepShape) -> None:
-        self._step.stage_padding(shape)
-        self._step.draw(shape, self._step.forward(shape))
+        step = self._step
+        step.stage_padding(shape)
+        hidden = step.forward(shape)
+        if step.group.is_last:
+            step.draw(shape, hidden)
 
     def _record(self, shape: StepShape) -> Recording:
-        """Record a shape on all ranks, or on none: they must agree about which one a step runs in."""
+        """Record a shape on all ranks, or on none: they must agree about which one a step runs in.
+
+        Stages need not: they exchange between recordings, and no padding.
+        """
         group = self._step.group
+        if group.size == 1:
+            return self._recorded(shape)
         try:
             recording = self._recorded(shape)
         except RuntimeError:
@@ -138,7 +146,8 @@ class RecordedSteps:
         step = self._step
         if shape.checks:
             return self._recorder.record(shape, step.stage_padding, step.hidden, None)
-        return self._recorder.record(shape, step.stage_padding, step.forward, step.draw)
+        draw = step.draw if step.group.is_last else None
+        return self._recorder.record(shape, step.stage_padding, step.forward, draw)
 
 
 def _between(S: int, T: int) -> list[StepShape]:

@@ -66,7 +66,7 @@ class TorchRunner:
         if plan.copies:
             pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._model.device)
             self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
-        items = tuple(item for item in plan.sequences if item.sample)
+        items = tuple(item for item in plan.sequences if item.sample) if self._model.group.is_last else ()
         self._scored: Found = []
         drawn = self._compute(plan, items) if plan.sequences else None
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
@@ -96,7 +96,10 @@ class TorchRunner:
         host = flatten(plan, self._slots.num_blocks)
         step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
         with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
-            hidden = self._model.forward(step.ids, step.batch, self._cache.layers)
+            hidden = self._model.forward(self._model.inputs(step.ids), step.batch, self._cache.layers)
+            if not self._model.group.is_last:
+                self._model.group.pass_on(hidden)
+                return None
             if asked(plan.sequences):
                 self._scored = score(self._model, hidden, plan.sequences)
             if not items:

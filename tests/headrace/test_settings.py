@@ -35,6 +35,7 @@ from wire.settings import Settings, SettingsError, load
         ("up", "port", "0"),
         ("up", "replicas", "0"),
         ("up", "prefill_replicas", "-1"),
+        ("up", "pipeline_parallel", "0"),
         ("up", "ready_timeout_s", "0"),
     ],
 )

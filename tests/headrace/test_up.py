@@ -83,6 +83,11 @@ def test_settings_out_of_range_are_refused(field: str, value: int) -> None:
         wire_settings.load(UpSettings, {}, {field: value})
 
 
+def test_stages_have_no_prefill_replicas() -> None:
+    with pytest.raises(SettingsError, match="prefill_replicas and pipeline_parallel do not go together"):
+        wire_settings.load(UpSettings, {}, {"prefill_replicas": 1, "pipeline_parallel": 2})
+
+
 def test_a_given_bus_url_is_not_put_on_command_lines() -> None:
     secret = "redis://:secret@bus:6379/0"
     assert "secret" not in " ".join(up.common_flags(UpSettings(redis_url=secret), secret))

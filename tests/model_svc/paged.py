@@ -88,10 +88,13 @@ class ModelDriver:
 
     @torch.inference_mode()
     def logits(self, *shares: tuple[Tracked, int]) -> list[Tensor]:
-        """Compute the next tokens of some sequences in one step; returns logits [n, V] of each."""
+        """Compute the next tokens of some sequences in one step; returns logits [n, V] of each, if the head is here."""
         plan = StepPlan(step=0, sequences=tuple(self.dealer.share(seq, count) for seq, count in shares))
         step = to_device(flatten(plan, self._num_blocks), self._tables, self._last, self._block_size)
-        hidden = self.model.forward(step.ids, step.batch, self.cache.layers)
+        hidden = self.model.forward(self.model.inputs(step.ids), step.batch, self.cache.layers)
+        if not self.model.group.is_last:
+            self.model.group.pass_on(hidden)
+            return []
         return list(torch.split(self.model.logits(hidden), [count for _, count in shares]))
 
 

@@ -96,6 +96,8 @@ class ScriptedRunner:
         assert len(self._uncollected) <= self._info.depth, "more steps in flight than the depth allows"
         assert plan.step == len(self.plans), "steps out of order"
         assert plan.sequences, "an empty step"
+        if self._info.stages > 1:
+            self._check_turns(plan)
         self.plans.append(plan)
         for slot in plan.freed_slots:
             assert self._slots.pop(slot, None) is not None, "a slot freed twice"
@@ -107,6 +109,14 @@ class ScriptedRunner:
         else:
             self._execute(plan)
         return plan.step
+
+    def _check_turns(self, plan: StepPlan) -> None:
+        """Assert that a plan hangs on nothing that is still drawn: a slot comes again only with another sequence."""
+        in_flight = self.plans[len(self.plans) - len(self._uncollected) :]
+        drawing = {item.slot for other in in_flight for item in other.sequences if item.sample}
+        for item in plan.sequences:
+            assert not item.from_device, "an id that the first stage cannot know"
+            assert item.new is not None or item.slot not in drawing, "an answer whose draw is in flight"
 
     def mask(self, handle: int, masks: Mapping[int, bytes]) -> None:
         plan, self._undrawn = self._undrawn, None

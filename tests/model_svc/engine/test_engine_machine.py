@@ -46,6 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
         token_budget=st.integers(1, 24),
         max_model_len=st.integers(12, 60),
         depth=st.integers(0, 2),
+        stages=st.sampled_from([1, 1, 2, 3]),
         policy=st.sampled_from(sorted(POLICIES)),
         proposer=st.sampled_from(["none", "right", "errs", "errs often", "stops", "tags", "ngram"]),
         num_draft_tokens=st.integers(1, 9),
@@ -53,17 +54,18 @@ class EngineMachine(RuleBasedStateMachine):
         patience_s=st.sampled_from([1.0, 40.0, 1e9]),
     )
     def start(self, num_blocks: int, block_size: int, max_num_seqs: int, token_budget: int, max_model_len: int,
-              depth: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool,
+              depth: int, stages: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool,
               patience_s: float) -> None:  # fmt: skip
         self.reply = hashed_reply(len(PIECES))
         self.runner = ScriptedRunner(
             self.reply, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=token_budget, max_model_len=max_model_len, vocab_size=len(PIECES), depth=depth,
+            max_num_batched_tokens=token_budget, max_model_len=max_model_len, vocab_size=len(PIECES), stages=stages,
+            depth=depth if stages == 1 else stages - 1,
         )  # fmt: skip
         self.known: list[list[int]] = []
         self.drafter = None
         ticks = count()
-        if proposer != "none":
+        if proposer != "none" and stages == 1:
             self.drafter = Drafter(
                 self.proposers()[proposer], max_length=num_draft_tokens, max_drafts=self.runner.info.max_drafts,
                 adaptive=adaptive,

@@ -13,14 +13,15 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from model_svc.parallel.group import Group, Ranks
+from model_svc.parallel.stage import Stage
 
 R = TypeVar("R")
 
 
 class Threads:
-    """A group whose ranks are threads."""
+    """A group whose ranks are threads, or (`staged`) stages."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, staged: bool = False) -> None:
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
         store = HashStore()
         prefixes = [PrefixStore("data", store) for _ in range(size)]
@@ -31,6 +32,8 @@ class Threads:
             kind, group = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup(prefixes[rank], rank, size)
             group._set_default_backend(kind)
             group._register_backend(torch.device("cpu"), kind, backend)
+            if staged:
+                return Stage(rank, size, group, group)
             return Ranks(rank, size, group, group)
 
         self.groups = list(self._pool.map(join, range(size)))
@@ -45,9 +48,9 @@ class Threads:
 
 
 @contextmanager
-def ranks(size: int) -> Iterator[Threads]:
+def ranks(size: int, *, staged: bool = False) -> Iterator[Threads]:
     """Run `size` ranks."""
-    threads = Threads(size)
+    threads = Threads(size, staged=staged)
     try:
         yield threads
     finally:

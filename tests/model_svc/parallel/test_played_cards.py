@@ -20,6 +20,7 @@ from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.runner.load import make_runner
 from model_svc.runner.recorded_steps import RecordedSteps
+from model_svc.runner.warm_up import warm_up
 from tests.model_svc.paged import GREEDY
 from tests.model_svc.parallel.test_processes import OPTIONS, answers
 from tests.model_svc.runner.test_recordings import Replay
@@ -31,14 +32,14 @@ _ROOM = 12  # so many captures fit on the second card
 
 
 def play(patch: pytest.MonkeyPatch, group: Group) -> None:
-    """Let a process believe to be on a card that records; the one of rank 1 has little memory."""
+    """Let a process believe to be on a card that records; the one of rank or stage 1 has little memory."""
     num_captures = 0
 
     def capture(_pool: object, function: Callable[[], Any]) -> tuple[Replay, Any]:
         nonlocal num_captures
         num_captures += 1
         result = function()
-        if group.rank and num_captures > _ROOM:
+        if (group.rank or group.stage) and num_captures > _ROOM:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Replay(function, result), result
 
@@ -55,11 +56,12 @@ def on_played_card(path: Path, *, device: str, group: Group, threads: int, dtype
     del threads, dtype
     play(_patch, group)
     model = load_model(Path(path), dtype=torch.float32, device=torch.device(device), group=group)
-    made = make_runner(model, packed=True, depth=1, **options)
+    made = make_runner(model, packed=True, depth=max(1, group.stages - 1), **options)
     assert isinstance(made, GpuRunner)
     made._recorded = RecordedSteps(made._step, made.info, on_gpu=True, graphs=True)
     with torch.inference_mode():
         made._recorded.record_first()
+    warm_up(made)
     return made
 
 

@@ -53,10 +53,10 @@ def runner(request: pytest.FixtureRequest, directory: Path) -> Iterator[Runner]:
 
 def answers(runner: Runner) -> dict[str, list[int]]:
     """Ids of mixed requests, some again: prompts in chunks, prefix hits, guesses, penalties, draws."""
-    propose = PROPOSERS["ngram"]()
-    engine = Engine(
-        runner, token_bytes=lambda _: b"x", drafter=Drafter(propose, max_length=4, max_drafts=runner.info.max_drafts)
-    )
+    drafter, max_drafts = None, runner.info.max_drafts
+    if max_drafts:
+        drafter = Drafter(PROPOSERS["ngram"](), max_length=4, max_drafts=max_drafts)
+    engine = Engine(runner, token_bytes=lambda _: b"x", drafter=drafter)
     samplings = [
         {"temperature": 0.0},
         {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4},

@@ -12,7 +12,7 @@ import pytest
 from model_svc.engine_link import EngineDiedError
 from model_svc.parallel import crew
 from model_svc.parallel.group import RankError
-from model_svc.parallel.load import devices_of, load_runner
+from model_svc.parallel.load import check_equal, devices_of, load_runner
 from model_svc.runner.load import RunnerConfigError
 from tests.model_svc.house import engines_of, house, settings_for
 from tests.model_svc.saved_llama import folder
@@ -106,9 +106,10 @@ def test_cards_that_are_missing_or_unequal_are_refused(
     monkeypatch.setattr("torch.cuda.device_count", lambda: len(names))
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: names[index])
     with pytest.raises(RunnerConfigError, match=says):
-        devices_of(device, 2)
+        check_equal(devices_of(device, 2, "tensor_parallel"))
     names[:] = ["A10", "H100", "H100"]
-    assert devices_of("cuda:1", 2) == ["cuda:1", "cuda:2"]
+    check_equal(devices_of("cuda:1", 2, "tensor_parallel"))
+    assert devices_of("cuda:0", 2, "pipeline_parallel") == ["cuda:0", "cuda:1"]  # stages may be on unequal ones
 
 
 @pytest.mark.parametrize(

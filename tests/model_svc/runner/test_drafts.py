@@ -143,7 +143,7 @@ def test_a_taped_step_forgets_the_sequences_of_the_step_before() -> None:
             max_context_len=16,
         )
         ids, own = own_inputs(torch.zeros(6, dtype=torch.int32), batch, 1, 16)
-        taped = TapedStep(ids, own, Tape(Arena()), lambda: torch.zeros(6, 67))
+        taped = TapedStep(ids, ids, own, Tape(Arena()), lambda: torch.zeros(6, 67))
         for each in plans:
             taped.fill(each, slots, 16)
         return own.query_start.tolist()
