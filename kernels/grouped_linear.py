@@ -44,40 +44,38 @@ def reference(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> T
 
 
 class Tile(NamedTuple):
-    """Outputs of a tile, warps, stages under way, and parts of the sum."""
+    """Outputs of a tile, warps, stages under way, parts of the sum, and whether zeros come off codes, not off sums."""
 
     outputs: int
     warps: int
     stages: int
     split: int
-    ahead: int = 512  # bytes of each of its rows of weights that a program asks to L2 before x is there
-    subtract: bool = False  # zeros from codes, instead of from sums
+    subtract: bool
 
 
 def _tile(T: int, weight: GroupedWeight, processors: int) -> Tile:
-    """Two warps, or four for Hopper's wide instructions, and parts of the sum till all processors have work. H200."""
-    tiles, blocks = cdiv(weight.shape[0], 64), cdiv(weight.shape[1], weight.block)
-    split = 1
-    while split < 8 and tiles * split < 2.5 * processors and blocks >= 4 * split:
+    """As an H200 wants it: more warps for more rows, and parts of the sum till all processors have work."""
+    outputs, warps, programs = (64, 2, 2.5) if T <= 16 else (64, 4, 2.5) if T <= 32 else (128, 8, 0.7)
+    tiles, blocks, split = cdiv(weight.shape[0], outputs), cdiv(weight.shape[1], weight.block), 1
+    while split < 8 and tiles * split < programs * processors and blocks >= 4 * split:
         split *= 2
-    return Tile(64, 2 if T <= 16 else 4, 3, split)
+    return Tile(outputs, warps, 2 if 16 < T <= 32 and weight.shifted else 3, split, subtract=T > 16)
 
 
 def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | None = None) -> Tensor:
     (T, E), F = x.shape, weight.shape[0]
     x = x if x.stride(1) == 1 else x.contiguous()
     out = torch.empty((T, F), dtype=x.dtype, device=x.device)
-    outputs, warps, stages, split, ahead, subtract = tile or _tile(T, weight, dispatch.processors(x, elsewhere=1))
+    outputs, warps, stages, split, subtract = tile or _tile(T, weight, dispatch.processors(x, elsewhere=1))
     tokens = max(8, next_power_of_2(T))
     tiles, spans_a_group = cdiv(F, outputs), weight.group * weight.spans // weight.block
     partial = x.new_empty((tiles, split, outputs, tokens), dtype=torch.float32) if split > 1 else x
-    ahead = min(ahead, weight.words.shape[1] // split * 4) // 16 * 16
     early = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9  # older cards cannot
     pdl = {"launch_pdl": True} if early else {}
     _grouped_linear_kernel[(tiles, split)](
         x, weight.words, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
         out if bias is None else bias, out, partial, weight.arrived, T, F, E, x.stride(0),
-        weight.scales.shape[0], spans_a_group, split, ahead,
+        weight.scales.shape[0], spans_a_group, split,
         **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BIAS=bias is not None,
         WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split > 1,
         SUBTRACT=subtract and weight.shifted, PDL=early, num_warps=warps, **pdl,
@@ -88,7 +86,7 @@ def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | 
 @jit_alike("T")
 def _grouped_linear_kernel(
     x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, partial_ptr, arrived_ptr, T, F, E, x_stride, groups,
-    spans_a_group, split, ahead,
+    spans_a_group, split,
     BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr, SPANS: tl.constexpr,
     SHIFTED: tl.constexpr, BIAS: tl.constexpr,
     WHOLE: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
@@ -110,8 +108,6 @@ def _grouped_linear_kernel(
     first, end = blocks * tl.program_id(1) // split, blocks * (tl.program_id(1) + 1) // split
     if PDL:
         gdc_launch_dependents()
-        if ahead > 0:
-            _l2_ahead(word_ptr + there.to(tl.int64) * (blocks * WIDTH) + first * WIDTH, ahead)
         gdc_wait()
     for block in tl.range(first, end, num_stages=STAGES):
         codes = parts(tl.load(words + block * WIDTH), BITS, KIND, DTYPE)
@@ -166,15 +162,6 @@ def _store(
         if BIAS:
             acc += tl.load(bias_ptr + row, mask=real, other=0.0).to(tl.float32)[:, None]
         tl.store(out_ptr + token * F + row[:, None], acc.to(out_ptr.dtype.element_ty), mask=(token < T) & real[:, None])
-
-
-@jit
-def _l2_ahead(pointer, size):
-    """Ask for `size` bytes (a multiple of 16) from each address to come to L2."""
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [pointer.to(tl.int64), size],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @jit
