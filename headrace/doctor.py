@@ -98,11 +98,11 @@ def check_native() -> Finding:
 
 def check_bus() -> Finding:
     """Start the bundled server and talk to it, or talk to the configured one."""
-    from wire.bus import Bus
+    from wire.bus import Bus, BusOptions
     from wire.bus.embedded import embedded_server
 
     async def talk(url: str) -> None:
-        async with Bus.open(url) as bus:
+        async with Bus.open(url, options=BusOptions(patience_s=2.0)) as bus:  # somebody sits and waits for the answer
             await bus.secret("doctor")
 
     async def run() -> str:

@@ -19,6 +19,7 @@ _COMPUTES = tuple(
         "model_svc/embedding",
         "model_svc/engine",
         "model_svc/models",
+        "model_svc/parallel",  # starts processes, but these compute too
         "model_svc/quant",
         "model_svc/runner",
         "model_svc/spec",
