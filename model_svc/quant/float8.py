@@ -11,6 +11,7 @@ from kernels import few_rows, float8_linear, scaled_linear
 from kernels.float8_weight import SPAN, Float8Weight
 from kernels.quantize_rows import QuantizedRows
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.kept import Kept
 from model_svc.quant.method import LinearOp
 from model_svc.weights.reading import Reading
 from model_svc.weights.stored.grouped_tensor import GroupedTensor
@@ -31,28 +32,16 @@ class Float8Linear:
         return float8_linear.float8_linear(x, self.weight, self.bias)
 
 
-class Float8:
+class Float8(Kept):
     """Products in `dtype` on `device` with float8 weights where the checkpoint has them."""
 
     name = "float8"
-    keeps_blocks = True
 
     def __init__(self, dtype: torch.dtype, device: torch.device, reading: Reading | None = None) -> None:
-        self._dense = Dequantized(dtype, device, reading)
+        super().__init__(Dequantized(dtype, device, reading))
         self._device = device
         on_card = device.type == "cuda"
         self._capability = torch.cuda.get_device_capability(device) if on_card else LEAST_CAPABILITY
-        self._kept_bytes = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """What the weights prepared so far take."""
-        return self._dense.num_bytes + self._kept_bytes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of activations."""
-        return self._dense.dtype
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Stack parts whose scales are of one form."""
@@ -61,14 +50,6 @@ class Float8:
             return self._dense.linear(parts, bias)
         self._kept_bytes += weight.nbytes
         return Float8Linear(weight, bias)
-
-    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
-        """Return a tensor as numbers."""
-        return self._dense.dense(tensor)
-
-    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor:
-        """Return an embedding table as numbers."""
-        return self._dense.table(tensor)
 
     def _stacked(self, parts: Sequence[Tensor | QuantizedTensor]) -> Float8Weight | None:
         """Return one weight of all parts; None if a part has another form, or no kernel takes the whole."""

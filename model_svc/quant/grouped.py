@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.grouped_linear import grouped_linear
 from kernels.grouped_weight import GroupedWeight
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.kept import Kept
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.weights.reading import Reading
@@ -29,25 +30,13 @@ class GroupedLinear:
         return grouped_linear(x, self._weight, self._bias)
 
 
-class Grouped:
+class Grouped(Kept):
     """Products in `dtype` on `device` with weights as the checkpoint has them."""
 
     name = "grouped"
-    keeps_blocks = True
 
     def __init__(self, dtype: torch.dtype, device: torch.device, reading: Reading | None = None) -> None:
-        self._dense = Dequantized(dtype, device, reading)
-        self._kept_bytes = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """What the weights prepared so far take."""
-        return self._dense.num_bytes + self._kept_bytes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of activations."""
-        return self._dense.dtype
+        super().__init__(Dequantized(dtype, device, reading))
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Stack parts of one form, where that takes less than their numbers: a cut through activation order may not."""
@@ -57,14 +46,6 @@ class Grouped:
         self._kept_bytes += weight.nbytes
         order = order_of(parts[0])
         return reordered(GroupedLinear(weight, bias), None if order is None else self._dense.sent(order))
-
-    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
-        """Return a tensor as numbers."""
-        return self._dense.dense(tensor)
-
-    def table(self, tensor: Tensor | QuantizedTensor) -> Tensor:
-        """Return an embedding table as numbers."""
-        return self._dense.table(tensor)
 
     def _stacked(self, parts: Sequence[Tensor | QuantizedTensor]) -> GroupedWeight | None:
         """Return one weight of all parts; None if they are of several forms, or of one that no kernel reads."""

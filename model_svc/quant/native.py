@@ -15,6 +15,7 @@ from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.kept import Kept
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.weights.stored.block_tensor import BlockTensor
@@ -50,22 +51,14 @@ class PackedLinear:
         return gated_rounded(x, self._weights[0], act, self._bias)
 
 
-class Native:
+class Native(Kept):
     """Packed products on the CPU; activations are float32 between them."""
 
     name = "native"
-    keeps_blocks = True
-    dtype = torch.float32
 
     def __init__(self) -> None:
-        self._dense = Dequantized(torch.float32, torch.device("cpu"))
-        self._packed_bytes = 0
+        super().__init__(Dequantized(torch.float32, torch.device("cpu")))
         self._tables: dict[int, tuple[BlockTensor, PackedWeight]] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        """What the weights prepared so far take."""
-        return self._dense.num_bytes + self._packed_bytes
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Pack the parts; neighbours of one format become one weight."""
@@ -83,10 +76,6 @@ class Native:
         packed = PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
         return reordered(packed, order_of(parts[0]))
 
-    def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
-        """Return the numbers in float32."""
-        return self._dense.dense(tensor)
-
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table; a tied head uses the same tiles."""
         blocks = _packable(tensor)
@@ -101,7 +90,7 @@ class Native:
         if known is not None:
             return known[1]
         packed = PackedWeight([part.blocks for part in parts], parts[0].type.name, parts[0].shape[1])
-        self._packed_bytes += packed.tiles.nbytes
+        self._kept_bytes += packed.tiles.nbytes
         return packed
 
 
