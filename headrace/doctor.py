@@ -209,7 +209,8 @@ def check_limits() -> Finding:
 
 def check_shared_memory() -> Finding:
     """Look at /dev/shm, through which the ranks of one model exchange what does not go over NVLink."""
-    num_ranks = load_settings(["model"], {})["model"].tensor_parallel  # type: ignore[attr-defined]
+    model = load_settings(["model"], {})["model"]
+    num_ranks = max(getattr(model, name) for name in ("tensor_parallel", "pipeline_parallel"))
     if num_ranks == 1 or not Path("/dev/shm").is_dir():
         return Finding("shared memory", "one card for each model: none is needed")
     size = shutil.disk_usage("/dev/shm").total

@@ -101,3 +101,12 @@ print(*check_limits(), sep="|")
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.startswith("limits|256 open files, so 128 connections at a time|ulimit -n 1024")
     assert printed.strip().endswith("False")
+
+
+@pytest.mark.parametrize("way", ["TENSOR", "PIPELINE"])
+def test_the_doctor_looks_at_shared_memory_where_a_model_is_on_several_cards(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    assert "none is needed" in doctor.check_shared_memory().seen
+    monkeypatch.setenv(f"HEADRACE_{way}_PARALLEL", "3")
+    assert "for 3 processes" in doctor.check_shared_memory().seen
