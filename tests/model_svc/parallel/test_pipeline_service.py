@@ -1,22 +1,18 @@
-"""A replica in two stages: it answers, and any of its processes that goes takes all with it."""
+"""A replica in two stages: it answers, and settings that do not go with stages are refused."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 
-from model_svc.engine_link import EngineDiedError
 from tests.model_svc.house import engines_of, house, settings_for
-from tests.model_svc.parallel.test_service import ENDLESS, OPTIONS, folder, ranks_of
-from tests.model_svc.test_service_faults import dying
+from tests.model_svc.parallel.test_service import ENDLESS, STAGED, folder, ranks_of
 from wire.bus import Bus
 from wire.settings import SettingsError
 
 __all__ = ["folder"]
-STAGED = {**OPTIONS, "tensor_parallel": 1, "pipeline_parallel": 2}
 
 
 @pytest.mark.anyio
@@ -30,27 +26,6 @@ async def test_a_replica_in_two_stages_answers_and_leaves_none_behind(bus: Bus, 
             await home.until(lambda name=name: home.finish_reason(name))
             assert len(home.answer(name)) == 12
             assert home.answer(name) == home.answer("a")
-    assert not engine.is_running()
-    assert not rank.is_running()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("who", ["stage", "engine"])
-async def test_a_stage_that_is_lost_takes_all_down_and_leaves_the_work(
-    who: str, bus: Bus, bus_url: str, folder: Path
-) -> None:
-    async with dying(bus, folder, bus_url, **STAGED) as (home, ends):
-        await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
-        (engine,) = engines_of(os.getpid())
-        (rank,) = ranks_of(engine)
-        await home.place("r", [1, 2, 3], max_tokens=900, sampling=ENDLESS)
-        await home.until(lambda: home.answer("r"))
-        (rank if who == "stage" else engine).kill()
-        await home.until(lambda: ends)
-        assert [job.request_id for _, job in await bus.open_work(0, home.replica_id)] == ["r"]
-    assert isinstance(ends[0], EngineDiedError)
-    assert ("rank 1 has ended with exit code -9" if who == "stage" else "exit code -9") in str(ends[0])
-    psutil.wait_procs([engine, rank], timeout=60)
     assert not engine.is_running()
     assert not rank.is_running()
 

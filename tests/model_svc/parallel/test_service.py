@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,6 +30,7 @@ OPTIONS = {
     "num_blocks": 256,
     "speculate": "off",
 }
+STAGED = {**OPTIONS, "tensor_parallel": 1, "pipeline_parallel": 2}
 ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
@@ -49,11 +51,12 @@ async def test_a_replica_on_two_processes_answers_and_leaves_none_behind(bus: Bu
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("options", [OPTIONS, STAGED], ids=["ranks", "stages"])
 @pytest.mark.parametrize("who", ["rank", "engine"])
 async def test_a_process_that_is_lost_takes_all_down_and_leaves_the_work(
-    who: str, bus: Bus, bus_url: str, folder: Path
+    who: str, options: dict[str, Any], bus: Bus, bus_url: str, folder: Path
 ) -> None:
-    async with dying(bus, folder, bus_url, **OPTIONS) as (home, ends):
+    async with dying(bus, folder, bus_url, **options) as (home, ends):
         await home.until(lambda: home.statuses and home.statuses[-1].state == "ready")
         (engine,) = engines_of(os.getpid())
         (rank,) = ranks_of(engine)

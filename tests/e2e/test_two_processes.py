@@ -1,24 +1,27 @@
-"""A whole house whose model is in two stages says what one process says, also after one of them was killed."""
+"""A whole house whose model is on two processes says what one process says, also after one of them was killed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.house import headrace_up, wait_for
 from tests.e2e.test_kernel_forms import NAME, random_weights
 from tests.tiny_model import write_tiny_model
 
 
-def test_a_model_in_two_stages_says_what_it_says_in_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["tensor", "pipeline"])
+def test_a_model_on_two_processes_says_what_it_says_on_one(way: str, tmp_path: Path) -> None:
     models = tmp_path / "models"
     random_weights(write_tiny_model(models / NAME, max_model_len=256))
     arguments = (f"--model={NAME}", f"--model-dir={models}")
     environ = {"HEADRACE_DTYPE": "float32", "HEADRACE_NUM_BLOCKS": "64"}
     with headrace_up(tmp_path / "one", *arguments, environ=environ) as house:
         alone = house.answer(NAME, 24)
-    with headrace_up(tmp_path / "two", *arguments, "--pipeline-parallel=2", environ=environ) as house:
+    with headrace_up(tmp_path / "two", *arguments, f"--{way}-parallel=2", environ=environ) as house:
         assert house.answer(NAME, 24) == alone
         (rank,) = (each for each in house.family() if "model_svc.parallel.rank" in each.cmdline())
         rank.kill()
-        wait_for(lambda: not rank.is_running(), timeout_s=60, what="the stage is gone")
+        wait_for(lambda: not rank.is_running(), timeout_s=60, what="the rank is gone")
         assert house.answer(NAME, 24) == alone  # of the replica that took its place
