@@ -1,6 +1,6 @@
 """The engine alone on a GPU: the model's shape with random weights, engine and runner in this process, ids in and out.
 
-    python -m loadtest.engine [--tests decode1,prefill2048,...] [--dtype fp8] [--json out.json] [--profile 1,64]
+    python -m loadtest.engine [--tests decode1,prefill2048,...] [--weights fp8] [--json out.json] [--profile 1,64]
 
 Prints what each test took, the floor that the card's own copy bandwidth and matrix rate set, and vLLM's figure from the
 same card where one was measured (vLLM 0.26, offline engine, dummy weights, CUDA graphs; 2026-11-27).
@@ -23,28 +23,28 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.device_time import ceilings
-from loadtest.engine_bench import Bench
+from loadtest.engine_bench import WEIGHTS, Bench
 from loadtest.engine_profile import profile
 from loadtest.engine_tests import decode, host_ms, mixed, prefill, prompts, stutter, warm
 from loadtest.shapes import LLAMA_8B, SMOLLM2_135M
 
-# vLLM 0.26.0, per card; ms unless the test says otherwise.
-VLLM: dict[str, dict[str, float]] = {
-    "H200": {
+# vLLM 0.26.0, by card and weights; ms unless the test says otherwise.
+VLLM: dict[tuple[str, str], dict[str, float]] = {
+    ("H200", "bf16"): {
         "decode1": 4.89, "decode8": 5.00, "decode32": 5.44, "decode64": 5.96, "decode128": 7.20, "decode256": 10.96,
         "prefill128": 12.3, "prefill2048": 52.0, "prefill8192": 220.0, "prompts": 43143.0, "mixed": 8512.0,
         "warm": 11.4, "small": 1.63,
     },
-    "H100": {
+    ("H100", "bf16"): {
         "decode1": 6.51, "decode8": 6.67, "decode32": 7.13, "decode64": 7.80, "decode128": 9.24, "decode256": 12.71,
         "prefill128": 16.2, "prefill2048": 56.0, "prefill8192": 230.0, "prompts": 42426.0, "mixed": 7344.0,
         "warm": 20.1, "small": 2.14,
     },
-    "H200 fp8": {
+    ("H200", "fp8"): {
         "decode1": 3.48, "decode8": 3.58, "decode32": 4.52, "decode64": 4.55, "decode128": 5.87, "decode256": 8.88,
         "prefill128": 12.4, "prefill2048": 35.5, "prefill8192": 147.0, "prompts": 67699.0, "mixed": 10929.0,
     },
-    "H100 fp8": {
+    ("H100", "fp8"): {
         "decode1": 4.40, "decode8": 4.39, "decode32": 4.99, "decode64": 5.42, "decode128": 6.95, "decode256": 9.91,
         "prefill128": 18.6, "prefill2048": 38.3, "prefill8192": 157.0, "prompts": 63469.0, "mixed": 9304.0,
     },
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", default="", help="names with commas in between; all by default")
-    parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16", help="of the layers' weights")
+    parser.add_argument("--weights", choices=WEIGHTS, default="bf16", help="of the layers")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--num-blocks", type=int, help="of the KV cache; by default what fits")
     parser.add_argument("--profile", default="", help="batch sizes whose decode step is profiled")
@@ -125,16 +125,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ceiling = ceilings()
     torch.cuda.empty_cache()
     card = torch.cuda.get_device_name()
-    float8 = args.dtype == "fp8"
-    if float8:
+    if args.weights == "fp8":
         ceiling = ceiling[0], 2 * ceiling[1]  # what the card's sheet promises; cuBLAS reaches 1.9 times bf16's rate
-    bench = Bench(LLAMA_8B, ceiling, num_blocks=args.num_blocks, float8=float8)
+    bench = Bench(LLAMA_8B, ceiling, num_blocks=args.num_blocks, weights=args.weights)
     console.print(f"{card}: copy {ceiling[0]:,.0f} GB/s, product {ceiling[1]:,.0f} TFLOP/s; {bench.seconds}")
     gc.collect()
     gc.freeze()
-    peers = next(
-        (figures for name, figures in VLLM.items() if name.split()[0] in card and float8 == ("fp8" in name)), {}
-    )
+    peers = next((figures for (name, weights), figures in VLLM.items() if name in card and weights == args.weights), {})
     rows = _rows(bench, ceiling)
     names = args.tests.split(",") if args.tests else list(rows)
     figures = [found for name in names if (found := _measured(bench, name, rows, console)) is not None]

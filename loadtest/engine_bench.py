@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
@@ -18,12 +19,23 @@ from model_svc.models.load import build_model
 from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
+from model_svc.quant.grouped import Grouped
+from model_svc.quant.method import QuantMethod
 from model_svc.runner.load import make_runner
-from model_svc.weights.random import RandomSource
+from model_svc.weights.random import RandomSource, float8, four_bits
+from model_svc.weights.stored.grouped_tensor import GroupedTensor
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
 
 MakeRunner = Callable[..., tuple[Runner, dict[str, float]]]
+Stored = Callable[[Tensor], GroupedTensor] | None
+Method = Callable[[torch.dtype, torch.device], QuantMethod]
+WEIGHTS: dict[str, tuple[Stored, Method]] = {
+    "bf16": (None, Dequantized),
+    "fp8": (float8, Float8),
+    "4bit": (four_bits, Grouped),
+}
+"""How a checkpoint stores the matrices of layers (None: as numbers), and what multiplies by them."""
 
 
 def synchronize() -> None:
@@ -33,15 +45,15 @@ def synchronize() -> None:
 
 
 def random_runner(
-    shape: dict[str, Any], on: str, group: Group = ALONE, *, float8: bool = False, **options: Any
+    shape: dict[str, Any], on: str, group: Group = ALONE, *, weights: str = "bf16", **options: Any
 ) -> tuple[Runner, dict[str, float]]:
-    """Return a runner of a model with random weights, bf16 or `float8`, and how long these and it took."""
+    """Return a runner of a model with random weights, one of `WEIGHTS`, and how long these and it took."""
     device = torch.device(on)
-    source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device, float8=float8)
-    method = (Float8 if float8 else Dequantized)(torch.bfloat16, device)
+    stored, method = WEIGHTS[weights]
+    source = RandomSource(tied=shape["tie_word_embeddings"], dtype=torch.bfloat16, device=device, stored=stored)
     began = time.perf_counter()
     config = parse_config(Path("random/config.json"), shape)
-    model = build_model(config, source, method, device=device, max_len=16384, group=group)
+    model = build_model(config, source, method(torch.bfloat16, device), device=device, max_len=16384, group=group)
     synchronize()
     weights_at = time.perf_counter()
     defaults = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
@@ -62,7 +74,6 @@ class Bench:
         **options: Any,
     ) -> None:
         self.shape = shape
-        self.float8 = bool(options.get("float8"))
         self.copy_rate, self.product_rate = ceiling[0] * 1e9, ceiling[1] * 1e12
         self.runner, self.seconds = make(shape, on, **options)
         self.info = self.runner.info
@@ -118,12 +129,15 @@ class Bench:
         flops = prompts * (layers * tokens + head + tokens**2 * self._attention_width())
         return float(1e3 * max(self.step_bytes / self.copy_rate, flops / self.product_rate))
 
-    def _step_weights(self) -> float:
-        """How many weights a token meets; bytes say it where all are of one size."""
-        if not self.float8:
-            return self.step_bytes / 2
-        head = self.shape["vocab_size"] * self.shape["hidden_size"]
-        return float(self.step_bytes - head)
+    def _step_weights(self) -> int:
+        """How many weights a token meets in matrices."""
+        E, heads, kv_heads, inner, vocab = (
+            self.shape[name]
+            for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+        )
+        D = self.shape.get("head_dim") or E // heads
+        layer = E * D * 2 * (heads + kv_heads) + 3 * E * inner
+        return int(self.shape["num_hidden_layers"] * layer + vocab * E)
 
     def _attention_width(self) -> int:
         """Operations of one query against one key (scores and values), halved: in all layers and heads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ class RandomSource:
     """A checkpoint that has every tensor. Values depend on `seed` and the tensor's name only.
 
     Norm weights are near one, everything else is normal with `spread`, which keeps activations finite at any depth.
-    `float8`: the matrices of layers are float8, with a scale for each output.
+    `stored`: brings the matrices of layers into the form of a quantized checkpoint (`float8`, `four_bits`).
     """
 
     def __init__(
@@ -26,14 +27,14 @@ class RandomSource:
         spread: float = 0.02,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
-        float8: bool = False,
+        stored: Callable[[Tensor], GroupedTensor] | None = None,
     ) -> None:
         self._tied = tied
         self._seed = seed
         self._spread = spread
         self._dtype = dtype
         self._device = torch.device(device)
-        self._float8 = float8
+        self._stored = stored
 
     def names(self) -> frozenset[str]:
         """Return nothing: no name stands out."""
@@ -54,8 +55,8 @@ class RandomSource:
         """Make a tensor and return a part of it."""
         width = shape[shard.dim] // shard.size
         values = self.get(name, shape)
-        as_float8 = self._float8 and len(shape) == 2 and ".layers." in name
-        return narrow(_float8(values) if as_float8 else values, shard.dim, shard.rank * width, width)
+        quantized = self._stored is not None and len(shape) == 2 and ".layers." in name
+        return narrow(self._stored(values) if quantized else values, shard.dim, shard.rank * width, width)
 
     def ignore(self, name: str) -> None:
         """Do nothing."""
@@ -68,6 +69,15 @@ class RandomSource:
         """Do nothing."""
 
 
-def _float8(values: Tensor) -> GroupedTensor:
+def float8(values: Tensor) -> GroupedTensor:
+    """Return numbers [F, E] as float8 with a scale for each output."""
     scales = values.abs().amax(1, keepdim=True).float() / torch.finfo(torch.float8_e4m3fn).max
     return GroupedTensor((values / scales).to(torch.float8_e4m3fn), scales, 0)
+
+
+def four_bits(values: Tensor) -> GroupedTensor:
+    """Return numbers [F, E] as 4 bits each, in groups of 128 inputs with a scale each."""
+    groups = values.float().view(len(values), -1, 128)
+    scales = groups.abs().amax(2).clamp_min(1e-12) / 7
+    codes = (groups / scales.unsqueeze(2)).round_().add_(8).to(torch.uint8).flatten(1)
+    return GroupedTensor(codes[:, ::2] | codes[:, 1::2] << 4, scales.half(), 8, bits=4)

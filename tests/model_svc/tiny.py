@@ -14,6 +14,7 @@ from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
 from model_svc.weights.random import RandomSource
+from model_svc.weights.random import float8 as as_float8
 
 VOCAB = 67  # no multiple of 32: the last word of a bit mask is not full
 TINY: dict[str, Any] = {
@@ -40,7 +41,7 @@ def tiny_llama(
     **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype."""
-    source = RandomSource(tied=False, spread=0.3, dtype=stored, float8=float8)
+    source = RandomSource(tied=False, spread=0.3, dtype=stored, stored=as_float8 if float8 else None)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
     method = (Float8 if float8 else Dequantized)(dtype, where)

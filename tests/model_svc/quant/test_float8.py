@@ -18,7 +18,8 @@ from model_svc.quant.float8 import Float8, Float8Linear
 from model_svc.runner.load import load_runner, make_runner
 from model_svc.runner.precision import RunnerConfigError, precision_of
 from model_svc.weights.open import open_weights
-from model_svc.weights.random import RandomSource
+from model_svc.weights.random import RandomSource, four_bits
+from model_svc.weights.random import float8 as as_float8
 from model_svc.weights.source import Shard
 from model_svc.weights.stored.grouped_tensor import GroupedTensor
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked, token_ids
@@ -150,8 +151,18 @@ def test_auto_keeps_float8_on_a_hopper_card() -> None:
     assert not precision_of("bfloat16", card).float8
 
 
+def test_random_weights_may_be_four_bits() -> None:
+    source = RandomSource(tied=False, stored=four_bits)
+    part, wanted = (
+        source.get_shard("model.layers.0.mlp.up_proj.weight", (32, 256)),
+        source.get("model.layers.0.mlp.up_proj.weight", (32, 256)),
+    )
+    assert isinstance(part, GroupedTensor) and part.bits == 4
+    assert float((part.dequantize() - wanted).norm() / wanted.norm()) < 0.15
+
+
 def test_random_weights_may_be_float8() -> None:
-    source = RandomSource(tied=False, float8=True)
+    source = RandomSource(tied=False, stored=as_float8)
     name = "model.layers.0.mlp.down_proj.weight"
     part = source.get_shard(name, (32, 64), Shard(1, 1, 2))
     wanted = source.get(name, (32, 64))[:, 32:]
