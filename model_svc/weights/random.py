@@ -55,8 +55,10 @@ class RandomSource:
         """Make a tensor and return a part of it."""
         width = shape[shard.dim] // shard.size
         values = self.get(name, shape)
-        quantized = self._stored is not None and len(shape) == 2 and ".layers." in name
-        return narrow(self._stored(values) if quantized else values, shard.dim, shard.rank * width, width)
+        stored: Stored = values
+        if self._stored is not None and len(shape) == 2 and ".layers." in name:
+            stored = self._stored(values)
+        return narrow(stored, shard.dim, shard.rank * width, width)
 
     def ignore(self, name: str) -> None:
         """Do nothing."""
