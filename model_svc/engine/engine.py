@@ -256,6 +256,8 @@ class Engine:
     def _close_thinking(self, seq: Sequence, ended_by: str) -> None:
         if self._committer.force_close(seq, ended_by):
             self._ready.append(self._committer.finish(seq, "length"))
+        else:
+            self.scheduler.roster.fit(seq)  # its prompt may still be on the way
 
     def _drop_finished(self, request_id: str) -> None:
         choices = self._choices.get(request_id)

@@ -210,6 +210,10 @@ class ReasoningTracker:
             if by_client or self.budget_spent:
                 forced = self.close_ids[: end - at]
                 self.force(len(forced), "client" if by_client else "budget")
+            elif put := self._put_at_stop(token_ids, at):
+                self.land(put, "model")
+                at += len(put)
+                continue
             else:
                 on_draw(token_ids[at])
                 rest = self.lands(token_ids[at])
@@ -222,6 +226,16 @@ class ReasoningTracker:
             missing = forced[len(token_ids) - at :]
             at += len(forced)
         return missing
+
+    def _put_at_stop(self, token_ids: Sequence[int], at: int) -> Sequence[int]:
+        """Return the ids that took the place of the model's end token here, if it is they: budgets do not bind there.
+
+        The same ids, drawn one by one, mean the same, but for a budget that is spent amid them: others follow then.
+        """
+        put = self.stop_closes
+        if not put or self.lands(token_ids[at]) is not None or tuple(token_ids[at : at + len(put)]) != put:
+            return ()
+        return put
 
     def _tag_matcher(self) -> ByteMatcher:
         return ByteMatcher(self._plan.close_tag if self.phase == REASONING else self._plan.open_tag)

@@ -132,6 +132,19 @@ class Roster:
         seq.block_table += pool.allocate(num_new)
         return True
 
+    def fit(self, seq: Sequence) -> None:
+        """Get a prompt that has just become longer the blocks it lacks, or put it back, to start again with them all.
+
+        Those of others it may not take: they may have a share of the step in flight, and need none of its own.
+        """
+        num_new = -(-seq.num_tokens // self.pool.block_size) - len(seq.block_table)
+        if num_new <= 0 or seq not in self.prefilling:
+            return
+        if num_new + self.num_running <= self.pool.num_free:
+            seq.block_table += self.pool.allocate(num_new)
+        else:
+            self.preempt(seq, BLOCKS)
+
     def last_running(self) -> Sequence:
         """Return the last in order of those that run; there must be one."""
         tails = [queue[-1] for queue in (self.prefilling, self.decoding) if queue]

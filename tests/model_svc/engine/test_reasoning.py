@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from model_svc.engine.reasoning import ReasoningTracker, phase_marks
@@ -178,6 +179,31 @@ def test_the_client_can_end_thinking_at_the_next_step(depth: int) -> None:
     answer = driver.received["r", 0].answer
     assert bytes(driver.ids("r")[:-1]) == b".....</think>yes"
     assert (answer.num_reasoning_tokens, answer.ended_by) == (5, "client")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("others", [0, 1])
+def test_thinking_that_the_client_ends_while_the_prompt_is_computed_has_blocks_for_what_closes_it(
+    depth: int, others: int
+) -> None:
+    driver = Driver(
+        scripted_reply(*b"." * 8, *b"yes", EOS),
+        depth=depth,
+        max_num_batched_tokens=8,
+        block_size=4,
+        num_blocks=10 - others,
+    )
+    for number in range(others):  # it leaves no room beside it until it ends
+        driver.ask(f"o{number}", [7] * 8, max_tokens=5)
+    driver.ask("r", [1] * 24, reasoning=ReasoningPlan(starts_open=True, close_ids=CLOSE), max_tokens=12)
+    while not any(seq.request_id == "r" for seq in driver.engine.scheduler.roster.prefilling):
+        driver.step()
+    driver.engine.end_reasoning("r")
+    driver.engine.check_invariants()
+    driver.run()
+    answer = driver.received["r", 0].answer
+    assert bytes(driver.ids("r")[:-1]) == b"</think>yes"
+    assert (answer.num_reasoning_tokens, answer.ended_by) == (0, "client")
 
 
 def test_forced_tokens_are_computed_in_one_step() -> None:
@@ -364,6 +390,16 @@ class TestAnEndInsideAThinkBlockOfAScaffold:
         driver = self.run(depth, *b"hm.", EOS, *b"........yes", EOS, max_tokens=6)
         assert bytes(driver.ids("r")) == b"hm.</t"
         assert driver.reason("r") == "length"
+
+    def test_a_move_knows_the_put_tag_also_where_the_budget_would_be_spent_in_it(self, depth: int) -> None:
+        """Its bytes are undecided until the last: a tag that the model itself spelled would have been cut off here."""
+        pieces, plan = (*b"hm.", EOS, *b"........yes", EOS), msgspec.structs.replace(SCAFFOLD, budget=5)
+        whole = self.run(depth, *pieces, reasoning=plan).received["r", 0].answer
+        assert bytes(whole.token_ids[:-1]) == b"hm.</think>\nyes"
+        kept = {0: whole.token_ids[:14]}
+        moved = self.run(depth, *pieces, reasoning=plan, attempt=1, checkpoint=kept).received["r", 0].answer
+        assert moved.token_ids == whole.token_ids
+        assert (moved.num_reasoning_tokens, moved.ended_by) == (3, "model")
 
     def test_a_move_at_any_point_changes_nothing(self, depth: int) -> None:
         pieces = (*b"hm.", EOS, *b"........yes", EOS)
