@@ -1,4 +1,4 @@
-"""Moves whole KV blocks: out of a cache and into one (migration), and within it (copy on write)."""
+"""Moves whole KV blocks out of a cache, and into one of another replica."""
 
 # mypy: disable-error-code="no-untyped-def"
 import torch
@@ -10,7 +10,7 @@ from kernels.language import cdiv, jit, next_power_of_2, tl
 
 def gather_blocks(cache: Tensor, block_ids: Tensor, out: Tensor | None = None) -> Tensor:
     """Return blocks `block_ids` [n] (int32 or int64) of `cache` [N, ...] as one dense tensor [n, ...]."""
-    _check(cache, block_ids=block_ids)
+    _check(cache, block_ids)
     n = block_ids.shape[0]
     shape = (n, *cache.shape[1:])
     if out is None:
@@ -18,7 +18,7 @@ def gather_blocks(cache: Tensor, block_ids: Tensor, out: Tensor | None = None) -
     elif out.shape != shape or out.dtype != cache.dtype or not out.is_contiguous():
         raise ValueError(f"out is {out.dtype} {tuple(out.shape)}; it must be contiguous {cache.dtype} {shape}")
     if dispatch.form(cache) == "triton":
-        _launch(cache, out, block_ids, None)
+        _launch(cache, out, block_ids, gather=True)
     else:
         torch.index_select(cache, 0, block_ids, out=out)
     return out
@@ -26,67 +26,44 @@ def gather_blocks(cache: Tensor, block_ids: Tensor, out: Tensor | None = None) -
 
 def scatter_blocks(source: Tensor, cache: Tensor, block_ids: Tensor) -> None:
     """Write `source` [n, ...] to blocks `block_ids` [n] of `cache` [N, ...]; the ids must differ."""
-    _check(cache, block_ids=block_ids)
+    _check(cache, block_ids)
     if source.shape != (block_ids.shape[0], *cache.shape[1:]) or source.dtype != cache.dtype:
         raise ValueError(
             f"source is {source.dtype} {tuple(source.shape)}; it must hold {block_ids.shape[0]} blocks of cache"
         )
     if dispatch.form(cache) == "triton":
-        _launch(source.contiguous(), cache, None, block_ids)
+        _launch(source.contiguous(), cache, block_ids, gather=False)
     else:
         cache.index_copy_(0, block_ids.long(), source)
 
 
-def copy_blocks(cache: Tensor, source_ids: Tensor, target_ids: Tensor) -> None:
-    """Copy blocks `source_ids` [n] of `cache` [N, ...] onto blocks `target_ids` [n] of the same cache.
-
-    No block may be both source and target: all copies happen at once.
-    """
-    _check(cache, source_ids=source_ids, target_ids=target_ids)
-    if source_ids.shape != target_ids.shape:
-        raise ValueError(
-            f"target_ids has {target_ids.shape[0]} ids, source_ids {source_ids.shape[0]}; they must pair up"
-        )
-    if dispatch.form(cache) == "triton":
-        _launch(cache, cache, source_ids, target_ids)
-    else:
-        cache.index_copy_(0, target_ids.long(), cache.index_select(0, source_ids))
-
-
-def _check(cache: Tensor, **block_ids: Tensor) -> None:
+def _check(cache: Tensor, block_ids: Tensor) -> None:
     if cache.dim() < 2 or (cache.shape[0] and not cache[0].is_contiguous()):
         raise ValueError(f"cache has shape {tuple(cache.shape)}; it must be [N, ...] with contiguous blocks")
-    for name, ids in block_ids.items():
-        if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"{name} is {ids.dtype} {tuple(ids.shape)}; it must be [n] int32 or int64")
+    if block_ids.dim() != 1 or block_ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"block_ids is {block_ids.dtype} {tuple(block_ids.shape)}; it must be [n] int32 or int64")
 
 
-def _launch(source: Tensor, target: Tensor, source_ids: Tensor | None, target_ids: Tensor | None) -> None:
-    ids = source_ids if source_ids is not None else target_ids
-    assert ids is not None
+def _launch(source: Tensor, target: Tensor, ids: Tensor, *, gather: bool) -> None:
     size = source[0].numel() if source.shape[0] else 0
     if ids.shape[0] == 0 or size == 0:
         return
     # 4,096 elements a program at 4 warps: four 16-byte loads in flight a thread, and a block spans several programs.
     block = min(4096, next_power_of_2(size))
     _kv_copy_kernel[(ids.shape[0], cdiv(size, block))](
-        source, target, ids if source_ids is None else source_ids, ids if target_ids is None else target_ids,
-        size, source.stride(0), target.stride(0),
-        GATHER=source_ids is not None, SCATTER=target_ids is not None, BLOCK=block, num_warps=4,
+        source, target, ids, size, source.stride(0), target.stride(0), GATHER=gather, BLOCK=block, num_warps=4
     )  # fmt: skip
 
 
 @jit
 def _kv_copy_kernel(
-    source_ptr, target_ptr, source_ids_ptr, target_ids_ptr, size, source_stride, target_stride,
-    GATHER: tl.constexpr, SCATTER: tl.constexpr, BLOCK: tl.constexpr,
+    source_ptr, target_ptr, ids_ptr, size, source_stride, target_stride, GATHER: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
-    source, target = i, i
+    block = tl.load(ids_ptr + i).to(tl.int64)
+    source, target = i, block
     if GATHER:
-        source = tl.load(source_ids_ptr + i).to(tl.int64)
-    if SCATTER:
-        target = tl.load(target_ids_ptr + i).to(tl.int64)
+        source, target = block, i
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(source_ptr + source * source_stride + at, mask=at < size)
     tl.store(target_ptr + target * target_stride + at, value, mask=at < size)

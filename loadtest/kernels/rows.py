@@ -1,4 +1,4 @@
-"""Cases of kernels that go over rows or blocks once: norms, rotation, gate, embedding, copies of blocks."""
+"""Cases of kernels that go over rows or blocks once: norms, rotation, gate, embedding, gathered blocks."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -92,7 +92,4 @@ def kv_copy() -> Iterator[Case]:
         bytes=2 * out.nbytes,
         rival="torch",
         rival_runs=[partial(torch.index_select, cache, 0, ids[:8192], out=out)],
-    )
-    yield Case(
-        "copy 8192 blocks", [partial(kv_copy_op.copy_blocks, cache, ids[:8192], ids[8192:])], bytes=2 * out.nbytes
     )

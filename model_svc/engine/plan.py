@@ -86,11 +86,10 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One step. `copies` are (source block, destination block) copied before anything is computed (copy on write)."""
+    """One step. `freed_slots` are those of sequences that have gone; a new one may take such a slot at once."""
 
     step: int
     sequences: tuple[SequenceStep, ...]
-    copies: tuple[tuple[int, int], ...] = ()
     freed_slots: tuple[int, ...] = ()
 
 

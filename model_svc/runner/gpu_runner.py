@@ -99,9 +99,6 @@ class GpuRunner:
         with self._on_stream():
             self._begin = self._now()
             self._slots.begin(plan)
-            if plan.copies:
-                pairs = send(np.array(plan.copies, dtype=np.int64).T.copy(), self._device)
-                self._cache.copy_blocks(pairs[0], pairs[1])
             self._scored: Found = []
             computed = self._compute(plan.sequences) if plan.sequences else None
             drawing = plan.sequences if self._group.is_last else ()

@@ -45,12 +45,6 @@ class KvCache:
 
         self.layers: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
 
-    def copy_blocks(self, source: Tensor, target: Tensor) -> None:
-        """Copy whole blocks (copy on write); no block may be both source and target."""
-        for keys, values in self.layers:
-            keys[target] = keys[source]
-            values[target] = values[source]
-
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return zeros; on the CPU as pages that the system hands out at their first write: unused ones cost nothing.

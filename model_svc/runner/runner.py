@@ -63,9 +63,6 @@ class TorchRunner:
         """Start a step. On the CPU it is done when this returns; on a GPU it is queued."""
         started = time.perf_counter()
         self._slots.begin(plan)
-        if plan.copies:
-            pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._model.device)
-            self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
         items = tuple(item for item in plan.sequences if item.sample) if self._model.group.is_last else ()
         self._scored: Found = []
         drawn = self._compute(plan, items) if plan.sequences else None

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.kv_copy import copy_blocks, gather_blocks, scatter_blocks
+from kernels.kv_copy import gather_blocks, scatter_blocks
 
 
 @pytest.fixture
@@ -29,17 +29,9 @@ def test_what_was_gathered_can_be_scattered_elsewhere_and_the_rest_stays(device:
     assert torch.equal(cache[[1, 2, 3, 4, 6]], before[[1, 2, 3, 4, 6]])
 
 
-def test_blocks_are_copied_within_a_cache(device: str, cache: Tensor) -> None:
-    before = cache.clone()
-    copy_blocks(cache, torch.tensor([4, 4, 1], device=device), torch.tensor([0, 6, 2], device=device))
-    assert torch.equal(cache[[0, 6, 2]], before[[4, 4, 1]])
-    assert torch.equal(cache[[1, 3, 4, 5]], before[[1, 3, 4, 5]])
-
-
 def test_nothing_to_move_is_fine(device: str, cache: Tensor) -> None:
     none = torch.empty(0, dtype=torch.int64, device=device)
     assert gather_blocks(cache, none).shape == (0, 4, 3, 80)
-    copy_blocks(cache, none, none)
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -50,7 +42,5 @@ def test_wrong_arguments_are_named() -> None:
         gather_blocks(cache, ids, torch.zeros(3, 2, 8))
     with pytest.raises(ValueError, match="source"):
         scatter_blocks(torch.zeros(1, 2, 8), cache, ids)
-    with pytest.raises(ValueError, match="target_ids"):
-        copy_blocks(cache, ids, ids[:1])
     with pytest.raises(ValueError, match="cache"):
         gather_blocks(cache.transpose(1, 2), ids)

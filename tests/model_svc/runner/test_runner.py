@@ -1,4 +1,4 @@
-"""What a plan asks for is what happens: draws, masks, feedback, copies, and faults that stay with their sequence."""
+"""What a plan asks for is what happens: draws, masks, feedback, shared blocks, faults that stay with their sequence."""
 
 from __future__ import annotations
 
@@ -233,20 +233,20 @@ def test_logits_that_are_not_finite_fail_their_sequence_and_leave_no_trace_in_re
     assert [token.token_id for token in third.tokens] == expected[2][:1]
 
 
-def test_two_sequences_may_share_blocks_and_part_by_copy_on_write(runner: TorchRunner, tiny_model: Decoder) -> None:
+def test_two_sequences_may_share_blocks(runner: TorchRunner, tiny_model: Decoder) -> None:
     driver = RunnerDriver(runner)
-    prompt = PROMPT[:6]  # one full block and half of another
+    prompt = PROMPT[:5]  # one full block and a token
     first = Tracked(0, list(prompt))
-    step = driver.dealer.share(first, 6)
+    step = driver.dealer.share(first, 5)
     driver.run(step)
-    whole, half = step.new_blocks
-    new = NewSequence(sampling=GREEDY, seed=0, prompt_ids=pack_ids([*prompt, 50]))
+    shared = step.new_blocks[0]
+    new = NewSequence(sampling=GREEDY, seed=0, prompt_ids=pack_ids([*prompt[:4], 50]))
     second = SequenceStep(
-        slot=1, start=6, num_tokens=1, token_ids=pack_ids([50]), new_blocks=(whole, 63), new=new, output_index=0
+        slot=1, start=4, num_tokens=1, token_ids=pack_ids([50]), new_blocks=(shared, 63), new=new, output_index=0
     )
-    other = SequenceStep(slot=0, start=6, num_tokens=1, token_ids=pack_ids([8]), output_index=1)
-    output = driver.run(second, other, copies=((half, 63),))
-    assert output.tokens[0].token_id == int(reference_logits(tiny_model, [*prompt, 50]).argmax())
+    other = SequenceStep(slot=0, start=5, num_tokens=1, token_ids=pack_ids([8]), output_index=1)
+    output = driver.run(second, other)
+    assert output.tokens[0].token_id == int(reference_logits(tiny_model, [*prompt[:4], 50]).argmax())
     assert output.tokens[1].token_id == int(reference_logits(tiny_model, [*prompt, 8]).argmax())
 
 
