@@ -10,6 +10,7 @@ from tests.browser.conftest import OpenPage
 from tests.browser.live_ring import LiveRing, spoken, thought
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+GAP = "\\qquad"
 WIDE = f"""{"x" * 300}
 
 ```
@@ -21,10 +22,12 @@ WIDE = f"""{"x" * 300}
 | {" | ".join("value" for _ in range(12))} |
 
 https://example.com/{"z" * 300}
+
+In a line $x{GAP * 14} y$ or $$x{GAP * 14} y$$
 """
 OVERFLOW = """() => {
     const width = document.documentElement.clientWidth;
-    const inside = (node) => node.closest("pre, .table-frame, .side, .flow, .visually-hidden, .sprite");
+    const inside = (node) => node.closest("pre, .table-frame, .formula > *, .side, .flow, .visually-hidden, .sprite");
     return [...document.querySelectorAll("body *")]
         .filter((node) => !inside(node) && node.getBoundingClientRect().right > width + 0.5 && node.checkVisibility())
         .map((node) => node.tagName + "." + node.className);
@@ -58,6 +61,7 @@ def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage
     assert chat.page.evaluate(OVERFLOW) == []
     ring.play(*spoken(WIDE), per_chunk=64)
     chat.ask("x" * 300)
+    expect(chat.answer.locator("math")).to_have_count(2)
     assert chat.page.evaluate(OVERFLOW) == []
     assert chat.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     assert chat.page.evaluate(

@@ -3,6 +3,7 @@
 
 import { growCode } from "./code_block.js";
 import { make } from "./dom.js";
+import { typeset } from "./formula.js";
 import { blocksOf, render } from "./markdown.js";
 import { patch } from "./patch.js";
 
@@ -10,6 +11,7 @@ import { patch } from "./patch.js";
 const NUM_OPEN = 2;
 const SLOW_MS = 16;
 const CHAPTER_BLOCKS = 16;
+const OPEN = ".formula.open";
 
 export class GrowingText {
   #tail = ""; // source of the open blocks
@@ -61,7 +63,8 @@ export class GrowingText {
     this.#finished = true;
     const raws = blocksOf(normal(this.source)).map((token) => token.raw);
     const drawn = [...this.#settled, ...this.#open.map((block) => block.raw)];
-    if (this.#hasDefinitions || raws.length !== drawn.length || raws.some((raw, i) => raw !== drawn[i])) this.replace(this.source);
+    const isOpen = this.root.querySelector(OPEN); // what never closed was no formula
+    if (isOpen || this.#hasDefinitions || raws.length !== drawn.length || raws.some((raw, i) => raw !== drawn[i])) this.replace(this.source);
   }
 
   /** Show another text in place of the present one. */
@@ -76,6 +79,7 @@ export class GrowingText {
     this.#finished = true;
     this.source = text;
     for (const token of blocksOf(normal(text))) if (isShown(token)) this.#add(blockNode(token));
+    typeset(this.root);
   }
 
   #draw() {
@@ -91,7 +95,7 @@ export class GrowingText {
     text = normal(text);
     this.#tail += text;
     if (this.#fence?.append(text)) return;
-    this.#redraw(blocksOf(this.#tail));
+    this.#redraw(blocksOf(this.#tail, { isGrowing: true }));
   }
 
   #redraw(tokens) {
@@ -107,14 +111,16 @@ export class GrowingText {
   // The block of a token, which stands where the `old` one stood.
   #block(token, old) {
     const { raw } = token;
-    if (old?.raw === raw) return old;
+    if (old?.raw === raw && !old.node.querySelector?.(OPEN)) return old;
     const node = isShown(token) ? blockNode(token) : document.createComment("");
     if (!old) this.#add(node);
     else if (old.node.nodeName !== node.nodeName) old.node.replaceWith(node);
     else {
       patch(old.node, node);
+      typeset(old.node);
       return { raw, node: old.node };
     }
+    typeset(node);
     return { raw, node };
   }
 

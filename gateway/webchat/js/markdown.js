@@ -5,25 +5,15 @@ import { Marked } from "../vendor/marked.esm.js";
 import DOMPurify from "../vendor/purify.es.mjs";
 import { codeBlock } from "./code_block.js";
 import { make } from "./dom.js";
+import { formulaExtensions, readFormula, whileGrowing } from "./formula_grammar.js";
 
 const escapeHtml = (text) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
 
-// Maths is text: its backslashes and underscores are no markdown. A single dollar must touch what it encloses, and no
-// digit follows the second one, or prices would be formulas.
-const MATHS = /^(?:\$\$[^$]+\$\$|\\\((?:[^\\]|\\[^()[\]])*\\\)|\\\[(?:[^\\]|\\[^()[\]])*\\\]|\$(?![\s$])[^$\n`]*[^\s$\\`]\$(?!\d))/;
-const maths = {
-  name: "maths",
-  level: "inline",
-  start: (source) => /\$|\\[([]/.exec(source)?.index,
-  tokenizer(source) {
-    const found = MATHS.exec(source);
-    return found ? { type: "maths", raw: found[0] } : undefined;
-  },
-  renderer: ({ raw }) => escapeHtml(raw),
-};
+const formula = (source, isOpen) =>
+  `<span class="formula${readFormula(source).isDisplay ? " display" : ""}${isOpen ? " open" : ""}">${escapeHtml(source)}</span>`;
 
 const marked = new Marked({
-  extensions: [maths],
+  extensions: formulaExtensions(formula),
   gfm: true,
   renderer: {
     html: ({ text, block }) => (block ? `<p>${escapeHtml(text)}</p>` : escapeHtml(text)),
@@ -34,7 +24,7 @@ const marked = new Marked({
 });
 
 const ALLOWED = {
-  ALLOWED_TAGS: "p br hr h1 h2 h3 h4 h5 h6 strong em del code pre blockquote ul ol li a table thead tbody tr th td".split(" "),
+  ALLOWED_TAGS: "p br hr h1 h2 h3 h4 h5 h6 strong em del code pre blockquote ul ol li a span table thead tbody tr th td".split(" "),
   ALLOWED_ATTR: ["href", "title", "class", "align", "start"],
   ALLOW_ARIA_ATTR: false,
   ALLOW_DATA_ATTR: false,
@@ -46,11 +36,12 @@ const ALLOWED = {
 // Quotes and lists in one another cost the square of their depth; nobody means 40 of them.
 const TOO_DEEP = /^[ \t]*(?:>[ \t]?|[*+-][ \t]+|\d{1,9}[.)][ \t]+){40}/m;
 
-/** Cut markdown into block tokens; each has the `raw` text that it came from. */
-export function blocksOf(source) {
+/** Cut markdown into block tokens; each has the `raw` text that it came from. If it `isGrowing`, more will come. */
+export function blocksOf(source, { isGrowing = false } = {}) {
   if (TOO_DEEP.test(source)) return [{ type: "unreadable", raw: source }];
+  const cut = () => marked.lexer(source);
   try {
-    return marked.lexer(source);
+    return isGrowing ? whileGrowing(source, cut) : cut();
   } catch {
     return [{ type: "unreadable", raw: source }]; // nested beyond the parser's stack in some other way
   }
@@ -79,6 +70,10 @@ function decorate(fragment) {
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
   }
+  for (const span of fragment.querySelectorAll("span.formula")) {
+    span.dir = "ltr";
+    if (!span.classList.contains("open")) span.dataset.source = span.textContent;
+  }
   for (const item of fragment.querySelectorAll("li")) if (/^[☐☑] /.test(item.textContent)) item.classList.add("task");
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
@@ -100,7 +95,7 @@ function markRedactions(fragment) {
   const walker = document.createTreeWalker(fragment, NodeFilter.SHOW_TEXT);
   for (let text = walker.nextNode(); text; text = walker.nextNode()) {
     const found = REDACTED.exec(text.data);
-    if (!found || text.parentElement?.closest("code")) continue;
+    if (!found || text.parentElement?.closest("code, .formula")) continue;
     const place = text.splitText(found.index);
     const rest = place.splitText(found[0].length);
     place.replaceWith(make("mark", { class: "redacted", title: "Removed by this server’s content policy" }, nameOf(found[0])));

@@ -6,6 +6,7 @@ import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversations } from "./conversations.js";
+import { wireCopyFormulas } from "./copy_formulas.js";
 import { askForKey, wireDialogs } from "./dialogs.js";
 import { byId } from "./dom.js";
 import { wireDownload } from "./download.js";
@@ -90,6 +91,7 @@ byId("new-chat-bar").addEventListener("click", newChat);
 
 wireTheme();
 wireAttach({ composer, tell: (sentence) => connection.tell(sentence) });
+wireCopyFormulas();
 wireDownload({ chat, connection });
 wireDialogs();
 new SettingsDialog(settings);

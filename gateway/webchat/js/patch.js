@@ -10,7 +10,7 @@ export function patch(old, fresh) {
 }
 
 function become(old, node) {
-  if (old.isEqualNode(node)) return;
+  if (old.isEqualNode(node) || isMadeOf(old, node.dataset?.source)) return;
   if (old.nodeName !== node.nodeName) old.replaceWith(node);
   else if (old.nodeType === Node.TEXT_NODE) retext(old, node.data);
   else {
@@ -19,6 +19,9 @@ function become(old, node) {
     patch(old, node);
   }
 }
+
+// A formula that is drawn already is not what it was made from.
+const isMadeOf = (node, source) => source !== undefined && node.dataset?.source === source;
 
 function retext(old, text) {
   if (text.startsWith(old.data)) old.appendData(text.slice(old.data.length));
