@@ -85,7 +85,7 @@ class EngineLoop:
         stream_interval: int | None = None,
         blocks: EngineBlocks | None = None,
     ) -> None:
-        """`use_idle_time` does a short part of what can wait, and tells whether more is left."""
+        """`use_idle_time` does a short part of what can wait, and tells whether more may be left for now."""
         self._blocks = blocks
         self._pipe = pipe
         self._engine = engine
@@ -112,10 +112,7 @@ class EngineLoop:
     def _idle(self) -> None:
         """Use the time until something arrives, once nothing has for a while."""
         quiet_s = QUIET_S
-        while self._use_idle_time is not None and not self._pipe.has_news(quiet_s):
-            if not self._use_idle_time():
-                self._use_idle_time = None
-                log.info("nothing is left for idle times")
+        while self._use_idle_time is not None and not self._pipe.has_news(quiet_s) and self._use_idle_time():
             quiet_s = 0.0
 
     def _advance(self) -> None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-_PAGE = 2 << 20
-_REGION = 16 * _PAGE  # shared by weights that are smaller; pages that none has touched take no memory
+PAGE = 2 << 20
+_REGION = 16 * PAGE  # shared by weights that are smaller; pages that none has touched take no memory
 _ALIGN = 64
 
 _region: Tensor | None = None
@@ -35,10 +35,10 @@ def zeros(size: int) -> Tensor:
 
 def _map(size: int) -> Tensor:
     """Return fresh memory that begins with a page."""
-    whole = mmap.mmap(-1, -(-size // _PAGE) * _PAGE + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    whole = mmap.mmap(-1, -(-size // PAGE) * PAGE + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             whole.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(whole, dtype=torch.uint8)
-    start = -memory.data_ptr() % _PAGE
-    return memory[start : start + -(-size // _PAGE) * _PAGE]
+    start = -memory.data_ptr() % PAGE
+    return memory[start : start + -(-size // PAGE) * PAGE]

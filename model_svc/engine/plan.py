@@ -177,10 +177,10 @@ class Runner(Protocol):
 
 @runtime_checkable
 class UsesIdleTime(Protocol):
-    """A runner that has left part of its start for later."""
+    """A runner that has something to do that can wait: the rest of its start, or what steps to come will want."""
 
     def use_idle_time(self) -> bool:
-        """Do a short part of it, while no step is in flight; tells whether more is left."""
+        """Do a short part of it, while no step is in flight; tells whether more may be left until the next step."""
         ...
 
 

@@ -61,6 +61,7 @@ class GpuRunner:
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
         self._recorded = RecordedSteps(self._step, info, on_gpu=device.type == "cuda", graphs=graphs)
+        self._start_goes_on = True
         if device.type == "cuda" and graphs:
             with torch.inference_mode(), self._on_stream():
                 self._recorded.record_first()
@@ -71,11 +72,14 @@ class GpuRunner:
     def use_idle_time(self) -> bool:
         """Do one part of what the start left for later, while no step is in flight; tells whether more is left.
 
-        Ranks do so together, until none of them has anything left: no request finds one of them behind.
+        Ranks do so together, until none of them has anything left: no request finds one of them behind. From then on
+        they need not meet.
         """
-        with self._on_stream():
-            done = not self._recorded.use_idle_time()
-        return not self._group.least(int(done))
+        if self._start_goes_on:
+            with self._on_stream():
+                done = not self._recorded.use_idle_time()
+            self._start_goes_on = not self._group.least(int(done))
+        return self._start_goes_on
 
     @torch.inference_mode()
     def go_through(self) -> None:

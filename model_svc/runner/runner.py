@@ -24,6 +24,7 @@ from model_svc.runner.outcome import step_output
 from model_svc.runner.sampler import Drawn
 from model_svc.runner.slots import Slots
 from model_svc.runner.target_logprobs import Found, asked, score
+from model_svc.runner.untouched import Untouched
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class TorchRunner:
         self._info = info
         max_blocks = -(-info.max_model_len // info.block_size)
         self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device)
+        self._untouched = Untouched(cache)
 
     @property
     def info(self) -> RunnerInfo:
@@ -63,6 +65,7 @@ class TorchRunner:
         """Start a step. On the CPU it is done when this returns; on a GPU it is queued."""
         started = time.perf_counter()
         self._slots.begin(plan)
+        self._untouched.note(plan.sequences)
         items = tuple(item for item in plan.sequences if item.sample) if self._model.group.is_last else ()
         self._scored: Found = []
         drawn = self._compute(plan, items) if plan.sequences else None
@@ -82,6 +85,10 @@ class TorchRunner:
             handle.step, handle.items, ids, finite, drawn.top if drawn is not None else None,
             bad_slots=handle.bad_slots, compute_ms=(time.perf_counter() - handle.started) * 1000, scored=handle.scored,
         )  # fmt: skip
+
+    def use_idle_time(self) -> bool:
+        """Take a page of memory for blocks to come; tells whether there was one to take."""
+        return self._untouched.take_page()
 
     def close(self) -> None:
         """Free the model and the cache."""
