@@ -103,8 +103,9 @@ def _fuzz(script: Path, folder: Path, *arguments: str, runtime: Path | None = No
         [sys.executable, str(script), str(folder), *arguments],
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "all well" in run.stdout, run.stdout[-3000:]
+    seed = run.stderr.partition("\n")[0]  # with which the script does the same again
+    assert run.returncode == 0, f"{seed}, exit status {run.returncode}\n{run.stderr[-3000:]}"
+    assert "all well" in run.stdout, f"{seed}\n{run.stdout[-3000:]}"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="reads Linux's list of x86 flags")
