@@ -22,8 +22,9 @@ import msgspec
 
 from wire import topics
 from wire.bus import Bus, embedded_server
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.messages import Cancel, Job, Prompt, Request
+from wire.step import Step
 
 RING = (topics.history(0), topics.tokenizer(0, "m"), topics.prefix(0, "m"), topics.balancer(0, "m"))
 END = topics.replica(0, "end")

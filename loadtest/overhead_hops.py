@@ -28,8 +28,9 @@ from loadtest.report import percentile
 from wire.bus import Bus
 from wire.bus.embedded import embedded_server
 from wire.bus.neighbours import Neighbours
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.messages import ChatMessage, Job, Prompt, Request, pack_ids
+from wire.step import Step
 
 DESKS = ("first", "second", "third", "fourth")
 _REQUEST = Request(model="m", messages=(ChatMessage(role="user", content="some words " * 20),))

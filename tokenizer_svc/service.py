@@ -17,10 +17,11 @@ from tokenizer_svc.rooms import Rooms
 from tokenizer_svc.settings import TokenizerSettings
 from wire import topics
 from wire.bus import Bus
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.errors import InternalError, ModelNotFoundError
 from wire.messages import Job, Prompt, Recalled, Request, TokenizeCall
 from wire.model_card import ModelCard
+from wire.step import Step
 
 
 class Builder(Protocol):
@@ -79,6 +80,7 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
                 on_message=TokenizeDesk(bus, builders, desk.limiter).on_message,
                 concurrency=4 * settings.tokenizer_threads,
                 fields=("request", "recalled"),
+                ahead=True,
                 task_status=task_status,
             )
 

@@ -2,7 +2,7 @@
 
     read -> span -> handle -> hand off        a HeadraceError fails the job; any other error gives it back, three times
 
-Desks of the same process that need not wait do their part before the hand-off, so that it goes past them.
+Desks of the same process that need not wait do their part before the hand-off, so that it goes past them (`wire.step`).
 
 All readers and jobs of a desk live in one task group; at most `concurrency` jobs are worked on at a time, and no more
 are read than there is room for, so that a busy process leaves work to its siblings.
@@ -15,8 +15,9 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ from wire.bus.neighbours import Neighbour
 from wire.bus.options import MAX_DELIVERIES
 from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
 from wire.messages import RECORD_FIELDS, Job
+from wire.step import Step, go_past
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +42,6 @@ _OUTCOMES = {
     HandOff.LOST: metrics.LOST,
     HandOff.CANCELLED: RequestCancelledError.code,
 }
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the job goes next, the record fields this desk adds, and the job itself if the desk changed it."""
-
-    to: str
-    fields: dict[str, Any] = {}
-    job: Job | None = None
 
 
 Handler = Callable[[Job, dict[str, Any]], Awaitable[Step | None]]
@@ -66,6 +60,7 @@ async def serve_desk(
     fields_from_behind: Sequence[str] = (),
     on_message: OnMessage | None = None,
     at_once: AtOnce | None = None,
+    ahead: bool = False,
     consumer: str | None = None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -77,13 +72,16 @@ async def serve_desk(
     time sets it aside. `on_message(delivery)` handles what is no Job and finishes its delivery itself. `at_once` does
     what `handle` does if nothing has to be waited for, else it returns None: the desk before, in the same process, may
     call it and hand the job past this one. `fields_from_behind` are wanted, too, but only jobs have them that come back
-    from a later desk, and those are never handed past.
+    from a later desk, and those are never handed past. `ahead`: an edge in this process may call `handle`, which then
+    always returns a Step, before it admits a job.
     """
     consumer = consumer or f"{name}-{os.urandom(6).hex()}"
     readers = [bus.consumer(stream, group=name, name=consumer) for stream in streams]
     try:
         async with anyio.create_task_group() as tasks:
-            desk = _Desk(bus, name, handle, fields, fields_from_behind, on_message, concurrency, tasks, at_once)
+            needs = tuple(RECORD_FIELDS if fields is None else fields)
+            wanted = (*needs, *fields_from_behind)
+            desk = _Desk(bus, name, handle, needs, wanted, on_message, concurrency, tasks, at_once, ahead)
             for reader in readers:
                 tasks.start_soon(desk.read, reader)
                 tasks.start_soon(_keep_alive, bus, reader)
@@ -104,29 +102,23 @@ async def _keep_alive(bus: Bus, reader: Consumer) -> None:
             log.warning("could not keep hold of entries on %s: %r", reader.stream, error)
 
 
+@dataclass(eq=False)
 class _Desk:
-    def __init__(
-        self,
-        bus: Bus,
-        name: str,
-        handle: Handler,
-        fields: Sequence[str] | None,
-        fields_from_behind: Sequence[str],
-        on_message: OnMessage | None,
-        concurrency: int,
-        tasks: TaskGroup,
-        at_once: AtOnce | None,
-    ) -> None:
-        self.bus, self.name, self.handle = bus, name, handle
-        self.needs = tuple(RECORD_FIELDS) if fields is None else tuple(fields)
-        self.fields = (*self.needs, *fields_from_behind)
-        self.on_message, self.concurrency, self.tasks = on_message, concurrency, tasks
-        self.at_once = at_once
-        self.held: deque[tuple[Consumer, Delivery]] = deque()  # read, and in nobody's hands yet
-        self.num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
-        self.num_workers = 0
-        self.idle: list[asyncio.Event] = []  # of workers that wait for a delivery
-        self.freed: anyio.Event | None = None  # there if a reader waits for room
+    bus: Bus
+    name: str
+    handle: Handler
+    needs: tuple[str, ...]
+    fields: tuple[str, ...]  # all that it wants
+    on_message: OnMessage | None
+    concurrency: int
+    tasks: TaskGroup
+    at_once: AtOnce | None
+    ahead: bool
+    held: deque[tuple[Consumer, Delivery]] = field(default_factory=deque)  # read, and in nobody's hands yet
+    num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
+    num_workers = 0
+    idle: list[asyncio.Event] = field(default_factory=list)  # of workers that wait for a delivery
+    freed: anyio.Event | None = None  # there if a reader waits for room
 
     @property
     def num_free(self) -> int:
@@ -141,6 +133,7 @@ class _Desk:
             lambda delivery: self._accept(reader, delivery),
             self._do_at_once if self.at_once is not None else None,
             self.needs,
+            self._do_ahead if self.ahead else None,
         )
         with (
             self.bus.neighbours.sits(reader.stream, neighbour),
@@ -181,12 +174,15 @@ class _Desk:
         except Exception as error:
             outcome = await self._give_back(reader, delivery, error)
         finally:
-            self.num_held -= 1
-            if self.freed is not None:
-                self.freed.set()
-                self.freed = None
+            self._make_room()
         model = getattr(delivery.message, "model", "")
         metrics.note_left(self.name, model, outcome, wait_s=waited_s, work_s=time.perf_counter() - started)
+
+    def _make_room(self) -> None:
+        self.num_held -= 1
+        if self.freed is not None:
+            self.freed.set()
+            self.freed = None
 
     async def _serve(self, delivery: Delivery, wait_ms: float) -> str:
         """Return how the delivery left the desk."""
@@ -215,18 +211,23 @@ class _Desk:
         return telemetry.span(f"{self.name} {job.model}", job=job, attributes=attributes)
 
     async def _serve_job(self, delivery: Delivery, job: Job, span: Span, wait_ms: float) -> str:
-        started = time.perf_counter()
-        with anyio.move_on_after(job.deadline - time.time()) as scope:
-            record = await self._record(delivery, job)
-            step = await self.handle(job, record)
-        if scope.cancelled_caught:
+        record = await self._record(delivery, job)
+        onward, step = await self._handled(job, record, span, wait_ms)
+        if step is None:
+            return metrics.FINISHED if await self.bus.finish(delivery) else metrics.LOST
+        onward, step = go_past(self.bus.neighbours, onward, step, record, {*self.fields})
+        return _OUTCOMES[await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)]
+
+    async def _handled(self, job: Job, record: dict[str, Any], span: Span, wait_ms: float) -> tuple[Job, Step | None]:
+        """Do our part; return the job with the time that it took, and where it goes. Raises DeadlineExceededError."""
+        started, left_s = time.perf_counter(), job.deadline - time.time()
+        with anyio.move_on_after(left_s) as scope:
+            step = await self.handle(job, record) if left_s > 0 else None
+        if scope.cancelled_caught or left_s <= 0:
             raise DeadlineExceededError(f"the deadline passed at the {self.name} desk")
         work_ms = (time.perf_counter() - started) * 1e3
         _note_times(span, wait_ms, work_ms)
-        if step is None:
-            return metrics.FINISHED if await self.bus.finish(delivery) else metrics.LOST
-        onward, step = self._go_past(self._timed(step.job or job, wait_ms, work_ms), step, record)
-        return _OUTCOMES[await self.bus.hand_off(delivery, onward, to=step.to, fields=step.fields)]
+        return self._timed((step and step.job) or job, wait_ms, work_ms), step
 
     async def _record(self, delivery: Delivery, job: Job) -> dict[str, Any]:
         record = delivery.record  # what came along is as new as the entry
@@ -240,18 +241,25 @@ class _Desk:
         timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
         return msgspec.structs.replace(job, timings_ms=timings)
 
-    def _go_past(self, job: Job, step: Step, record: dict[str, Any]) -> tuple[Job, Step]:
-        """Let the next desks of this process do their part at once, as far as they can; return how the job goes on."""
-        record, names = record | step.fields, {*self.fields, *step.fields}
-        while (do_at_once := self.bus.neighbours.past(step.to, names)) is not None:
-            done: tuple[Job, Step] | None = do_at_once(job, record)
-            if done is None:
-                break
-            job, further = done
-            record |= further.fields
-            names.update(further.fields)
-            step = Step(to=further.to, fields=step.fields | further.fields)
-        return job, step
+    async def _do_ahead(self, job: Job, record: Mapping[str, Any]) -> tuple[Job, Step] | None:
+        """Do our part of a job that nobody has admitted yet; None: it has to come here. Raises what ends it."""
+        if self.num_free < 1 or self.held:  # who waits is not overtaken, and siblings may have room
+            return None
+        self.num_held += 1
+        started, outcome = time.perf_counter(), metrics.HANDED_ON
+        try:
+            with self._span(job) as span:
+                onward, step = await self._handled(job, dict(record), span, 0.0)
+        except HeadraceError as error:
+            outcome = error.code
+            raise
+        except Exception:  # it comes here and fails here
+            return None
+        finally:
+            self._make_room()
+            metrics.note_left(self.name, job.model, outcome, wait_s=0.0, work_s=time.perf_counter() - started)
+        assert step is not None, "a desk that works ahead ends no job"
+        return onward, step
 
     def _do_at_once(self, job: Job, record: dict[str, Any]) -> tuple[Job, Step] | None:
         """Do our part of a job that is still a neighbour's; None: it has to come here. Who waits is not overtaken."""

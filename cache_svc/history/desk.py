@@ -16,9 +16,9 @@ from cache_svc.history.store import Pending, Store, Stored, now_ms
 from cache_svc.history.waiting import Patience
 from wire import topics
 from wire.bus import Bus, Delivery
-from wire.desk import Step
 from wire.errors import HeadraceError, InternalError, InvalidRequestError, OverloadedError
 from wire.messages import ConversationRef, HistoryCall, HistoryReply, Job, Recalled, Request, Turn
+from wire.step import Step
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from cache_svc.prefix.settings import PrefixSettings
 from wire import topics
 from wire.block_hash import DIGEST_BYTES
 from wire.bus import Bus
-from wire.desk import Step
 from wire.errors import HeadraceError, InternalError
 from wire.heartbeats import Heartbeats
 from wire.messages import BlocksEvicted, BlocksStored, Job, Match, Matches, Prompt, ReplicaStatus, ReportBlocks
+from wire.step import Step
 
 log = logging.getLogger(__name__)
 

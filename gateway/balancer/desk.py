@@ -18,9 +18,9 @@ from gateway.balancer.settings import BalancerSettings
 from gateway.balancer.token_reports import TokenReports
 from wire import metrics, topics
 from wire.bus import Bus
-from wire.desk import Step
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, UnavailableError
 from wire.messages import Job, Matches, Placement, Prefilled, Prompt, ReplicaStatus
+from wire.step import Step
 
 log = logging.getLogger(__name__)
 
@@ -112,13 +112,13 @@ class BalancerDesk:
         )
 
     async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
-        is_loading = self._fleets[job.model].is_loading
-        # Whoever ran a lost replica starts another, with a pause; an answer that has begun can wait for that.
-        waits_long = is_loading or job.attempt > 0
-        patience_s = self._settings.balancer_loading_wait_s if waits_long else self._settings.balancer_wait_s
-        left_s = started + patience_s - now
+        fleet = self._fleets[job.model]
+        # Whoever ran a replica that left, or was lost, starts another: it is waited for as if it were loading.
+        since = started if fleet.is_loading else fleet.left_at
+        give_up = max(started + self._settings.balancer_wait_s, since + self._settings.balancer_loading_wait_s)
+        left_s = give_up - now
         if left_s <= 0:
-            state = "is still loading" if is_loading else "is not served by any replica now"
+            state = "is still loading" if fleet.is_loading else "is not served by any replica now"
             raise UnavailableError(f"The model {job.model} {state}.", retry_after_s=5.0)
         left_s = min(left_s, job.deadline - time.time())
         if left_s <= 0:
@@ -187,6 +187,7 @@ class BalancerDesk:
     def _start_recovery(self, model: str, replica_id: str, tasks: TaskGroup, *, left: bool = False) -> None:
         if replica_id not in self._recovering:
             self._recovering.add(replica_id)
+            self._fleets[model].left_at = anyio.current_time()
             tasks.start_soon(self._recover, model, replica_id, left)
 
     async def _recover(self, model: str, replica_id: str, left: bool) -> None:

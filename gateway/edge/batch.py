@@ -56,7 +56,7 @@ class Batch:
     def raise_early_failure(self) -> None:
         """Raise the error that came before any token of a prompt."""
         for at, generation in enumerate(self._generations):
-            with self._naming(at):
+            with naming(at, len(self._generations)):
                 generation.raise_early_failure()
 
     def headers(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Batch:
             await self.bell.wait_until(lambda: any(one.flight.is_ready for _, one in opened))
         new: list[ChoiceUpdate] = []
         for at, one in [(at, one) for at, one in opened if one.flight.is_ready]:
-            with self._naming(at):
+            with naming(at, len(self._generations)):
                 new += self._numbered(at, await one.take_updates(slow=slow))
         return new
 
@@ -92,12 +92,13 @@ class Batch:
         """Make up the bill over all prompts."""
         return Bill.joined([await generation.settle(status) for generation in self._generations])
 
-    @contextmanager
-    def _naming(self, at: int) -> Iterator[None]:
-        """Say which prompt an error is about."""
-        try:
-            yield
-        except HeadraceError as error:
-            if error.param == "prompt" and len(self._generations) > 1:
-                error.param = f"prompt[{at}]"
-            raise
+
+@contextmanager
+def naming(at: int, num_prompts: int) -> Iterator[None]:
+    """Say which of several prompts an error is about."""
+    try:
+        yield
+    except HeadraceError as error:
+        if error.param == "prompt" and num_prompts > 1:
+            error.param = f"prompt[{at}]"
+        raise

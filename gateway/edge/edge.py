@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext
 
 from gateway.edge.admission import Admission
 from gateway.edge.background import Background
-from gateway.edge.batch import Batch
+from gateway.edge.batch import Batch, naming
 from gateway.edge.bell import Bell
 from gateway.edge.control import Controls
 from gateway.edge.desks.embeddings import EmbeddingClient, Vectors
@@ -203,12 +203,11 @@ class Edge:
         bell = Bell()
         with self.admission.slot(len(requests)):
             async with AsyncExitStack() as stack:
-                generations = [
-                    await stack.enter_async_context(
-                        self._generate(request, reply, operation=operation, stream=stream, parent=parent, bell=bell)
-                    )
-                    for request in requests
-                ]
+                generations = []
+                for at, request in enumerate(requests):
+                    one = self._generate(request, reply, operation=operation, stream=stream, parent=parent, bell=bell)
+                    with naming(at, len(requests)):
+                        generations.append(await stack.enter_async_context(one))
                 yield Batch(generations, reply, bell)
 
     @asynccontextmanager

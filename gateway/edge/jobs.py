@@ -9,6 +9,7 @@ from gateway.edge.settings import EdgeSettings
 from wire import telemetry, topics
 from wire.bus import Bus
 from wire.messages import Cancel, Holder, Job, Request
+from wire.step import Step, go_ahead
 
 CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
 _RECORD_SLACK_S = 120.0  # a record outlives its deadline, so that the end of a request can still be accounted for
@@ -33,12 +34,13 @@ def new_job(request: Request, settings: EdgeSettings, inbox: str) -> Job:
 
 
 async def admit(bus: Bus, job: Job, request: Request) -> None:
-    """Put a job on the ring. Raises OverloadedError or UnavailableError."""
+    """Put a job on the ring; desks of this process do their part before. Raises the HeadraceError that keeps it out."""
     # Without a conversation there is nothing to recall: the first to see it is the tokenizer.
     recalls = request.conversation is not None
     first = topics.history(job.partition) if recalls else topics.tokenizer(job.partition, job.model)
-    ttl_s = job.deadline - time.time() + _RECORD_SLACK_S
-    await bus.admit(job, {"request": request, "holder": holder_of(job)}, to=first, ttl_s=ttl_s)
+    step = Step(to=first, fields={"request": request, "holder": holder_of(job)})
+    job, step = await go_ahead(bus.neighbours, job, step)
+    await bus.admit(job, step.fields, to=step.to, ttl_s=job.deadline - time.time() + _RECORD_SLACK_S)
 
 
 def holder_of(job: Job) -> Holder:

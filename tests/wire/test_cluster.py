@@ -14,9 +14,10 @@ from redis.crc import key_slot
 from tests.wire.conftest import fall_silent
 from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.errors import InternalError
 from wire.messages import Cancel, Checkpoint, Failure, Job, Placement, Recalled, Request
+from wire.step import Step
 
 pytestmark = pytest.mark.anyio
 

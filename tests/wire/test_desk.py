@@ -17,9 +17,10 @@ from opentelemetry.trace import StatusCode
 from tests.wire.conftest import fall_silent
 from wire import telemetry, topics
 from wire.bus import Bus, BusOptions, Delivery
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.errors import ContextLengthExceededError, UnavailableError
 from wire.messages import Failure, HistoryCall, HistoryReply, Job, Recalled, Request
+from wire.step import Step
 
 pytestmark = pytest.mark.anyio
 

@@ -23,8 +23,9 @@ from tests.consume import consume
 from wire import topics
 from wire.bus import Bus, BusOptions, embedded_server
 from wire.bus.embedded import MAX_SOCKET_PATH, EmbeddedServerError
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.messages import Job
+from wire.step import Step
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.ports import free_port
 from wire import metrics, topics
 from wire.bus import Bus
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.errors import ContextLengthExceededError
 from wire.exposition import serve_metrics
 from wire.messages import Job
+from wire.step import Step
 
 pytestmark = pytest.mark.anyio
 

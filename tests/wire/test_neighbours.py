@@ -14,9 +14,10 @@ from loadtest.monitor import BESIDE, watched
 from wire import topics
 from wire.bus import Bus, BusOptions, Delivery, scripts
 from wire.bus.neighbours import Neighbour
-from wire.desk import AtOnce, Step, serve_desk
+from wire.desk import AtOnce, serve_desk
 from wire.errors import UnavailableError
 from wire.messages import Job, Matches, Recalled, Request
+from wire.step import Step
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,10 @@ import anyio
 
 from wire import topics
 from wire.bus import Bus, BusOptions, Delivery
-from wire.desk import Step, serve_desk
+from wire.desk import serve_desk
 from wire.errors import InvalidRequestError
 from wire.messages import Job, Prompt, Recalled
+from wire.step import Step
 
 OPTIONS = BusOptions(block_s=0.2, reply_timeout_s=5.0, claim_idle_s=30.0)
 

@@ -6,12 +6,12 @@ it, so whatever holds for a delivery holds here. A reply that gets lost on the w
 at its own pending entries, as after a lost read.
 
 A desk that need not wait for anything does not even get the entry: its neighbour lets it do its part, and hands the job
-past it.
+past it. One that needs nothing but the request can do its part before there is any entry (see `wire.step`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -26,6 +26,9 @@ from wire.messages import Job
 DoAtOnce = Callable[[Job, dict[str, Any]], Any]
 """Does a desk's part of a job, given the record fields that it wants; None: it has to wait for something."""
 
+DoAhead = Callable[[Job, Mapping[str, Any]], Awaitable[Any]]
+"""Does a desk's part of a job that is not on the bus yet; None: it has to come there. Raises what ends the job."""
+
 NOBODY: tuple[Arg, ...] = ("", "", 0)
 """What a script is told when no desk of this process reads the next stream, or none has room."""
 
@@ -33,7 +36,8 @@ NOBODY: tuple[Arg, ...] = ("", "", 0)
 class Neighbour:
     """A desk of this process that may be handed an entry. `accept` gets it and must not wait.
 
-    `do_at_once` does its part without any entry, for jobs with the fields that it `needs` (None: all `fields`).
+    `do_at_once` does its part without any entry, for jobs with the fields that it `needs` (None: all `fields`);
+    `do_ahead` for jobs that nobody has admitted yet.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Neighbour:
         accept: Callable[[Delivery], None],
         do_at_once: DoAtOnce | None = None,
         needs: Sequence[str] | None = None,
+        do_ahead: DoAhead | None = None,
     ) -> None:
         self._reader = reader
         self._fields = tuple(fields)
@@ -51,6 +56,7 @@ class Neighbour:
         self._has_room = has_room
         self._accept = accept
         self.do_at_once = do_at_once
+        self.do_ahead = do_ahead
         self.is_open = True
 
     def is_content_with(self, names: Set[str]) -> bool:
@@ -101,6 +107,10 @@ class Neighbours:
             if one.do_at_once is not None and one.is_content_with(names):
                 return one.do_at_once
         return None
+
+    def ahead(self, stream: str) -> DoAhead | None:
+        """Return what does the part of a desk before a job is admitted to its stream."""
+        return next((one.do_ahead for one in self._by_stream.get(stream, ()) if one.do_ahead is not None), None)
 
     @contextmanager
     def sits(self, stream: str, neighbour: Neighbour) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a request costs on the bus, by the server's own account: two scripts lead to a replica in one process."""
+"""What a request costs on the bus, by the server's own account: one script leads to a replica in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 REQUESTS = 8
 
 
-async def test_a_request_is_with_its_replica_after_two_round_trips(ring: Ring, bus_url: str) -> None:
+async def test_a_request_is_with_its_replica_after_one_round_trip(ring: Ring, bus_url: str) -> None:
     body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
     for _ in range(4):  # connections are open, scripts are known
         assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
@@ -24,8 +24,8 @@ async def test_a_request_is_with_its_replica_after_two_round_trips(ring: Ring, b
             assert (await ring.http.post("/v1/chat/completions", json=body)).status_code == 200
     trips = Counter(name for name in commands if name not in BESIDE)
     hops = {name: count for name, count in trips.items() if name.startswith(("ADMIT", "HAND_OFF"))}
-    # There is no conversation to recall; the prefix desk and the balancer do their part before the tokenizer hands off.
-    assert hops == {"ADMIT job": REQUESTS, "HAND_OFF tokenizer": REQUESTS}
+    # There is no conversation to recall; tokenizer, prefix desk and balancer do their part before the job is admitted.
+    assert hops == {"ADMIT job": REQUESTS}
     reads, looks = (
         sum(trips[f"{command} {desk}"] for desk in ("history", "tokenizer", "prefix", "balancer"))
         for command in ("XREADGROUP", "CLAIM")
