@@ -6,6 +6,7 @@ placement counts as load at once, until a heartbeat that must know of it has com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -39,9 +40,12 @@ class Fleet:
         self._heartbeats = Heartbeats()
         self._replicas: dict[str, _Replica] = {}
         self._turn = 0
+        self.left_at = -math.inf  # when one was last found to drain, to have gone, or to be lost
 
     def hear(self, status: ReplicaStatus, now: float) -> None:
         """Take a heartbeat. A replica that says `gone` is forgotten."""
+        if status.state == "draining":
+            self.left_at = now
         if not self._heartbeats.hear(status, now):
             self._replicas.pop(status.replica_id, None)
             return

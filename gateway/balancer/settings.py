@@ -10,10 +10,10 @@ class BalancerSettings(Settings, frozen=True, kw_only=True):
     """How replicas are chosen and how long a request waits for one.
 
     `balancer_policy` names a function of `gateway.balancer.policy`. A request waits up to `balancer_wait_s` when no
-    replica is known, and up to `balancer_loading_wait_s` while one says that it is loading; `balancer_concurrency` may
-    wait at a time. A replica fetches KV blocks from another one where that is predicted to take at most
-    `balancer_fetch_share` of the time of computing them (0: never); the prediction is rough, and the other one has
-    something else to do, too.
+    replica is known, and up to `balancer_loading_wait_s` while one says that it is loading, or since one left: another
+    will take its place. `balancer_concurrency` may wait at a time. A replica fetches KV blocks from another one where
+    that is predicted to take at most `balancer_fetch_share` of the time of computing them (0: never); the prediction is
+    rough, and the other one has something else to do, too.
     """
 
     balancer_policy: str = "prefix_and_load"

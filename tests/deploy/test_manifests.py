@@ -71,6 +71,15 @@ def test_a_desk_has_longer_to_stop_than_it_takes_to_drain() -> None:
         assert pod["terminationGracePeriodSeconds"] > pause_s(pod) + settings_of(pod, role).drain_s
 
 
+def test_compose_waits_for_replicas_until_they_have_loaded() -> None:
+    service = COMPOSE["services"]["model"]
+    alive, ready = (service["environment"][f"HEADRACE_{name}_FILE"] for name in ("ALIVE", "READY"))
+    check = service["healthcheck"]
+    assert f"test -e {ready} &&" in check["test"][1]
+    assert f"find {alive} " in check["test"][1]
+    assert int(check["start_period"].removesuffix("s")) >= 600
+
+
 def test_a_rolling_update_cuts_no_stream_and_takes_no_replica_before_the_next_has_loaded() -> None:
     edge, model = (DEPLOYMENTS[role]["spec"] for role in ("edge", "model"))
     pod = edge["template"]["spec"]

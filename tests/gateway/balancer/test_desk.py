@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -378,17 +379,31 @@ async def test_without_any_replica_a_job_ends_unavailable_after_a_bounded_wait(b
     assert (ended.request_id, ended.code, ended.desk) == ("q", "unavailable", "balancer")
 
 
-async def test_an_answer_that_has_begun_waits_longer_for_a_replica_to_come_back(bus: Bus) -> None:
+@pytest.mark.parametrize("end", ["lost", "draining", "gone"])
+async def test_after_a_replica_left_all_requests_wait_for_the_one_that_takes_its_place(bus: Bus, end: str) -> None:
     async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=0.0) as desks:
         await met(desks, a)
-        await submit(bus, "q")
+        await submit(bus, "begun")
         await until(partial(_has, a, 1))
-        a.life.cancel()
-        await until(lambda: _is_unknown(desks[0], a))
+        if end == "lost":
+            a.life.cancel()
+        else:
+            a.state = end
+        await until(lambda: _left(desks[0]))
         await submit(bus, "new")
-        assert (await failure(bus)).request_id == "new"
         async with replicas(bus, "b") as (b,):
-            await until(partial(_has, b, 1))
+            await until(partial(_has, b, 1 if end == "draining" else 2))  # a draining one keeps what it has
+
+
+async def test_a_replica_that_left_long_ago_is_not_waited_for(bus: Bus) -> None:
+    settings = {"balancer_wait_s": 0.0, "balancer_loading_wait_s": 0.1}
+    async with replicas(bus, "a") as (a,), balancers(bus, **settings) as desks:
+        await met(desks, a)
+        a.state = "gone"
+        await until(lambda: _left(desks[0]))
+        a.life.cancel()
+        await submit(bus, "q")
+        assert (await failure(bus)).code == "unavailable"
 
 
 async def test_a_prompt_that_no_replica_could_ever_hold_is_refused_at_once(bus: Bus) -> None:
@@ -426,5 +441,5 @@ async def _is_loading(desk: BalancerDesk) -> bool:
     return desk.fleet(MODEL).is_loading
 
 
-async def _is_unknown(desk: BalancerDesk, replica: PlayedReplica) -> bool:
-    return not desk.fleet(MODEL).knows(replica.replica_id)
+async def _left(desk: BalancerDesk) -> bool:
+    return math.isfinite(desk.fleet(MODEL).left_at)
