@@ -7,6 +7,7 @@ same outcome, but for a deletion, which then finds nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,11 +19,11 @@ from cache_svc.history.records import Said
 from cache_svc.history.rewrite import Rewriter
 from cache_svc.history.scripts.conversations import CREATE, DELETE_CONVERSATION, UPDATE
 from cache_svc.history.scripts.turns import DELETE_TURN
-from cache_svc.history.store import Store, find, missing, now_ms
+from cache_svc.history.store import Store, find, missing, now_ms, off_loop
 from wire import codec, topics
 from wire.bus.route import Route
-from wire.errors import ConflictError, InvalidRequestError
-from wire.messages import ChatMessage, ConversationRef, HistoryCall
+from wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request
 
 Operation = Callable[[HistoryCall, int], Awaitable[Any]]
 
@@ -149,16 +150,21 @@ class Calls:
         return [await self._reader.item(call.tenant, item_id) for item_id in call.args["ids"]]
 
     async def _get_response(self, call: HistoryCall, partition: int) -> Any:
-        del partition
-        return await self._reader.response(call.tenant, call.args["id"])
+        response_id: str = call.args["id"]
+        with suppress(NotFoundError):
+            return await self._reader.response(call.tenant, response_id)
+        await self._meet(call.tenant, partition, response_id)
+        return await self._reader.response(call.tenant, response_id)
 
     async def _delete_response(self, call: HistoryCall, partition: int) -> Any:
         response_id: str = call.args["id"]
         keys = find(response_id, "response_id")
         running = int(bool(call.args.get("running")))
-        outcome = await self._route.run(
-            DELETE_TURN, (keys.head, keys.turns, keys.order, keys.pending), call.tenant, response_id, running
-        )
+        where = (keys.head, keys.turns, keys.order, keys.pending)
+        outcome = await self._route.run(DELETE_TURN, where, call.tenant, response_id, running)
+        if not outcome:
+            await self._meet(call.tenant, partition, response_id)
+            outcome = await self._route.run(DELETE_TURN, where, call.tenant, response_id, running)
         if outcome == 2:
             raise ConflictError(f"Response {response_id!r} is still being generated.", param="response_id")
         if not outcome:
@@ -166,6 +172,24 @@ class Calls:
         await self._forget(partition, response_id)
         self._rewriter.ask()
         return {"id": response_id, "object": "response", "deleted": True}
+
+    async def _meet(self, tenant: str, partition: int, response_id: str) -> None:
+        """Mark the turn of a job that has not passed this desk, if there is one: its client may know of it already.
+
+        A call overtakes a job that another desk reads, or that a desk held which died. Raises NotFoundError.
+        """
+        key = topics.job_record(partition, response_id)
+        raw, holder = await self._route.call(key, "HMGET", key, "request", "holder")
+        if raw is None or holder is None:
+            raise missing(response_id, "response_id")
+        request = await off_loop(len(raw), lambda: codec.decode(raw, Request))
+        known, ref = codec.decode(holder, Holder), request.conversation
+        if request.tenant != tenant or ref is None or not ref.store or ref.response_id != response_id:
+            raise missing(response_id, "response_id")
+        job = Job(
+            request_id=response_id, partition=partition, model=request.model, edge=known.edge, deadline=known.deadline
+        )
+        await self._store.admit(job, tenant, ref)
 
     async def _forget(self, partition: int, response_id: str) -> None:
         """Remove what else holds the words of a response: the record of its request, and its events."""

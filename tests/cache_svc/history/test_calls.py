@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import anyio
@@ -11,8 +12,9 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from tests.cache_svc.history.conftest import MODEL, PlayedEdge
+from wire import topics
 from wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from wire.messages import ChatMessage, HistoryCall, ToolCall
+from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -198,6 +200,41 @@ async def test_a_response_under_way_can_be_looked_at_and_not_deleted(edge: Playe
         await edge.call("delete_response", id=ref.response_id)
     await edge.bus.cancel(0, job.request_id)
     with pytest.raises(NotFoundError):  # it will never be there
+        await edge.call("get_response", id=ref.response_id)
+
+
+async def admit_unread(edge: PlayedEdge, ref: ConversationRef) -> Job:
+    """Admit a response whose job no history desk comes to."""
+    holder = Holder(edge="hr:edge:e", deadline=time.time() + 60)
+    job = Job(request_id=ref.response_id, partition=0, model="m", edge=holder.edge, deadline=holder.deadline)
+    request = Request(
+        model="m", conversation=ref, tenant=edge.tenant, created_at=time.time(), reply={"background": True}
+    )
+    await edge.bus.admit(job, {"request": request, "holder": holder}, to=topics.tokenizer(0, "m"), ttl_s=60)
+    return job
+
+
+async def test_a_response_is_there_before_its_job_has_passed_the_desk(edge: PlayedEdge) -> None:
+    ref = edge.ref()
+    job = await admit_unread(edge, ref)
+    with pytest.raises(NotFoundError):
+        await PlayedEdge(edge.bus, "another").call("get_response", id=ref.response_id)
+    assert (await edge.call("get_response", id=ref.response_id))["status"] == "queued"
+    with pytest.raises(NotFoundError):
+        await PlayedEdge(edge.bus, "another").call("delete_response", id=ref.response_id, running=True)
+    await edge.send(edge.turn(job, ref))
+    assert (await edge.stored(ref.response_id))["status"] == "completed"
+
+
+async def test_a_response_can_be_deleted_before_its_job_has_passed_the_desk(edge: PlayedEdge) -> None:
+    ref = edge.ref()
+    job = await admit_unread(edge, ref)
+    with pytest.raises(ConflictError):
+        await edge.call("delete_response", id=ref.response_id)
+    await edge.call("delete_response", id=ref.response_id, running=True)
+    await edge.send(edge.turn(job, ref))
+    await edge.settled()
+    with pytest.raises(NotFoundError):
         await edge.call("get_response", id=ref.response_id)
 
 
