@@ -14,9 +14,9 @@ from torch import Tensor
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
+from model_svc.layers.group import ALONE, Group
 from model_svc.models.config import parse_config
 from model_svc.models.load import build_model
-from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
 from model_svc.quant.grouped import Grouped

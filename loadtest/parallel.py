@@ -28,7 +28,7 @@ from loadtest.engine_bench import Bench, random_runner
 from loadtest.engine_tests import decode, prefill
 from loadtest.shapes import SHAPES
 from model_svc.engine.plan import Runner
-from model_svc.parallel.group import Group
+from model_svc.layers.group import Group
 from model_svc.parallel.load import load_runner
 
 TESTS = ("decode1", "decode8", "decode64", "decode256", "prefill2048", "prefill8192")

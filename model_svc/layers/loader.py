@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from model_svc.layers.group import ALONE, Group
 from model_svc.layers.linear import Linear
 from model_svc.layers.parallel_linear import SummedLinear
-from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.source import Shard, Stored, WeightSource, narrow
 

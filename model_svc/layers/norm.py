@@ -11,8 +11,8 @@ from kernels import rms_norm
 from kernels.few_rows import RmsNormWeights
 from kernels.float8_weight import Float8Weight
 from kernels.quantize_rows import QuantizedRows, normed_rows
+from model_svc.layers.group import Group
 from model_svc.layers.loader import Loader
-from model_svc.parallel.group import Group
 from model_svc.weights.source import Shard
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernels import few_rows
 from kernels.quantize_rows import QuantizedRows
+from model_svc.layers.group import Group
 from model_svc.layers.linear import Linear
-from model_svc.parallel.group import Group
 from model_svc.quant.method import LinearOp
 
 _TILE = 16  # rows of a weight that `kernels.few_rows` takes together

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from model_svc.layers.group import ALONE, Group
 from model_svc.layers.loader import Loader
 from model_svc.models.config import ModelConfig, load_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.registry import model_class
-from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.errors import CheckpointError

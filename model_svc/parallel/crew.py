@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from model_svc.parallel.group import RankError
+from model_svc.layers.group import RankError
 from model_svc.parallel.join import arrive, is_here
 from model_svc.parallel.orders import Begin, Order
 from model_svc.pipe import frame

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
-from model_svc.parallel.group import Group, Ranks
+from model_svc.layers.group import Group, Ranks
 from model_svc.parallel.stage import Stage
 
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"

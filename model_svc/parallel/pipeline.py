@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.layers.group import Group, RankError
 from model_svc.parallel.crew import Crew
-from model_svc.parallel.group import Group, RankError
 from model_svc.parallel.orders import Order, Step, UseIdleTime
 from model_svc.pipe import Frames
 

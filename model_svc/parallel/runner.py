@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.layers.group import Group
 from model_svc.parallel.crew import Crew
-from model_svc.parallel.group import Group
 from model_svc.parallel.orders import Masks, Step, UseIdleTime
 
 

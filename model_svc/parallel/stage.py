@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from model_svc.parallel.group import Group, least_of
+from model_svc.layers.group import Group, least_of
 
 
 class Stage(Group):

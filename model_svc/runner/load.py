@@ -11,9 +11,9 @@ import torch
 
 from kernels.native.library import set_threads
 from model_svc.engine.plan import Runner, RunnerInfo
+from model_svc.layers.group import ALONE, Group
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
-from model_svc.parallel.group import ALONE, Group
 from model_svc.runner import start_times
 from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner

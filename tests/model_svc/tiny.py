@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from model_svc.layers.group import ALONE, Group
 from model_svc.models.config import parse_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model
-from model_svc.parallel.group import ALONE, Group
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
 from model_svc.weights.random import RandomSource

@@ -13,9 +13,9 @@ from torch.nn import functional
 from kernels import dispatch
 from kernels.native.library import built
 from kernels.quantized_linear import rounded, values
+from model_svc.layers.group import Group, Ranks
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
-from model_svc.parallel.group import Group, Ranks
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.grouped import Grouped
 from model_svc.quant.native import Native

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_svc.engine.plan import NewSequence, Runner, SequenceStep, StepPlan
-from model_svc.parallel.group import Group
+from model_svc.layers.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.parallel.pipeline import PipelineRunner
 from model_svc.runner.load import load_runner as load_alone

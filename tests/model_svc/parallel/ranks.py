@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
-from model_svc.parallel.group import Group, Ranks
+from model_svc.layers.group import Group, Ranks
 from model_svc.parallel.stage import Stage
 
 R = TypeVar("R")

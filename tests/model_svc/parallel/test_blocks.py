@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from kernels.native.library import built
+from model_svc.layers.group import Group, Ranks
 from model_svc.models.load import load_model
-from model_svc.parallel.group import Group, Ranks
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.weights.errors import CheckpointError

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from kernels import dispatch, few_rows
+from model_svc.layers.group import ALONE, Group, RankError
 from model_svc.layers.parallel_linear import head_parts
 from model_svc.models.decoder import Decoder
-from model_svc.parallel.group import ALONE, Group, RankError
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import Threads, ranks
 from tests.model_svc.tiny import VOCAB, tiny_llama

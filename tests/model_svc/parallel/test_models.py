@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from model_svc.layers.group import ALONE, Group
 from model_svc.models.load import load_model
-from model_svc.parallel.group import ALONE, Group
 from tests.model_svc.models.test_parity import CASES, oracle_model, prompt
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import Threads, ranks

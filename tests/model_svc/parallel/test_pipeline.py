@@ -12,7 +12,7 @@ import pytest
 
 from kernels.native.library import built
 from model_svc.engine.plan import Runner
-from model_svc.parallel.group import Group
+from model_svc.layers.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import RunnerConfigError
 from model_svc.runner.load import load_runner as load_alone

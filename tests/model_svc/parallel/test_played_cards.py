@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from model_svc.engine.plan import NewSequence, Runner, SequenceStep, StepPlan
+from model_svc.layers.group import Group
 from model_svc.models.load import load_model
-from model_svc.parallel.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.parallel.runner import ParallelRunner
 from model_svc.runner import recordings

@@ -13,7 +13,7 @@ from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
-from model_svc.parallel.group import Group
+from model_svc.layers.group import Group
 from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.spec.ngram import PROPOSERS

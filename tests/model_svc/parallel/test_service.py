@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from model_svc.engine_link import EngineDiedError
+from model_svc.layers.group import RankError
 from model_svc.parallel import crew
-from model_svc.parallel.group import RankError
 from model_svc.parallel.load import check_equal, devices_of, load_runner
 from model_svc.runner.load import RunnerConfigError
 from tests.model_svc.house import engines_of, house, settings_for

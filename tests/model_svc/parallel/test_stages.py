@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model_svc.layers.group import ALONE, Group
 from model_svc.models.load import load_model
-from model_svc.parallel.group import ALONE, Group
 from model_svc.weights.errors import CheckpointError
 from tests.model_svc.models.test_parity import CASES, oracle_model, prompt
 from tests.model_svc.paged import ModelDriver, Tracked

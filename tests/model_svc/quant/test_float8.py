@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from kernels import dispatch
+from model_svc.layers.group import Group, Ranks
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
-from model_svc.parallel.group import Group, Ranks
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8, Float8Linear
 from model_svc.runner.load import load_runner, make_runner
