@@ -396,8 +396,7 @@ async def test_after_a_replica_left_all_requests_wait_for_the_one_that_takes_its
 
 
 async def test_a_replica_that_left_long_ago_is_not_waited_for(bus: Bus) -> None:
-    settings = {"balancer_wait_s": 0.0, "balancer_loading_wait_s": 0.1}
-    async with replicas(bus, "a") as (a,), balancers(bus, **settings) as desks:
+    async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=0.0, balancer_loading_wait_s=0.1) as desks:
         await met(desks, a)
         a.state = "gone"
         await until(lambda: _left(desks[0]))
