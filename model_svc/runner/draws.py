@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels.penalties import count_tokens
-from model_svc.engine.plan import SequenceStep
+from model_svc.engine.plan import DrawRules, SequenceStep
 from model_svc.runner.sampler import Drawn, draw
 from model_svc.runner.slots import Slots
 from model_svc.runner.staging import send
+
+_FREE = DrawRules()
 
 
 def drafts(items: Sequence[SequenceStep]) -> bool:
@@ -53,8 +55,10 @@ def each_draw(items: Sequence[SequenceStep]) -> list[SequenceStep]:
             continue
         packed = guesses(item).tobytes()
         for n in range(item.num_drafts + 1):
-            rules = item.later_rules[n - 1] if n and item.later_rules else None
-            fields: dict[str, Any] = {name: getattr(rules, name) for name in rules.__struct_fields__} if rules else {}
+            fields: dict[str, Any] = {}
+            if n:  # the share's own rules are those of its first draw alone
+                rules = item.later_rules[n - 1] if item.later_rules else _FREE
+                fields = {name: getattr(rules, name) for name in rules.__struct_fields__}
             draws.append(
                 msgspec.structs.replace(
                     item, output_index=item.output_index + n, token_ids=packed[: 4 * n], num_drafts=n, **fields

@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -97,6 +98,22 @@ def test_answers_are_the_same_with_right_and_with_wrong_guesses(
     load = engine.load()
     assert load.num_accepted_tokens > (60 if not errs else 20)
     assert (load.num_draft_tokens > load.num_accepted_tokens) == bool(errs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["eager", "packed", "native"][: len(KINDS)])
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_word_that_is_forbidden_at_one_draw_is_allowed_behind_the_next_guess(
+    tiny_model: Decoder, kind: dict[str, Any], length: int
+) -> None:
+    """7 is wanted above all, and may not follow itself: each other draw has a rule, those between have none."""
+    asked = request("r", [5, 9, 14], temperature=0.0, logit_bias={7: 100.0})
+    asked = msgspec.structs.replace(asked, prompt=msgspec.structs.replace(asked.prompt, bad_word_ids=((7, 7),)))
+    said = answers_of(engine_of(tiny_model, None, **kind), [asked])["r", 0]
+    assert said[::2] == [7] * 8 and 7 not in said[1::2]
+    right = Oracle(lambda: [[5, 9, 14, *said]], 67)
+    engine = engine_of(tiny_model, right, length=length, **kind)
+    assert answers_of(engine, [asked])["r", 0] == said
+    assert engine.load().num_accepted_tokens > 4
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["eager", "packed", "native"][: len(KINDS)])
