@@ -33,6 +33,19 @@ def rules_of(seq: Sequence) -> dict[str, Any]:
     return _rules(seq, seq.reasoning, seq.grammar, seq.token_ids)
 
 
+def mask_of(seq: Sequence, vocab_size: int) -> bytes:
+    """Return the tokens that the next draw may be, now that all before it are known, packed int32 bits; empty: all."""
+    rules = _rules(seq, seq.reasoning, seq.grammar, seq.token_ids)
+    allowed: bytes = rules.get("allow_bitmask", b"")
+    barred: tuple[int, ...] = rules.get("barred_ids", ())
+    if not barred:
+        return allowed
+    bits = bytearray(allowed or b"\xff" * (-(-vocab_size // 32) * 4))  # thinking has begun with the token before
+    for token_id in barred:
+        bits[token_id >> 3] &= ~(1 << (token_id & 7))
+    return bytes(bits)
+
+
 def foresee(seq: Sequence, guesses: Seq[int]) -> Drafts:
     """Cut guesses where no draw of the same kind would follow, and return them with the rules of the draws behind them.
 

@@ -12,6 +12,7 @@ from typing import Any
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
 from model_svc.engine.drafter import Drafter
+from model_svc.engine.draw_rules import mask_of
 from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.load import EngineLoad, load_of
@@ -124,7 +125,7 @@ class Engine:
             if self._constrained and any(item.mask_follows for item in scheduled.plan.sequences):
                 while self._in_flight:
                     chunks += self._collect()
-                self._runner.mask(handle, _masks(scheduled))
+                self._runner.mask(handle, self._masks(scheduled))
             self._in_flight.append((scheduled, handle))
         if self._in_flight and (scheduled is None or len(self._in_flight) > self._info.depth):
             chunks += self._collect()
@@ -264,12 +265,11 @@ class Engine:
         if choices is not None and all(seq.finished for seq in choices):
             del self._choices[request_id]
 
-
-def _masks(scheduled: ScheduledStep) -> dict[int, bytes]:
-    """Return the masks that follow a plan, by slot; those of draws that have become void allow everything."""
-    masks: dict[int, bytes] = {}
-    for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
-        if item.mask_follows:
-            live = seq.grammar is not None and not seq.finished and seq.epoch == epoch and seq.grammar.governs
-            masks[item.slot] = (seq.grammar.allowed() or b"") if live and seq.grammar is not None else b""
-    return masks
+    def _masks(self, scheduled: ScheduledStep) -> dict[int, bytes]:
+        """Return the masks that follow a plan, by slot; those of draws that have become void allow everything."""
+        masks: dict[int, bytes] = {}
+        for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
+            if item.mask_follows:
+                live = not seq.finished and seq.epoch == epoch
+                masks[item.slot] = mask_of(seq, self._info.vocab_size) if live else b""
+        return masks

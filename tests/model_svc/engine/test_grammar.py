@@ -182,6 +182,17 @@ def test_an_end_drawn_while_thinking_leads_to_the_answer(drive: Drive, depth: in
         assert driver.reason("r") == "stop"
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_thinking_that_the_model_has_just_opened_does_not_end_the_answer(drive: Drive, depth: int) -> None:
+    """With steps in flight the mask of that draw is made when the tag is known, and the plan did not know of it."""
+    driver = drive(scripted_reply(THINK, EOS, *spell("m"), END_THINK, *spell("yes")), **lengths(depth))
+    driver.ask("r", [1], max_tokens=40, grammar=YES_NO, reasoning=ReasoningPlan())
+    driver.run()
+    assert EOS not in driver.ids("r")
+    assert answer_text(driver).endswith("yes")
+    assert driver.reason("r") == "stop"
+
+
 def test_thinking_that_is_not_wanted_cannot_be_opened(drive: Drive) -> None:
     driver = drive(scripted_reply(THINK, *spell("yes")))
     driver.ask("r", [1], grammar=YES_NO, reasoning=ReasoningPlan(budget=0))
