@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Protocol
@@ -163,32 +163,47 @@ def make_relay(bus_url: str) -> Iterator[Callable[[], Relay]]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Redis Cluster of three real servers on loopback, a third of the slots each."""
-    ports = [free_port() for _ in range(6)]
-    nodes, buses = ports[:3], ports[3:]
+@contextmanager
+def cluster_nodes(folder: Path, *ranges: tuple[int, int] | None) -> Iterator[list[redis.Redis]]:
+    """A Redis Cluster of real servers on loopback: for each its first and last slot, or None for one without any."""
+    ports = [free_port() for _ in range(2 * len(ranges))]
+    nodes, buses = ports[: len(ranges)], ports[len(ranges) :]
     with ExitStack() as stack:
         for port, bus_port in zip(nodes, buses, strict=True):
             options = f"--port {port} --bind 127.0.0.1 --cluster-enabled yes --cluster-port {bus_port}"
-            home = ("--dir", str(tmp_path_factory.mktemp(f"node{port}")), "--save", "", "--logfile", "log")
+            (folder / str(port)).mkdir()
+            home = ("--dir", str(folder / str(port)), "--save", "", "--logfile", "log")
             command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "15000"]
             server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(server.terminate)
         clients = [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in nodes]
         for client in clients:
             _until(client.ping)
-        for number, client in enumerate(clients):
-            first, last = number * 16_384 // 3, (number + 1) * 16_384 // 3 - 1
-            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+        for client, slots in zip(clients, ranges, strict=True):
+            if slots is not None:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", *slots)
             client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0], buses[0])
         for client in clients:
-            _until(partial(_is_whole, client))
-        yield f"redis://127.0.0.1:{nodes[0]}"
+            _until(partial(_is_whole, client, len(ranges)))
+        yield clients
 
 
-def _is_whole(client: redis.Redis) -> bool:
-    return bool(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis Cluster of three real servers on loopback, a third of the slots each."""
+    thirds = [(number * 16_384 // 3, (number + 1) * 16_384 // 3 - 1) for number in range(3)]
+    with cluster_nodes(tmp_path_factory.mktemp("cluster"), *thirds) as clients:
+        yield f"redis://127.0.0.1:{port_of(clients[0])}"
+
+
+def port_of(client: redis.Redis) -> int:
+    """Return the port of the server that a client speaks with."""
+    return int(client.connection_pool.connection_kwargs["port"])
+
+
+def _is_whole(client: redis.Redis, num_nodes: int) -> bool:
+    info = client.execute_command("CLUSTER INFO")
+    return bool(info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == num_nodes)
 
 
 def _until(ready: Callable[[], Any], timeout_s: float = 60.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, aclosing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from tests.wire.conftest import fall_silent
+from tests.wire.conftest import cluster_nodes, fall_silent, port_of
 from wire import topics
 from wire.bus import Bus, BusOptions, HandOff
 from wire.desk import serve_desk
@@ -150,3 +151,62 @@ async def test_a_slot_that_moves_to_another_server_is_followed(
                 node.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
     assert await cluster.hand_off(delivery, make_job(), to=tokenizer) is HandOff.DONE
     assert int(target.execute_command("CLUSTER COUNTKEYSINSLOT", slot)) >= 3
+
+
+EDGE = topics.edge("e")
+SLOT = key_slot(EDGE.encode())
+
+
+async def test_a_server_that_left_the_cluster_is_left_with_all_lines_and_believed_no_more(tmp_path: Path) -> None:
+    with cluster_nodes(tmp_path, (SLOT, SLOT), (0, SLOT - 1), (SLOT + 1, 16_383), None) as (old, second, third, new):
+        url = f"redis://127.0.0.1:{port_of(old)}"
+        async with Bus.open(url, OPTIONS) as bus, aclosing(bus.inbox(EDGE)) as inbox:
+            courier = bus.courier()
+            await courier.prepare(EDGE)
+            await _passes(bus, inbox, "r1")
+            assert _ports(bus) == {port_of(node) for node in (old, second, third)}
+            assert _num_lines(old) == 3  # of the calls, the reader and the courier
+            old.flushall()
+            names = {node: node.execute_command("CLUSTER MYID") for node in (old, new)}
+            for node in (new, old, second, third):
+                node.execute_command("CLUSTER SETSLOT", SLOT, "NODE", names[new])
+            await _passes(bus, inbox, "r2")
+            await courier.prepare(EDGE)
+            while _num_lines(old):
+                await anyio.lowlevel.checkpoint()
+            for node in (new, second, third):
+                node.execute_command("CLUSTER FORGET", names[old])
+            old.execute_command("CLUSTER RESET")
+            [seed, *_] = bus.route.servers
+            await bus.route.learn_again(seed)
+            await _passes(bus, inbox, "r3")
+            assert _ports(bus) == {port_of(node) for node in (new, second, third)}
+            courier.close()
+
+
+async def test_a_server_that_another_took_the_place_of_is_left(tmp_path: Path) -> None:
+    with cluster_nodes(tmp_path, (SLOT, SLOT), (0, SLOT - 1), (SLOT + 1, 16_383), None) as (old, second, third, new):
+        url = f"redis://127.0.0.1:{port_of(old)}"
+        async with Bus.open(url, OPTIONS) as bus, aclosing(bus.inbox(EDGE)) as inbox:
+            await _passes(bus, inbox, "r1")
+            new.execute_command("CLUSTER REPLICATE", old.execute_command("CLUSTER MYID"))
+            while new.info("replication")["master_link_status"] != "up":
+                await anyio.lowlevel.checkpoint()
+            old.shutdown(nosave=True)
+            new.execute_command("CLUSTER FAILOVER TAKEOVER")
+            await _passes(bus, inbox, "r2")
+            assert _ports(bus) == {port_of(node) for node in (new, second, third)}
+
+
+async def _passes(bus: Bus, inbox: AsyncIterator[Any], request_id: str) -> None:
+    sent = Cancel(request_id=request_id, attempt=0)
+    await bus.send(EDGE, sent, maxlen=9)
+    assert await anext(inbox) == sent
+
+
+def _ports(bus: Bus) -> set[int]:
+    return {port for _, port in bus.route._servers}
+
+
+def _num_lines(node: redis.Redis) -> int:
+    return len(node.client_list()) - 1  # the one that asks

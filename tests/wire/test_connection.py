@@ -151,6 +151,36 @@ async def test_a_cancelled_blocking_read_closes_its_connection(bus: Bus, make_re
         outer.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_is_under_way_when_a_server_is_left_ends_and_then_closes_its_line(
+    make_relay: Any, blocking: bool
+) -> None:
+    relay, came, go_on = make_relay(), anyio.Event(), anyio.Event()
+
+    async def hold(command: list[bytes]) -> None:
+        if command[0] == b"ECHO":
+            came.set()
+            await go_on.wait()
+
+    relay.before = hold
+    said: list[bytes] = []
+    async with anyio.create_task_group() as outer:
+        await outer.start(relay.serve)
+        server = Server(parse_url(relay.url), PATIENT)
+
+        async def ask() -> None:
+            said.append(await (server.call_blocking if blocking else server.call)("ECHO", "x"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await came.wait()
+            server.leave()
+            go_on.set()
+        await relay.until_left()
+        outer.cancel_scope.cancel()
+    assert said == [b"x"]
+
+
 async def test_a_blocking_read_outlasts_many_blocks_without_a_false_timeout(make_relay: Any) -> None:
     options = BusOptions(block_s=0.1, reply_timeout_s=0.5, patience_s=60.0)
     relay, outlasted = make_relay(), anyio.Event()

@@ -72,6 +72,7 @@ class Server:
         self._idle: list[Line] = []
         self._shared: Way | RedisConnectionError | None = None  # what came of dialling last
         self._dialling = anyio.Lock(fast_acquire=True)
+        self._is_left = False
 
     @property
     def num_idle(self) -> int:
@@ -94,7 +95,11 @@ class Server:
         way = self._shared
         if not isinstance(way, Way) or not way.is_open:
             way = await self._way()
-        return await way.exchange(commands)
+        try:
+            return await way.exchange(commands)
+        finally:
+            if self._is_left:
+                self._close_what_rests()
 
     async def ask(self, *args: Arg) -> Any:
         """Send ASKING and the command on one connection: a cluster slot that is just moving."""
@@ -115,9 +120,20 @@ class Server:
                 raise RedisConnectionError(f"no connection: {error!r}") from error
             raise
 
+    def leave(self) -> None:
+        """Close what nobody waits on, and the rest as it ends: the server holds nothing of ours any more."""
+        self._is_left = True
+        self._close_what_rests()
+
     async def aclose(self) -> None:
         """Close what calls share, and what is idle."""
         if isinstance(self._shared, Way):
+            self._shared.close()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _close_what_rests(self) -> None:
+        if isinstance(self._shared, Way) and not self._shared.num_unanswered:
             self._shared.close()
         while self._idle:
             self._idle.pop().close()
@@ -147,7 +163,7 @@ class Server:
             return replies
         finally:
             # Also on cancellation: whatever is still to come on this line must meet nobody.
-            if in_step and line.is_fit:
+            if in_step and line.is_fit and not self._is_left:
                 self._idle.append(line)
             else:
                 line.close()

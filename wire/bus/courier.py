@@ -104,8 +104,16 @@ class Courier:
             self._ways[server] = Way(line, self._timeout_s)
             if isinstance(replies[1], Exception):  # not allowed
                 self._talkative.add(self._ways[server])
+            self._close_old_ways()
         if len(self._checked_at) > 1_000:  # edges come and go
             self._checked_at.clear()
+
+    def _close_old_ways(self) -> None:
+        """Close the ways to servers of a cluster that hold nothing of ours any more: streams have other owners now."""
+        for server in self._ways.keys() - set(self._route.servers):
+            way = self._ways.pop(server)
+            self._talkative.discard(way)
+            way.close()
 
     def close(self) -> None:
         """Close all ways."""

@@ -25,6 +25,7 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -75,6 +76,7 @@ class Route:
         if self._asked_for_cluster or b"cluster_enabled:1" in info:
             self._owners = []
             await self._patiently(self._learn_slots)
+            self._seed.leave()  # from now on it is only asked, seldom, who owns what
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -128,18 +130,22 @@ class Route:
                 return await (server.call_blocking(*args, before=before) if blocking else server.call(*args))
             except MovedError as moved:
                 server = self._server(moved.host, int(moved.port))
-                if self._owners:
+                if self._owners and self._owners[moved.slot_id] is not server:
                     self._owners[moved.slot_id] = server
+                    await self.learn_again(server)  # other slots of its old owner may have moved too
             except AskError as asked:
                 return await self._server(asked.host, int(asked.port)).ask(*args)
         raise ClusterDownError("too many redirections")
 
-    async def learn_again(self) -> None:
-        """Ask who owns which slot, after an error that may come from a change; without an answer all stays as it is."""
+    async def learn_again(self, told_by: Server | None = None) -> None:
+        """Ask who owns which slot, after an error that may come from a change; without an answer all stays as it is.
+
+        `told_by`: whom to ask before all others.
+        """
         if self._owners is not None:
             try:
-                await self._learn_slots()
-            except PASSING:
+                await self._learn_slots(told_by)
+            except (*PASSING, ResponseError):
                 return
 
     def owner(self, key: str) -> Server:
@@ -151,19 +157,44 @@ class Route:
             self._servers[host, port] = Server(self._kwargs | {"host": host, "port": port}, self._options)
         return self._servers[host, port]
 
-    async def _learn_slots(self) -> None:
-        for server in self.servers:
+    async def _learn_slots(self, told_by: Server | None = None) -> None:
+        """Ask for the owners of all slots; what own none any more are left."""
+        asked, ranges = await self._slot_ranges(told_by)
+        owners = [asked] * NUM_SLOTS
+        for first, last, (host, port, *_), *_replicas in ranges:
+            name = host.decode() if host else self._kwargs.get("host", "localhost")
+            owners[first : last + 1] = [self._server(name, port)] * (last - first + 1)
+        self._owners = owners
+        in_use = set(owners)
+        for address, server in list(self._servers.items()):
+            if server not in in_use:
+                self._servers.pop(address).leave()
+
+    async def _slot_ranges(self, told_by: Server | None) -> tuple[Server, list[Any]]:
+        """Return what the first server says that knows an owner of each slot, or who knows most of them.
+
+        One that has left the cluster knows none, and one that is cut off from the others must not be asked first for
+        ever. The seed comes last: it may be such a one. Raises ClusterDownError, or what was said to the question.
+        """
+        known = list(self._servers.values())
+        _dice.shuffle(known)
+        most, found = 0, None
+        refusal: Exception = ClusterDownError("no node of the cluster answers")
+        for server in dict.fromkeys((*([told_by] if told_by else ()), *known, self._seed)):
             try:
                 ranges = await server.call("CLUSTER", "SLOTS")
             except PASSING:
                 continue
-            owners = [server] * NUM_SLOTS
-            for first, last, (host, port, *_), *_replicas in ranges:
-                name = host.decode() if host else self._kwargs.get("host", "localhost")
-                owners[first : last + 1] = [self._server(name, port)] * (last - first + 1)
-            self._owners = owners
-            return
-        raise ClusterDownError("no node of the cluster answers")
+            except ResponseError as error:  # it is in no cluster, or does not say
+                refusal = error
+                continue
+            if (num_slots := sum(last - first + 1 for first, last, *_ in ranges)) > most:
+                most, found = num_slots, (server, ranges)
+            if most == NUM_SLOTS:
+                break
+        if found is None:
+            raise refusal
+        return found
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         give_up = time.monotonic() + self._options.patience_s
