@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -60,36 +60,38 @@ def load_runner(
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
-    where = torch.device(device)
+    path, where = Path(model_path), torch.device(device)
     precision = precision_of(dtype, where)
     _set_threads(threads, native_kernels=precision.native_kernels)
-    with ExitStack() as stack:
-        with start_times.part("device"):
-            reading = stack.enter_context(Reading(where)) if where.type == "cuda" else None
-        with start_times.part("weights"), _named_out_of_memory(Path(model_path)):
+    with _reading(path, where) as reading:
+        with start_times.part("weights"), _named_out_of_memory(path):
             model = load_model(
-                Path(model_path), dtype=precision.dtype, device=where, max_len=max_model_len,
+                path, dtype=precision.dtype, device=where, max_len=max_model_len,
                 method=precision.method(where, reading), group=group,
             )  # fmt: skip
         runner = make_runner(
-            model,
-            dtype=precision.dtype,
-            native_kernels=precision.native_kernels,
-            num_blocks=num_blocks,
-            kv_memory_bytes=kv_memory_bytes,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_drafts=max_drafts,
-            late=True,
-        )
-        if reading is not None:
-            with start_times.part("wait for weights"), _named_out_of_memory(Path(model_path)):
-                reading.wait()
+            model, dtype=precision.dtype, native_kernels=precision.native_kernels, num_blocks=num_blocks,
+            kv_memory_bytes=kv_memory_bytes, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens, max_drafts=max_drafts, late=True,
+        )  # fmt: skip
     if where.type == "cuda":
         with start_times.part("first steps"):
             warm_up(runner)
     return runner
+
+
+@contextmanager
+def _reading(model_path: Path, where: torch.device) -> Iterator[Reading | None]:
+    """Read weights to a GPU beside what is done inside; at the end all have arrived."""
+    if where.type != "cuda":
+        yield None
+        return
+    with start_times.part("device"):
+        made = Reading(where)
+    with made:
+        yield made
+        with start_times.part("wait for weights"), _named_out_of_memory(model_path):
+            made.wait()
 
 
 def _set_threads(threads: int | None, *, native_kernels: bool) -> None:
@@ -133,9 +135,7 @@ def make_runner(
     elsewhere it works without graphs, for tests. `late` leaves part of the recording to the GPU runner's idle time.
     """
     on_gpu = model.device.type == "cuda"
-    shapes = model.kv_shapes()
     kv_dtype = torch.float16 if native_kernels else dtype
-    per_token = bytes_per_token(shapes, kv_dtype)
     info = RunnerInfo(
         num_blocks=1,
         block_size=block_size,
@@ -146,7 +146,7 @@ def make_runner(
         depth=(model.group.stages - 1 or int(on_gpu)) if depth is None else depth,
         stages=model.group.stages,
         device=_device_name(model.device),
-        kv_bytes_per_token=per_token,
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes(), kv_dtype),
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
     )
@@ -154,23 +154,11 @@ def make_runner(
     if on_gpu and packed is not False:
         compile_steps(model, dtype, info)
     if num_blocks is None:
-        memory = kv_memory_bytes
-        if memory is None:
-            memory = _gpu_bytes(model, dtype, info, free) if on_gpu else free
-        # More than every slot at full length is of use to nobody.
-        num_blocks = min(memory // (per_token * block_size), max_num_seqs * -(-model.max_len // block_size))
-    num_blocks = model.group.least(num_blocks)
-    if num_blocks < 1:
-        raise RunnerConfigError(
-            f"the KV cache has no room for one block of {block_size} tokens ({per_token} bytes each)"
-        )
-    info = msgspec.structs.replace(info, num_blocks=num_blocks)
-    try:
-        cache = KvCache(shapes, num_blocks, block_size, kv_dtype, model.device, heads_first=native_kernels)
-    except torch.OutOfMemoryError as error:
-        needs = num_blocks * block_size * per_token
-        remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
-        raise RunnerConfigError(too_large(f"{num_blocks} KV blocks", needs, remedy)) from error
+        if kv_memory_bytes is None:
+            kv_memory_bytes = _gpu_bytes(model, dtype, info, free) if on_gpu else free
+        num_blocks = _num_blocks(info, kv_memory_bytes)
+    info = msgspec.structs.replace(info, num_blocks=model.group.least(num_blocks))
+    cache = _cache(model, info, kv_dtype, heads_first=native_kernels)
     if model.group.size == model.group.stages == 1:  # a rank has only its heads of each block, a stage its layers
         info = msgspec.structs.replace(info, kv=layout_of(cache))
     if native_kernels:
@@ -178,6 +166,27 @@ def make_runner(
     if on_gpu if packed is None else packed:
         return _packed(model, cache, info, late=late)
     return TorchRunner(model, cache, info)
+
+
+def _num_blocks(info: RunnerInfo, memory: int) -> int:
+    """Return how many blocks so many bytes hold; more than every slot at full length is of use to nobody."""
+    useful = info.max_num_seqs * -(-info.max_model_len // info.block_size)
+    return min(memory // (info.kv_bytes_per_token * info.block_size), useful)
+
+
+def _cache(model: Decoder, info: RunnerInfo, dtype: torch.dtype, *, heads_first: bool) -> KvCache:
+    if info.num_blocks < 1:
+        raise RunnerConfigError(
+            f"the KV cache has no room for one block of {info.block_size} tokens ({info.kv_bytes_per_token} bytes each)"
+        )
+    try:
+        return KvCache(
+            model.kv_shapes(), info.num_blocks, info.block_size, dtype, model.device, heads_first=heads_first
+        )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        needs = info.num_blocks * info.block_size * info.kv_bytes_per_token
+        remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
+        raise RunnerConfigError(too_large(f"{info.num_blocks} KV blocks", needs, remedy)) from error
 
 
 def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> GpuRunner:
