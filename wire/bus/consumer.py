@@ -1,16 +1,16 @@
 """Reads one stream as one member of a group and sees to it that no entry is left behind.
 
-Three ways lead to an entry: it is new; it was delivered to us in a reply that got lost; its consumer fell silent. A
-group or stream that somebody deleted is made again. Entries without payload (trimmed by hand) are acknowledged and
-counted.
+Three ways lead to an entry: it is new; it was delivered to us in a reply that got lost; its consumer fell silent (the
+last two: `wire.bus.strays`). A group or stream that somebody deleted is made again. Entries without payload (trimmed by
+hand) are acknowledged and counted.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import anyio
@@ -23,14 +23,12 @@ from wire.bus.endings import Endings
 from wire.bus.fields import fields_of
 from wire.bus.options import MAX_DELIVERIES, SILENT_CONSUMER_TTL_S
 from wire.bus.route import PASSING
-from wire.bus.scripts import CLAIM, KEEP, LEAVE, SWEEP
+from wire.bus.scripts import KEEP, LEAVE, SWEEP
+from wire.bus.strays import Entry, Strays
 from wire.errors import OverloadedError, UnavailableError
 
 log = logging.getLogger(__name__)
 
-Entry = tuple[bytes, list[bytes] | None, int]  # id, field and value in turn (None: trimmed away), times delivered
-
-_PAGE = 64
 _MALFORMED = (KeyError, ValueError, msgspec.MsgspecError)
 
 
@@ -42,11 +40,8 @@ class Consumer:
         self._bus = bus
         self._claims = claims
         self._open: set[str] = set()
+        self._strays = Strays(bus, stream, group=group, name=name, open_ids=self._open)
         self._found: deque[Entry] = deque()  # read, and not yet sorted out
-        self._missed_reply = True  # a consumer of this name may have lived before us
-        self._missed_gift = self._is_searching = False
-        self._num_receiving = 0
-        self._received = anyio.Event()
         self._next_claim = self._next_keep = self._next_sweep = 0.0
         self._delay_s = 0.0
 
@@ -69,22 +64,16 @@ class Consumer:
 
     @property
     def may_receive(self) -> bool:
-        """Whether entries may come with others' replies now: not while we look for those whose reply was lost."""
-        return not self._is_searching
+        """Whether entries may come with others' replies now; see `Strays`."""
+        return self._strays.may_receive
 
-    @contextmanager
-    def receiving(self) -> Iterator[None]:
+    def receiving(self) -> AbstractContextManager[None]:
         """Count a script that may deliver to us, until its reply has been worked off, or lost."""
-        self._num_receiving += 1
-        try:
-            yield
-        except BaseException:
-            self.look_again()
-            raise
-        finally:
-            self._num_receiving -= 1
-            if not self._num_receiving:
-                self._received.set()
+        return self._strays.receiving()
+
+    def look_again(self) -> None:
+        """Look soon for entries that are ours by the group's books and that we never saw."""
+        self._strays.look_again()
 
     def receive(self, entry_id: bytes, fields: list[bytes], record: dict[str, Any] | None) -> Delivery | None:
         """Take an entry that came with the reply to somebody's script; None if it is better looked at in a read."""
@@ -92,10 +81,6 @@ class Consumer:
             return self._delivery(entry_id.decode(), fields, 1, record)
         except _MALFORMED:
             return None
-
-    def look_again(self) -> None:
-        """Look soon for entries that are ours by the group's books and that we never saw."""
-        self._missed_gift = True
 
     async def keep_alive(self) -> None:
         """Tell the group that we still work on what we hold, so that nobody claims it."""
@@ -113,7 +98,7 @@ class Consumer:
 
         Tried once: whoever leaves may not have the time to wait for a bus that is away.
         """
-        await self._none_receiving()
+        await self._strays.none_receiving()
         self._open.clear()
         self._found.clear()
         if self._claims:
@@ -143,10 +128,8 @@ class Consumer:
                 await self._make_group_again(error)
 
     async def _look(self, count: int) -> list[Entry]:
-        if self._missed_reply or self._missed_gift:
-            if found := await self._search(count):
-                return found
-            self._missed_reply = False
+        if found := await self._strays.of_ours(count):
+            return found
         if not self._claims:
             return await self._new(count, self._bus.options.block_s)
         now = anyio.current_time()
@@ -156,7 +139,7 @@ class Consumer:
             self._next_sweep = now + SILENT_CONSUMER_TTL_S
             await self._bus.route.run(SWEEP, (self.stream,), self.group, int(SILENT_CONSUMER_TTL_S * 1000))
         if now >= self._next_claim:
-            if found := await self._claim(count):
+            if found := await self._strays.of_silent_ones(count):
                 return found
             self._next_claim = now + min(self._bus.options.claim_idle_s / 2, 1.0)
         return await self._new(count, min(self._next_claim - now, self._bus.options.block_s))
@@ -164,61 +147,9 @@ class Consumer:
     async def _new(self, count: int, block_s: float) -> list[Entry]:
         block_ms = max(1, int(block_s * 1000))  # 0 would wait for ever
         command = ("XREADGROUP", "GROUP", self.group, self.name, "COUNT", count, "BLOCK", block_ms)
-        self._missed_reply = True  # until we hold it
-        reply = await self._bus.route.once(self.stream, *command, "STREAMS", self.stream, ">", blocking=True)
-        self._missed_reply = False
+        with self._strays.reply_awaited():
+            reply = await self._bus.route.once(self.stream, *command, "STREAMS", self.stream, ">", blocking=True)
         return [(entry_id, fields, 1) for entry_id, fields in reply[0][1]] if reply else []
-
-    async def _none_receiving(self) -> None:
-        while self._num_receiving:
-            self._received = anyio.Event()
-            await self._received.wait()
-
-    async def _search(self, count: int) -> list[Entry]:
-        """Find what was delivered to us in replies that got lost. What is on its way to us would look the same."""
-        self._is_searching = True
-        try:
-            await self._none_receiving()
-            self._missed_gift = False
-            found = await self._own_pending(count)
-            self._missed_gift = self._missed_gift or bool(found)  # there may be more
-            return found
-        except BaseException:
-            self._missed_gift = True
-            raise
-        finally:
-            self._is_searching = False
-
-    async def _own_pending(self, count: int) -> list[Entry]:
-        """Entries that are ours by the group's books although we never saw them."""
-        after = "-"
-        while True:
-            command = ("XPENDING", self.stream, self.group, after, "+", _PAGE, self.name)
-            page = await self._bus.route.call(self.stream, *command)
-            times = {row[0]: row[3] for row in page if row[0].decode() not in self._open}
-            if times:
-                return await self._take_over(list(times)[:count], times)
-            if len(page) < _PAGE:
-                return []
-            after = "(" + page[-1][0].decode()
-
-    async def _take_over(self, ids: list[bytes], times: dict[bytes, int]) -> list[Entry]:
-        reply = await self._bus.route.call(self.stream, "XCLAIM", self.stream, self.group, self.name, 0, *ids)
-        found = {entry[0]: entry[1] for entry in reply if entry}
-        return [(entry_id, found.get(entry_id), times[entry_id] + 1) for entry_id in ids]
-
-    async def _claim(self, count: int) -> list[Entry]:
-        cursor: bytes = b"0-0"
-        idle_ms = int(self._bus.options.claim_idle_s * 1000)
-        while True:
-            args = (self.group, self.name, idle_ms, cursor, count)
-            self._missed_reply = True  # until we hold it
-            cursor, claimed, gone = await self._bus.route.run(CLAIM, (self.stream,), *args, repeat=False)
-            self._missed_reply = False
-            found: list[Entry] = [(row[0], row[1], row[2]) for row in claimed if row[0].decode() not in self._open]
-            found += [(entry_id, None, 0) for entry_id in gone]
-            if found or cursor == b"0-0":
-                return found
 
     async def _sort_out(self) -> list[Delivery]:
         """Return what may be handed out. What the bus has no room for now stays, and does not count as delivered."""
@@ -235,7 +166,7 @@ class Consumer:
             for delivery in deliveries:
                 delivery.close()
             self._found.clear()
-            self._missed_reply = True  # so that they are found again
+            self._strays.missed_reply = True  # so that they are found again
             raise
         return deliveries
 
@@ -278,7 +209,7 @@ class Consumer:
     async def _make_group_again(self, error: ResponseError) -> None:
         if not _is_gone(error):
             raise error
-        self._missed_reply = False
+        self._strays.missed_reply = False
         self._found.clear()  # the new group will be given them
         command = ("XGROUP", "CREATE", self.stream, self.group, "0", "MKSTREAM")
         try:
