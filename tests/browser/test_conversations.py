@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
@@ -109,6 +109,61 @@ def test_two_tabs_show_the_same(ring: LiveRing, chat: ChatPage, open_page: OpenP
     expect(other.conversations).to_have_count(2)
 
 
+def test_what_another_tab_said_while_an_answer_ran_is_shown_when_it_has_ended(
+    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+) -> None:
+    chat.ask("First")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.turns).to_have_count(1)
+    gate = ring.gate()
+    ring.play(*spoken("Slow."), before_end=gate)
+    chat.send("A long one")
+    expect(chat.answer).to_have_text("Slow.")
+    ring.play(*spoken("Quick."))
+    with chat.page.expect_request("**/v1/conversations?*"):  # it was told
+        other.ask("A short one")
+    ring.open(gate)
+    for page in (chat, other):
+        expect(page.turns).to_have_count(3)
+        expect(page.page.locator(".said", has_text="A short one")).to_have_count(1)
+        expect(page.page.locator(".said", has_text="A long one")).to_have_count(1)
+
+
+def test_a_change_that_is_being_read_when_an_answer_begins_is_shown_when_it_has_ended(
+    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+) -> None:
+    chat.ask("First")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.turns).to_have_count(1)
+    held: list[Route] = []
+    chat.page.route("**/items?*", lambda route: route.continue_() if held else held.append(route))
+    with chat.page.expect_request("**/items?*"):
+        other.ask("Second")
+    gate = ring.gate()
+    ring.play(*spoken("Slow."), before_end=gate)
+    chat.send("Third")
+    expect(chat.answer).to_have_text("Slow.")
+    with chat.page.expect_response("**/items?*"):
+        held[0].continue_()
+    ring.open(gate)
+    expect(chat.page.locator(".said")).to_have_text(["First", "Second", "Third"])
+
+
+def test_of_two_readings_the_one_that_was_asked_for_later_counts(chat: ChatPage) -> None:
+    crossed = """
+        const asked = [];
+        const stored = new m.StoredTurns({ items: () => new Promise((resolve) => asked.push(resolve)) }, "conv_x");
+        const readings = [stored.refresh(), stored.refresh()];
+        const item = { id: "msg_x", type: "message", role: "user", content: "New" };
+        asked[1]({ data: [item], has_more: false });
+        await readings[1];
+        asked[0]({ data: [], has_more: false });
+        await readings[0];
+        return stored.items.length;
+    """
+    assert chat.call("stored_turns", crossed) == 1
+
+
 def test_a_long_conversation_loads_its_earlier_turns_on_demand(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("a"))
     items = [{"role": role, "content": f"{role} {number}"} for number in range(60) for role in ("user", "assistant")]
@@ -125,6 +180,19 @@ def test_a_long_conversation_loads_its_earlier_turns_on_demand(ring: LiveRing, c
     expect(chat.turns.first.locator(".said")).to_have_text("user 0")
     added = chat.turns.count() - shown
     assert chat.turns.nth(added).evaluate("(turn) => Boolean(turn.isOld)"), "what was there stays as it is"
+
+
+def test_turns_that_came_as_the_input_of_one_request_keep_their_answers(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("a"))
+    said = ("One", "First.", "Two", "Second.", "Three", "Third, and ")
+    items = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 3, said, strict=True)]
+    conversation = ring.converse(items[:1])
+    ring.portal.call(_extend, ring, conversation, items[1:])
+    chat.page.goto(f"{chat.url}/#/c/{conversation}")
+    expect(chat.bill).to_be_visible()
+    chat.page.wait_for_load_state("networkidle")
+    expect(chat.page.locator(".answer-text")).to_have_text(["First.", "Second.", "Third, and a"])
+    expect(chat.page.locator(".bill-line")).to_have_count(1)
 
 
 async def _extend(ring: LiveRing, conversation: str, items: list[dict[str, str]]) -> None:

@@ -10,6 +10,7 @@ import { Turn } from "./turn.js";
 export class Chat extends EventTarget {
   #runs = new Set();
   #stored = null;
+  #isStale = false; // something changed that is not shown yet
   current = null;
 
   /** @param {{api, connection, settings, tabs, thread, conversations}} parts */
@@ -56,14 +57,18 @@ export class Chat extends EventTarget {
   /** Read the shown conversation again; nothing moves where nothing changed. */
   async refresh() {
     const stored = this.#stored;
-    if (!stored || this.run) return;
+    if (!stored) return;
+    this.#isStale = true;
+    if (this.run) return; // it is made up for when the answer has ended
     try {
       await this.connection.keepTrying(() => stored.refresh());
     } catch (problem) {
       if (stored === this.#stored) this.#gone(problem);
       return;
     }
-    if (stored === this.#stored && !this.run) this.#show();
+    if (stored !== this.#stored || this.run) return;
+    this.#isStale = false;
+    this.#show();
   }
 
   /** Send the user's words and take the answer. */
@@ -77,6 +82,7 @@ export class Chat extends EventTarget {
     if (await this.#ensureConversation(run)) await this.#answer(run);
     this.#runs.delete(run);
     this.#changed();
+    if (this.#isStale) void this.refresh();
     this.tabs.tell(run.conversation);
     await this.conversations.refresh().catch((problem) => this.connection.tell(problem));
   }
@@ -196,8 +202,11 @@ export class Chat extends EventTarget {
 
   // The stored response also tells why an answer ended early, which its items do not.
   async #bill(view) {
+    const { responseId } = view.turn;
+    // Of turns that came together as the input of one request, only the last one is its answer.
+    if (this.thread.turns.findLast((turn) => turn.responseId === responseId) !== view.turn) return;
     try {
-      view.turn.end(await this.api.response(view.turn.responseId));
+      view.turn.endAs(await this.api.response(responseId));
       view.settle();
     } catch {
       // A bill that is gone is not worth a word; the answer is there.

@@ -4,6 +4,8 @@ import { turnsFromItems } from "./turn.js";
 
 export class StoredTurns {
   #items = []; // oldest first
+  #numAsked = 0;
+  #newest = 0; // of the answers that came
   hasEarlier = false;
 
   constructor(api, conversation) {
@@ -22,7 +24,10 @@ export class StoredTurns {
 
   /** Read the newest items; earlier ones that were read before stay. */
   async refresh() {
+    const asked = (this.#numAsked += 1);
     const { data, has_more: hasMore } = await this.api.items(this.conversation);
+    if (asked < this.#newest) return; // whoever asked later was answered sooner
+    this.#newest = asked;
     const fresh = data.reverse();
     const joint = this.#items.findIndex((item) => item.id === fresh[0]?.id);
     if (joint > 0) this.#items = [...this.#items.slice(0, joint), ...fresh];

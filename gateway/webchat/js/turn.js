@@ -67,12 +67,17 @@ export class Turn {
   /** Take the finished response object (from the stream's end, or fetched later). */
   end(response) {
     this.#madeBy(response.id);
-    this.usage = response.usage ?? this.usage;
     const { answer, reasoning } = textsOf(response.output ?? []);
     if (answer) this.answer = answer; // the whole text is the truth, whatever was missed on the way
     if (reasoning) this.reasoning = reasoning;
     for (const item of response.output ?? []) this.#takeCall(item);
     this.lastItemId = response.output?.at(-1)?.id ?? this.lastItemId;
+    this.endAs(response);
+  }
+
+  /** Take how the finished response ended and what it cost. */
+  endAs(response) {
+    this.usage = response.usage ?? this.usage;
     if (response.status === "completed") this.status = "completed";
     else if (response.status === "cancelled") this.status = "stopped";
     else if (response.status === "failed") this.fail(response.error ?? {});
