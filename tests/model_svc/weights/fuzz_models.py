@@ -116,8 +116,11 @@ def attempt(folder: Path) -> str:
         driver.generate([Tracked(slot=n, ids=[1, 95, 3 + n, 1 << 20][: 3 + n % 2]) for n in range(3)], 4)
     except (CheckpointError, RunnerConfigError) as error:
         return type(error).__name__
-    except AssertionError:  # of the driver: logits that are no numbers, which the engine is told of
-        return "ran to NaN"
+    except AssertionError as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        if where.line != "assert not output.failed_slots":
+            raise
+        return "ran to NaN"  # which the engine is told of
     return "ran"
 
 
