@@ -73,8 +73,9 @@ class PromptBuilder:
         request = call.request
         if request.kind == "text":
             self._refuse_early(request.prompt_text, param="prompt", contexts=_COUNTED_CONTEXTS)
-            ids = self._encoder.encode(request.prompt_text)
-            return [*self._first_ids, *ids] if call.add_special_tokens else ids
+            if call.add_special_tokens:
+                return [*self._first_ids, *self._encoder.encode(request.prompt_text)]
+            return self._encoder.encode_template_text(request.prompt_text)  # whoever asks writes control tokens himself
         recalled = call.recalled or Recalled()
         messages = self._checked_messages((*recalled.messages, *request.messages), request)
         thinking, follows = self.thinking(request), call.add_generation_prompt

@@ -111,6 +111,7 @@ def _routes() -> list[Route]:
         Route("/v1/moderations", moderations.create_moderation, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/detokenize", tokenize.detokenize, methods=["POST"]),
+        Route("/tokenizer_info", tokenize.tokenizer_info, methods=["GET"]),
         Route("/v1/models", models.list_models, methods=["GET"]),
         Route("/v1/models/{id:path}", models.get_model, methods=["GET"]),
         Route("/openapi.json", docs.openapi, methods=["GET"]),

@@ -93,6 +93,7 @@ OPERATIONS: dict[str, Operation] = {
     "count_tokens": Operation(body=MessagesRequest, answer=CountedTokens, errors=_WORK),
     "tokenize": Operation(body=TokenizeRequest, answer=answers.Tokenized, errors=_WORK),
     "detokenize": Operation(body=DetokenizeRequest, answer=answers.Detokenized, errors=_WORK),
+    "tokenizer_info": Operation(answer=answers.TokenizerInfo, query=("model",), errors=(*_ANY, 404)),
     "control_request": Operation(body=ControlRequest, answer=answers.Stored, status=202, errors=_WORK),
     "list_models": Operation(answer=answers.ModelList, errors=_ANY),
     "get_model": Operation(answer=answers.ModelObject, errors=(*_ANY, 404)),
@@ -107,6 +108,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "include": {"type": "array", "items": {"enum": sorted(INCLUDES)}},
     "stream": {"type": "boolean", "default": False},
     "starting_after": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+    "model": {"type": "string"},
 }
 
 # What bodies are held to beyond their types; null and other kinds of a field are not touched by these words.

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: vLLM's routes, for clients that count."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info: vLLM's routes, for clients that count or make ids themselves."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ async def detokenize(request: Request) -> Response:
     model = _model(edge, body.model)
     text = await anyio.to_thread.run_sync(detokenized, body.tokens, model.card, model.vocabulary)
     return json_response({"prompt": text})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """Return what a client must know to write prompts itself: the model's template, and its tokens by name."""
+    edge: Edge = request.app.state.edge
+    card = _model(edge, request.query_params.get("model")).card
+    return json_response(
+        {
+            "bos_token": card.bos_token,
+            "eos_token": card.eos_token,
+            "chat_template": card.chat_template,
+            "model_max_length": card.max_model_len,
+        }
+    )
 
 
 def _model(edge: Edge, name: str | None) -> ServedModel:

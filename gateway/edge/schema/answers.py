@@ -185,6 +185,15 @@ class Detokenized(Answer):
     prompt: str
 
 
+class TokenizerInfo(Answer):
+    """How prompts of a model are written."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+    model_max_length: int
+
+
 class ModelObject(msgspec.Struct, kw_only=True):
     """A model that is served."""
 

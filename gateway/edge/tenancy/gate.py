@@ -69,7 +69,7 @@ class KeyGate:
 def _is_open(scope: Scope) -> bool:
     method: str = scope["method"]
     path: str = scope["path"]
-    return not path.startswith("/v1/") if method in ("GET", "HEAD") else method == "OPTIONS"
+    return not path.startswith(("/v1/", "/tokenizer_info")) if method in ("GET", "HEAD") else method == "OPTIONS"
 
 
 def _given(headers: Headers) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jinja2 import Environment
 
 from tests.gateway.edge.asks import CHAT, still_serves, whole
 from tests.ring import MakeRing, Ring
@@ -54,6 +55,24 @@ async def test_control_tokens_are_shown_by_name(ring: Ring) -> None:
     assert (await post(ring, "/detokenize", tokens=[97, end]))["prompt"].endswith("<|im_end|>")
     answer = await post(ring, "/tokenize", messages=[USER], return_token_strs=True)
     assert answer["token_strs"][0] == "<|im_start|>"
+
+
+async def test_who_adds_no_special_tokens_writes_control_tokens_by_name(ring: Ring) -> None:
+    """As lm-eval does: it renders the template that it was told, and sends the ids."""
+    told = (await ring.http.get("/tokenizer_info")).json()
+    assert told["eos_token"] == "<|im_end|>"
+    rendered = Environment().from_string(told["chat_template"]).render(messages=[USER], add_generation_prompt=True)
+    ids = (await post(ring, "/tokenize", prompt=rendered, add_special_tokens=False))["tokens"]
+    assert ids == (await post(ring, "/tokenize", messages=[USER]))["tokens"]
+    end = ring.replica.end_token
+    assert (await post(ring, "/tokenize", prompt="<|im_end|>", add_special_tokens=False))["tokens"] == [end]
+    assert end not in (await post(ring, "/tokenize", prompt="<|im_end|>"))["tokens"]
+
+
+async def test_of_another_model_s_tokenizer_nothing_is_told(ring: Ring) -> None:
+    assert (await ring.http.get("/tokenizer_info", params={"model": "tiny"})).json()["model_max_length"] == 2048
+    response = await ring.http.get("/tokenizer_info", params={"model": "other"})
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "model")
 
 
 async def test_a_text_longer_than_the_context_is_counted_so_that_its_owner_sees_by_how_much(ring: Ring) -> None:

@@ -53,6 +53,7 @@ async def test_without_a_key_or_with_an_unknown_one_the_answer_is_401_in_openais
     async with AsyncOpenAI(base_url=f"{guarded.url}/v1", api_key="nobody", max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError):
             await client.models.list()
+    assert (await guarded.http.get("/tokenizer_info")).status_code == 401  # a template may say what a prompt hides
     assert not guarded.replica.requests
 
 
