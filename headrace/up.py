@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import socket
 import sys
@@ -26,6 +27,7 @@ from wire.errors import StartError
 from wire.process import first_leaf, until_signal
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+_AWAKE_MS, _CORES_TO_SPARE = 10.0, 8
 INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
 
 
@@ -79,6 +81,14 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
             raise UpError(str(error)) from error
 
 
+def awake_ms(settings: UpSettings) -> float:
+    """Return for how long a request keeps processes awake: a GPU's host has cores that compute nothing."""
+    if settings.awake_ms is not None:
+        return settings.awake_ms
+    on_gpu = os.environ.get("HEADRACE_DEVICE", "").startswith("cuda")
+    return _AWAKE_MS if on_gpu and (os.cpu_count() or 1) >= _CORES_TO_SPARE else 0.0
+
+
 def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
     """Return the flags that every role gets."""
     # A URL that was given may hold a password: the roles have it from the environment, and flags are seen by everybody.
@@ -93,6 +103,7 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
         f"--drain-s={settings.drain_s}",
         f"--log-level={settings.log_level}",
         f"--metrics-host={settings.metrics_host}",
+        f"--awake-ms={awake_ms(settings):g}",
     ]
 
 

@@ -60,6 +60,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
         num_draft_tokens=settings.num_draft_tokens,
         stream_interval=settings.stream_interval,
         staging_fd=staging_fd,
+        awake_s=settings.awake_s,
     )
 
 

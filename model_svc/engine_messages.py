@@ -15,7 +15,8 @@ from wire.messages import TokenChunk
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Service -> engine, first: what to load, with which arguments for the runner's factory, and how to schedule.
 
-    `staging_fd` is the descriptor of the memory by which blocks are exchanged (see `model_svc.disagg`).
+    `staging_fd` is the descriptor of the memory by which blocks are exchanged (see `model_svc.disagg`). For `awake_s`
+    behind its work the engine looks for more instead of sleeping.
     """
 
     model_path: str
@@ -28,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     patience_s: float = 30.0
     stream_interval: int | None = None
     staging_fd: int = -1
+    awake_s: float = 0.0
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):

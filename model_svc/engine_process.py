@@ -84,9 +84,11 @@ class EngineLoop:
         use_idle_time: Callable[[], bool] | None = None,
         stream_interval: int | None = None,
         blocks: EngineBlocks | None = None,
+        awake_s: float = 0.0,
     ) -> None:
         """`use_idle_time` does a short part of what can wait, and tells whether more may be left for now."""
         self._blocks = blocks
+        self._awake_s = awake_s
         self._pipe = pipe
         self._engine = engine
         self._use_idle_time = use_idle_time
@@ -111,6 +113,8 @@ class EngineLoop:
 
     def _idle(self) -> None:
         """Use the time until something arrives, once nothing has for a while."""
+        if self._awake_s and self._pipe.look_for_news(self._awake_s):
+            return
         quiet_s = QUIET_S
         while self._use_idle_time is not None and not self._pipe.has_news(quiet_s) and self._use_idle_time():
             quiet_s = 0.0
@@ -197,7 +201,8 @@ def serve(pipe: EngineEnd) -> None:
         try:
             spare = runner.spare if isinstance(runner, HasSpareTime) else None
             idle = runner.use_idle_time if isinstance(runner, UsesIdleTime) else None
-            EngineLoop(pipe, engine, spare, idle, config.stream_interval, _blocks(config, runner, engine)).run()
+            blocks = _blocks(config, runner, engine)
+            EngineLoop(pipe, engine, spare, idle, config.stream_interval, blocks, config.awake_s).run()
         finally:
             runner.close()
             matchers.close()

@@ -11,6 +11,7 @@ import asyncio
 import select
 import socket
 import struct
+import time
 from typing import Generic, TypeVar
 
 import anyio
@@ -132,6 +133,14 @@ class EngineEnd:
     def has_news(self, within_s: float) -> bool:
         """Wait for a message, or the end, at most so long; tells whether `receive` finds one."""
         return bool(select.select([self._socket], [], [], within_s)[0])
+
+    def look_for_news(self, for_s: float) -> bool:
+        """Do the same without sleeping."""
+        until = time.monotonic() + for_s
+        while not self.has_news(0):
+            if time.monotonic() >= until:
+                return False
+        return True
 
     def receive(self, *, wait: bool) -> list[ToEngine]:
         """Return what has arrived; with `wait` at least one message. Raises EOFError when the service is gone."""

@@ -24,6 +24,7 @@ from model_svc.quarantine import Quarantine
 from model_svc.request_span import span_of
 from model_svc.usage import note_usage
 from wire import errors, metrics, topics
+from wire.awake import Awake
 from wire.bus import Bus, Delivery
 from wire.errors import (
     DeadlineExceededError,
@@ -41,7 +42,9 @@ _FIELDS = ("request", "prompt", "checkpoint", "closed", "holder", "placement")
 class Replica:
     """The shell around the engine. All its methods run in the service's event loop."""
 
-    def __init__(self, bus: Bus, link: EngineLink, heartbeat: Heartbeat, *, replica_id: str, model: str) -> None:
+    def __init__(
+        self, bus: Bus, link: EngineLink, heartbeat: Heartbeat, *, replica_id: str, model: str, awake_s: float = 0.0
+    ) -> None:
         self.requests = OpenRequests()
         self.ready = anyio.Event()
         self.heard_at = time.monotonic()  # of the engine, last
@@ -49,6 +52,7 @@ class Replica:
         self._bus = bus
         self._link = link
         self._heartbeat = heartbeat
+        self._awake = Awake(awake_s)
         self._quarantine = Quarantine(bus)
         metrics.show_trials(model)
         self._outbox = Outbox(bus, self.requests, replica_id=replica_id, model=model)
@@ -177,6 +181,7 @@ class Replica:
         if not isinstance(job, Job):
             await until_done(lambda: self._bus.dead_letter(delivery, reason="not a job"))
             return
+        self._awake.stay()
         request = OpenRequest(job, wait_ms=max(0.0, (time.time() - delivery.published_at) * 1e3))
         if not self.requests.open(request):
             return  # delivered again after a lost reply: a task of ours is on it

@@ -65,7 +65,8 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                     await embedding.run(bus, heartbeat, settings, replica_id, stop, task_status)
                 else:
                     async with EngineLink.open(settings) as link:
-                        replica = Replica(bus, link, heartbeat, replica_id=replica_id, model=model)
+                        who = {"replica_id": replica_id, "model": model}
+                        replica = Replica(bus, link, heartbeat, **who, awake_s=settings.awake_s)
                         heartbeat.role = settings.role
                         share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
                         await _run(replica, heartbeat, settings, share, stop, task_status)

@@ -23,6 +23,8 @@ from wire.messages import Job, Prompt, Recalled, Request, TokenizeCall
 from wire.model_card import ModelCard
 from wire.step import Step
 
+_FEW_IDS_BYTES = 4 * 2_048  # checking and naming them takes less than waking a thread: there is nothing to encode
+
 
 class Builder(Protocol):
     """Makes the prompts of one model."""
@@ -54,7 +56,10 @@ class TokenizerDesk:
             raise InternalError("The job came to the tokenizer desk without a request.")
         recalled: Recalled | None = record.get("recalled")
         room = self._rooms.most(job.model)
-        prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
+        if request.kind == "ids" and len(request.prompt_ids) <= _FEW_IDS_BYTES:
+            prompt = builder.build(request, recalled, room)
+        else:
+            prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
         # Nothing of an embedding is cached by prefix: the next to see it is the balancer.
         next_desk = topics.balancer if request.kind == "embedding" else topics.prefix
         return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})

@@ -41,6 +41,7 @@ from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.safety.store import Policies
 from wire import telemetry, topics
+from wire.awake import Awake
 from wire.bus import Bus
 from wire.errors import HeadraceError, NotFoundError
 from wire.messages import (
@@ -78,6 +79,7 @@ class Edge:
         self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
+        self.awake = Awake(settings.awake_s)
         self.room = Room(settings.max_connections)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
         self.embeddings = EmbeddingClient(bus, lambda request: new_job(request, settings, self.inbox))
@@ -222,6 +224,7 @@ class Edge:
         bell: Bell | None = None,
         taken: Job | None = None,
     ) -> AsyncIterator[Generation]:
+        self.awake.stay()
         request = request if taken else self.accounts.own(request)
         with request_span(request, operation, stream=stream, parent=parent) as span:
             job = taken or new_job(request, self.settings, self.inbox)

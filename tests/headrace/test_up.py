@@ -92,3 +92,15 @@ def test_a_given_bus_url_is_not_put_on_command_lines() -> None:
     secret = "redis://:secret@bus:6379/0"
     assert "secret" not in " ".join(up.common_flags(UpSettings(redis_url=secret), secret))
     assert "--redis-url=unix:///own.sock" in up.common_flags(UpSettings(), "unix:///own.sock")
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "given", "wanted"),
+    [("cuda:0", 16, None, 10), ("cuda", 4, None, 0), ("cpu", 64, None, 0), ("cuda", 16, 0.0, 0), ("cpu", 2, 3.0, 3)],
+)
+def test_processes_stay_awake_beside_a_gpu_with_cores_to_spare_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, device: str, cores: int, given: float | None, wanted: float
+) -> None:
+    monkeypatch.setenv("HEADRACE_DEVICE", device)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert f"--awake-ms={wanted}" in up.common_flags(UpSettings(awake_ms=given), "unix:///own.sock")

@@ -72,6 +72,36 @@ def test_what_arrives_comes_before_the_next_part(house: House) -> None:
     assert house.log == ["part 1", "part 2", "a", "part 3", "b", "part 4"]
 
 
+def test_an_engine_that_stays_awake_looks_for_news_before_it_uses_idle_times(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    has_news = EngineEnd.has_news
+
+    def look(end: EngineEnd, within_s: float) -> bool:
+        looks.append(within_s)
+        if len(looks) == 3:
+            house.service.sendall(frame(msgspec.msgpack.Encoder(), CancelSequences(request_id="a")))
+            house.service.close()
+        return has_news(end, within_s)
+
+    monkeypatch.setattr(EngineEnd, "has_news", look)
+    house.loop._awake_s = 3600.0
+    with pytest.raises(EOFError):
+        house.loop.run()
+    assert house.log == ["a"]
+    assert set(looks) == {0}
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_look_for_news_ends_with_news_or_with_its_time(said: bool) -> None:
+    ours, service = socket.socketpair()
+    with ours, service:
+        if said:
+            service.sendall(b"x")
+        assert EngineEnd(ours).look_for_news(3600.0 if said else 0.01) is said
+
+
 def test_when_nothing_is_left_the_loop_asks_again_in_the_next_idle_time(house: House) -> None:
     house.done = {1, 3}
     house.loop._idle()

@@ -55,6 +55,7 @@ def test_a_value_of_the_wrong_kind_names_its_field() -> None:
         ("drain_s", "inf"),
         ("log_level", "loud"),
         ("metrics_port", "65536"),
+        ("awake_ms", "-1"),
     ],
 )
 def test_a_value_out_of_range_names_its_field(field: str, value: str) -> None:

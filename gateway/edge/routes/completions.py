@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import anyio.to_thread
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from gateway.edge.schema.body import read_as, warn
 from gateway.edge.schema.completions import CompletionRequest, translate_completions
 from gateway.edge.schema.completions_reply import CompletionsReply
 from gateway.edge.tracing import trace_headers
+
+_MANY = 2_048  # ids or characters in a list
 
 
 async def create_completion(request: Request) -> GenerationResponse:
@@ -27,17 +30,24 @@ async def create_completion(request: Request) -> GenerationResponse:
         translate_completions, body, model.card, max_choices=settings.max_choices, max_prompts=max_prompts
     )
     # A list may hold millions of ids, which take longer to look at than others shall wait.
-    is_list = not isinstance(body.prompt, str)
-    wanted = await anyio.to_thread.run_sync(translate) if is_list else translate()
+    is_long = _is_long(body.prompt)
+    wanted = await anyio.to_thread.run_sync(translate) if is_long else translate()
     warn(request, *await edge.grammars.admit(wanted[0]))  # the same for all
     place = "prompt[{}]" if len(wanted) > 1 else "prompt"
     wanted = [await screen(one, edge.safety, place.format(at)) for at, one in enumerate(wanted)]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     answer = partial(CompletionsReply, body, wanted, model.vocabulary)
-    reply = await anyio.to_thread.run_sync(answer) if is_list and body.echo else answer()
+    reply = await anyio.to_thread.run_sync(answer) if is_long and body.echo else answer()
     return GenerationResponse(
         lambda: edge.generate_all(wanted, reply, operation="text_completion", stream=stream, parent=parent),
         stream=stream,
         settings=settings,
     )
+
+
+def _is_long(prompt: str | list[Any]) -> bool:
+    """Tell whether a prompt takes longer to look at than a thread to wake."""
+    if isinstance(prompt, str):
+        return False
+    return len(prompt) > _MANY or sum(len(one) for one in prompt if not isinstance(one, int)) > _MANY
