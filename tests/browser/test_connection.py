@@ -236,3 +236,11 @@ def test_a_server_with_keys_is_asked_with_the_users_key(ring: LiveRing, open_pag
     chat.ask("Open")
     chat.page.reload()
     expect(chat.turns).to_have_count(1)
+
+
+@pytest.mark.parametrize("part", ["page.js", "dom.js"])
+def test_a_page_of_which_a_part_did_not_come_says_so(chat: ChatPage, part: str) -> None:
+    chat.page.route(f"**/js/{part}", lambda route: route.abort())
+    chat.page.reload()
+    expect(chat.banner).to_have_text("A part of this page did not come. Reload it to go on.")
+    chat.faults.clear()  # the script that did not come

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Route, expect
 
@@ -43,6 +44,15 @@ def test_the_side_list_opens_conversations_and_a_new_chat_leaves_them(ring: Live
     expect(chat.answer).to_have_text("One.")
     chat.page.go_back()
     expect(chat.answer).to_have_text("Two.")
+
+
+def test_a_conversation_from_the_future_is_one_of_today(ring: LiveRing, chat: ChatPage) -> None:
+    """The clock of the server, or of who wrote it, may be ahead of the reader's."""
+    chat.ask("A question")
+    chat.page.clock.set_fixed_time(datetime.now(UTC) - timedelta(days=3))
+    chat.page.reload()
+    expect(chat.conversations).to_have_text(["A question"])
+    expect(chat.page.locator(".side-day")).to_have_text(["Today"])
 
 
 def test_a_conversation_is_renamed_in_place(ring: LiveRing, chat: ChatPage) -> None:

@@ -31,6 +31,7 @@ FORMULAS = {
     "Code `$x$`, ``\\(y\\)`` and \\$5 to \\$10, a $ alone, $$ and $ $.": [],
     "```sh\necho $A $B $$x$$ \\(y\\)\n```\n\n    $x$\n": [],
     "\\[ not closed\n\nA paragraph, \\(half\n\nanother one $$ with\n\nothers. \\]": [],
+    "$$\nnot closed\n\nA paragraph.\n\n$$\n\n\\[\nx\n\ny\n\\]": [],
     "$$" + "x" * 5_000 + "$$": [],
 }
 SOURCES = """

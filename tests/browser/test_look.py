@@ -147,6 +147,23 @@ def test_that_the_model_thinks_can_be_read_at_every_moment(ring: LiveRing, open_
     assert len(ratios) == 9 and min(ratios) >= 4.5, ratios
 
 
+def test_on_paper_stands_the_whole_conversation_alone(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, color_scheme="dark")
+    lines = "".join(f"Line {number}.\n\n" for number in range(60))
+    said = ("Long words. " * 300, f"{lines}```\n{'y' * 300}\n```", "More", lines)
+    items = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, said, strict=True)]
+    chat.page.goto(f"{chat.url}/#/c/{ring.converse(items)}")
+    expect(chat.turns).to_have_count(2)
+    chat.page.emulate_media(media="print")
+    assert _brightness(chat) > 200
+    for part in (chat.message, chat.button("New chat").first, chat.button("Copy answer").first):
+        expect(part).to_be_hidden()
+    thread = chat.page.locator("#thread").evaluate("(thread) => thread.getBoundingClientRect().height")
+    assert 4_000 < thread <= chat.page.evaluate("() => document.documentElement.scrollHeight")
+    for box in (chat.turns.first.locator(".said"), chat.turns.first.locator("pre")):
+        assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight && box.scrollWidth <= box.clientWidth")
+
+
 @pytest.mark.parametrize("how", ["wheel", "keyboard"])
 def test_the_page_follows_the_answer_only_for_a_reader_at_the_bottom(ring: LiveRing, chat: ChatPage, how: str) -> None:
     gate, second = ring.gate(), ring.gate()
