@@ -50,9 +50,9 @@ class Lane:
             return None
         if (self._safety and self._safety.blocked_by is not None) or (self._calls and self._calls.blocked):
             return "content_filter"
-        if self._calls and self._calls.over:
-            return "tool_calls"
-        return "stop" if self.stop_string is not None else None
+        if self.stop_string is not None:
+            return "stop"  # also where the same token goes on with a whole call
+        return "tool_calls" if self._calls and self._calls.over else None
 
     @property
     def called(self) -> bool:

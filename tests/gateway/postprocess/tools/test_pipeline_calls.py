@@ -79,6 +79,14 @@ def test_a_control_token_inside_reasoning_begins_no_call() -> None:
     assert not text(outcome.shown, "tool") and text(outcome.shown, "answer") == "f"
 
 
+def test_a_call_behind_a_stop_string_is_none_also_within_one_token() -> None:
+    said = b'so END<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    for tokens in (answer(said), answer(said[:6], said[6:])):
+        outcome = feed("hermes", tokens, one_call=True, stop=("END",))
+        assert (text(outcome.shown, "answer"), text(outcome.shown, "tool")) == ("so ", "")
+        assert (outcome.finish_reason, outcome.stop_string) == ("stop", "END")
+
+
 def test_the_first_whole_call_ends_an_answer_that_may_make_one_only() -> None:
     call = b'<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     for per_chunk in (1, 99):
