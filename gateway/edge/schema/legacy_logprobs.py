@@ -33,7 +33,8 @@ class LogprobColumns:
         """Add tokens and return the columns of these alone."""
         new = _empty()
         for entry in entries:
-            new["text_offset"].append(self._start + self._detokenizer.num_chars)
+            broken = self._detokenizer.pending and not _goes_on(entry.raw)  # one U+FFFD stands before this token
+            new["text_offset"].append(self._start + self._detokenizer.num_chars + bool(broken))
             self._detokenizer.feed(entry.raw)
             new["tokens"].append(_name(entry))
             new["token_logprobs"].append(entry.logprob)
@@ -45,6 +46,11 @@ class LogprobColumns:
 
 def _empty() -> Columns:
     return {"text_offset": [], "tokens": [], "token_logprobs": [], "top_logprobs": []}
+
+
+def _goes_on(raw: bytes) -> bool:
+    """Whether bytes can go on with a character that has begun; those without any say nothing of it."""
+    return not raw or 0x80 <= raw[0] < 0xC0
 
 
 def _name(token: LogprobEntry | TopLogprob) -> str:

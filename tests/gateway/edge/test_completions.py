@@ -9,6 +9,8 @@ import httpx
 import msgspec
 import pytest
 
+from gateway.edge.schema.legacy_logprobs import LogprobColumns
+from gateway.postprocess.logprobs import LogprobEntry
 from tests.gateway.edge.asks import lines_until, still_serves
 from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
@@ -233,6 +235,15 @@ async def test_log_probabilities_are_columns_with_the_place_of_each_token(ring: 
     assert got["text_offset"] == [0, 0, 1]
     assert got["token_logprobs"] == [-0.25] * 3
     assert got["top_logprobs"][2]["one "] == -0.25 and len(got["top_logprobs"][2]) == 2
+
+
+def test_a_token_behind_a_character_that_never_ends_stands_behind_its_replacement() -> None:
+    raws = (b"a", b"\xe1\xb9", b"b", b"\xf0\x9f", b"\x98\x80", b"", b"c")
+    entries = [LogprobEntry(token="", logprob=-1.0, raw=raw) for raw in raws]
+    text = b"".join(raws).decode("utf-8", "replace")
+    assert text == "a\ufffdb\U0001f600c"
+    assert LogprobColumns().take(entries)["text_offset"] == [0, 1, 2, 3, 3, 4, 4]
+
 
 
 async def test_of_more_choices_the_likeliest_are_shown_and_all_are_billed(ring: Ring) -> None:
