@@ -245,7 +245,6 @@ def test_a_token_behind_a_character_that_never_ends_stands_behind_its_replacemen
     assert LogprobColumns().take(entries)["text_offset"] == [0, 1, 2, 3, 3, 4, 4]
 
 
-
 async def test_of_more_choices_the_likeliest_are_shown_and_all_are_billed(ring: Ring) -> None:
     likely, other = say("one ", "two "), say("hello")
     ring.replica.script = Script(choices={0: other, 1: likely, 2: other, 3: likely})
