@@ -192,7 +192,7 @@ def check_port() -> Finding:
     try:
         probe(settings.host, settings.port)
     except UpError as error:
-        return Finding("port", str(error), "headrace up --port N (or Headrace runs there already)")
+        return Finding("port", str(error), "another port or host for headrace up (or Headrace runs there already)")
     return Finding("port", f"{settings.host}:{settings.port} is free")
 
 

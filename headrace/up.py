@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -43,6 +44,10 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise UpError(
+                    f"{host} is no address of this machine ({error.strerror}); choose one with --host."
+                ) from None
             raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose one with --port.") from None
 
 
@@ -126,7 +131,7 @@ async def run(settings: UpSettings, console: Console) -> int:
                 soft_wrap=True,
             )
             await anyio.sleep_forever()
-        console.print("draining ...")
+        console.print(f"draining: open answers may take {settings.drain_s:g} s; Ctrl-C again ends them")
     return 0 if supervisor.ready else INTERRUPTED
 
 

@@ -34,6 +34,8 @@ from wire.settings import Settings, SettingsError, load
         ("prefix", "prefix_concurrency", "0"),
         ("up", "port", "0"),
         ("up", "replicas", "0"),
+        ("up", "host", ""),
+        ("edge", "host", ""),
         ("up", "prefill_replicas", "-1"),
         ("up", "pipeline_parallel", "0"),
         ("up", "ready_timeout_s", "0"),

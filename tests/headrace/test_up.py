@@ -13,6 +13,12 @@ from wire import settings as wire_settings
 from wire.settings import SettingsError
 
 
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
+def test_an_address_that_is_not_this_machine_s_is_not_taken_for_a_port_in_use(host: str) -> None:
+    with pytest.raises(up.UpError, match=f"^{host} is no address .* --host"):
+        up.check_port(host, 8000)
+
+
 def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
