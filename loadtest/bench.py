@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx
@@ -22,10 +24,36 @@ from loadtest.client import Sample, StreamClient, new_client
 from loadtest.report import as_table, summarize
 from loadtest.workload import chat_bodies
 
+T = TypeVar("T", int, float)
+
+
+def _number(kind: Callable[[str], T], *, least: float = -math.inf, above: float = -math.inf) -> Callable[[str], T]:
+    """Return what reads an option's number and refuses one that makes no sense."""
+
+    def read(text: str) -> T:
+        value = kind(text)
+        if not (value >= least and value > above and value < math.inf):
+            wanted = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text}")
+        return value
+
+    read.__name__ = kind.__name__  # in argparse's words for what is no number at all
+    return read
+
 
 def _range(text: str) -> tuple[int, int]:
-    low, _, high = text.partition("-")
-    return int(low), int(high or low)
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= low <= high:
+        raise argparse.ArgumentTypeError(f"must be N or LOW-HIGH, from 1 on, not {text}")
+    return low, high
+
+
+def _goal(text: str) -> tuple[str, float]:
+    found = re.fullmatch(r"(ttft|tpot|e2el):(\d+(?:\.\d+)?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"must be ttft, tpot or e2el with a limit in ms, such as ttft:200, not {text}")
+    return found[1], float(found[2])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,16 +64,20 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--url", default="http://127.0.0.1:8000", help="server, without /v1")
     options.add_argument("--model", help="model name; the server's first one if not given")
     options.add_argument("--api-key", help="bearer token")
-    options.add_argument("--requests", type=int, default=32, help="requests that count")
-    options.add_argument("--warmup", type=int, default=2, help="requests before, that do not count")
-    options.add_argument("--concurrency", type=int, default=1, help="users of the closed loop")
-    options.add_argument("--rate", type=float, help="requests per second: open loop")
+    options.add_argument("--requests", type=_number(int, least=1), default=32, help="requests that count")
+    options.add_argument("--warmup", type=_number(int, least=0), default=2, help="requests before, that do not count")
+    options.add_argument("--concurrency", type=_number(int, least=1), default=1, help="users of the closed loop")
+    options.add_argument("--rate", type=_number(float, above=0), help="requests per second: open loop")
     options.add_argument("--input-words", type=_range, default=(40, 40), help="words of a prompt, N or LOW-HIGH")
     options.add_argument("--output-tokens", type=_range, default=(64, 64), help="tokens of an answer, N or LOW-HIGH")
-    options.add_argument("--shared-words", type=int, default=0, help="words that all prompts begin with")
+    options.add_argument(
+        "--shared-words", type=_number(int, least=0), default=0, help="words that all prompts begin with"
+    )
     options.add_argument("--temperature", type=float, default=0.0)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--goodput", nargs="*", default=[], metavar="NAME:MS", help="e.g. ttft:200 tpot:50")
+    options.add_argument(
+        "--goodput", nargs="*", type=_goal, default=[], metavar="NAME:MS", help="e.g. ttft:200 tpot:50"
+    )
     options.add_argument("--json", type=Path, help="also write all figures to this file")
     return options
 
@@ -106,8 +138,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         else:
             samples = await closed_loop(client, wanted, options.concurrency)
         duration = time.perf_counter() - start
-    goodput = {name: float(limit) for name, _, limit in (item.partition(":") for item in options.goodput)}
-    return {"model": model, "url": options.url} | summarize(samples, duration, goodput)
+    return {"model": model, "url": options.url} | summarize(samples, duration, dict(options.goodput))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.write(as_table(figures) + "\n")
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        try:
+            options.json.write_text(json.dumps(figures, indent=1))
+        except OSError as error:
+            sys.stderr.write(f"headrace bench: {options.json} cannot be written: {error.strerror}\n")
+            return 1
     return int(figures["failed"] > 0)
 
 

@@ -43,6 +43,18 @@ async def test_an_open_loop_sends_at_its_rate_and_failures_are_counted(ring: Rin
     assert "404" in str(refused["errors"])
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["--concurrency=0", "--requests=0", "--requests=x", "--rate=-1", "--rate=0", "--warmup=-1", "--output-tokens=0",
+     "--input-words=9-3", "--input-words=few", "--shared-words=-1", "--goodput=ttft", "--goodput=speed:3"],
+)  # fmt: skip
+def test_a_load_that_makes_no_sense_is_refused_by_its_option(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--url", "http://127.0.0.1:9", wrong])
+    assert ended.value.code == 2
+    assert f"argument {wrong.partition('=')[0]}: " in capsys.readouterr().err
+
+
 def test_a_server_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert bench.main(["--url", "http://127.0.0.1:9", "--json", str(tmp_path / "out.json")]) == 1
     assert "does not answer" in capsys.readouterr().err
