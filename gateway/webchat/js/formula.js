@@ -6,7 +6,8 @@ import { pause } from "./connection.js";
 import { make } from "./dom.js";
 import { LONGEST_FORMULA, readFormula } from "./formula_grammar.js";
 
-const RETRY_MS = 5_000;
+const FIRST_PAUSE_MS = 1_000;
+const LONGEST_PAUSE_MS = 60_000;
 const UNSET = ".formula[data-source]:not([data-state])";
 let temml = null;
 let loading = null;
@@ -14,29 +15,38 @@ const waiting = new Set(); // what holds formulas that came before the library
 
 /** Draw the formulas in `root` that are not drawn yet: now, or when the library is there. */
 export function typeset(root) {
-  const formulas = root.querySelectorAll?.(UNSET) ?? [];
+  const formulas = [...(root.querySelectorAll?.(UNSET) ?? [])];
   if (!formulas.length) return;
-  if (temml) return formulas.forEach(draw);
+  if (temml) return draw(formulas);
   waiting.add(root);
   loading ??= load();
 }
 
 async function load() {
-  try {
-    temml = (await import("../vendor/temml.mjs")).default;
-  } catch {
-    await pause(RETRY_MS, "online"); // the next formula asks for it again
-    loading = null;
-    return;
+  for (let pauseMs = FIRST_PAUSE_MS; !temml; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
+    try {
+      temml = (await import("../vendor/temml.mjs")).default;
+    } catch {
+      await pause(pauseMs, "online");
+    }
   }
   waiting.forEach(typeset);
   waiting.clear();
 }
 
-function draw(node) {
-  const math = mathOf(node.dataset.source);
+// All at once, since each call of the sanitizer has a price of its own.
+function draw(formulas) {
+  const markups = formulas.map((node) => markupOf(node.dataset.source));
+  const places = DOMPurify.sanitize(markups.map((markup) => `<p>${markup}</p>`).join(""), ALLOWED).children;
+  const maths = [...places].map((place) => place.querySelector("math"));
+  formulas.forEach((node, i) => show(node, maths.length === formulas.length ? maths[i] : null));
+}
+
+function show(node, math) {
   node.dataset.state = math ? "drawn" : "source";
-  if (math) node.replaceChildren(math, make("span", { class: "formula-source", text: node.dataset.source }));
+  if (!math) return;
+  for (const styled of [math, ...math.querySelectorAll("[data-style]")]) restyle(styled);
+  node.replaceChildren(math, make("span", { class: "formula-source", text: node.dataset.source }));
 }
 
 // No expansion without bound, nothing larger than a page, no deeper than the browser's layout likes it.
@@ -45,19 +55,18 @@ const DEFINES = /\\(?:[gex]?def|let|futurelet|(?:re|provide)?newcommand)(?![a-z]
 const DEEPEST = 100;
 const MOST = 200_000; // characters of MathML
 
-function mathOf(source) {
+// The MathML, or "".
+function markupOf(source) {
   const { latex, isDisplay } = readFormula(source);
-  if (source.length > LONGEST_FORMULA || DEFINES.test(latex)) return null;
+  if (source.length > LONGEST_FORMULA || DEFINES.test(latex)) return "";
   let markup;
   try {
     markup = temml.renderToString(latex, { ...OPTIONS, displayMode: isDisplay });
   } catch {
-    return null; // not LaTeX, or some that is not known or not wanted here
+    return ""; // not LaTeX, or some that is not known or not wanted here
   }
-  if (markup.length > MOST || depthOf(markup) > DEEPEST) return null;
-  const fragment = DOMPurify.sanitize(markup.replaceAll(' style="', ' data-style="'), ALLOWED);
-  for (const node of fragment.querySelectorAll("[data-style]")) restyle(node);
-  return fragment.querySelector("math");
+  if (markup.length > MOST || depthOf(markup) > DEEPEST) return "";
+  return markup.replaceAll(' style="', ' data-style="');
 }
 
 function depthOf(markup) {
@@ -72,7 +81,7 @@ function depthOf(markup) {
 
 const ALLOWED = {
   ALLOWED_TAGS:
-    "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose ms".split(" "),
+    "p math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose ms".split(" "),
   ALLOWED_ATTR:
     "accent accentunder class columnspan data-style depth display displaystyle fence form height largeop linethickness lspace mathbackground mathcolor mathvariant maxsize minsize movablelimits notation rowspan rspace scriptlevel separator stretchy symmetric voffset width".split(" "),
   ADD_URI_SAFE_ATTR: ["data-style"], // its colons are no addresses
@@ -81,11 +90,14 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-const STYLES = /^(?:padding|border)(?:-(?:top|right|bottom|left))?$|^(?:color|font-(?:weight|style)|margin-left|math-depth|text-align|width)$/;
+const STYLES = /^(?:padding|border)(?:-(?:top|right|bottom|left))?$|^(?:font-(?:weight|style)|margin-left|math-depth|text-align|width)$/;
 
 // The page's policy takes style from scripts only, not from markup; nothing that could leave the formula is taken.
 function restyle(node) {
-  const declarations = node.getAttribute("data-style").split(";");
+  const declarations = (node.getAttribute("data-style") ?? "").split(";");
   node.removeAttribute("data-style");
-  for (const [name, value] of declarations.map((each) => each.split(":"))) if (STYLES.test(name)) node.style.setProperty(name, value);
+  for (const [name, value] of declarations.map((each) => each.split(":"))) {
+    if (name === "color") node.style.color = `color-mix(in srgb, ${value} 50%, var(--ink))`; // to be read on light and dark
+    else if (STYLES.test(name)) node.style.setProperty(name, value);
+  }
 }

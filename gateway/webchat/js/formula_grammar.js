@@ -27,11 +27,15 @@ const DOLLARS = /^\$(?!\s)((?:\\.|[^\\$\n`])+)(?<!\s)\$(?![\d$])/;
 const PROSE = /^(?:\d|[A-Z_]{2,}\b)[^\\^_{}=<>]*\s[a-z]{2,}(?:\s|$)/i;
 const HALF = /[^\w)\]}'!]$/; // of "$HOME/$USER"
 
-function inDollars(source, before) {
-  const found = /\w/.test(before) ? null : DOLLARS.exec(source);
-  if (!found || PROSE.test(found[1])) return null;
-  if (/^[a-z]/i.test(source.slice(found[0].length)) && HALF.test(found[1])) return null;
-  return found[0];
+// Of restaurants: "from $$ to $$$".
+const isPriceRange = (source, end, before) =>
+  before === "$" || source[end] === "$" || /^[^\\^_=<>{}+*/]*\s[^\\^_=<>{}+*/]*$/.test(source.slice(2, end - 2));
+
+function endOfDollars(source, before) {
+  const found = /[\w$]/.test(before) ? null : DOLLARS.exec(source);
+  if (!found || PROSE.test(found[1])) return NEVER;
+  const end = found[0].length;
+  return /[a-z]/i.test(source.charAt(end)) && HALF.test(found[1]) ? NEVER : end;
 }
 
 let growing = null; // the text that is being cut, if more of it will come
@@ -58,10 +62,10 @@ const inline = {
   start: (source) => /\$|\\[([]/.exec(source)?.index,
   tokenizer(source, tokens) {
     const marks = INLINE.exec(source)?.[0];
-    const end = marks ? endOf(source, marks.length, CLOSING[marks]) : NEVER;
-    if (end > 0 || (end === OPEN && marks !== "$$")) return token("formula", source, end, source.slice(0, end));
-    const raw = marks ? null : inDollars(source, tokens.at(-1)?.raw.at(-1) ?? "");
-    return raw ? { type: "formula", raw, formula: raw } : undefined;
+    const before = tokens.at(-1)?.raw.at(-1) ?? "";
+    const end = marks ? endOf(source, marks.length, CLOSING[marks]) : endOfDollars(source, before);
+    if (marks === "$$" && (end === OPEN || isPriceRange(source, end, before))) return undefined;
+    return token("formula", source, end, source.slice(0, end));
   },
 };
 
