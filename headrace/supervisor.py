@@ -43,11 +43,13 @@ class Child:
     changing: anyio.Lock = field(default_factory=anyio.Lock)  # while it is started, or told to end
 
     def last_words(self, lines: int = 12) -> str:
-        """Return the end of the log."""
+        """Return what it said of its end, and where the rest stands; if it said nothing, the end of the log."""
         if self.log is None:
             return "its log is above"
         with contextlib.suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+            end = self.log.read_text(errors="replace").splitlines()[-lines:]
+            said = [at for at, line in enumerate(end) if line.startswith(f"headrace {self.name}: ")]
+            return "\n".join([*end[said[-1] :], f"(its log: {self.log})"] if said else end)
         return ""
 
 

@@ -131,7 +131,8 @@ async def run(settings: UpSettings, console: Console) -> int:
                 soft_wrap=True,
             )
             await anyio.sleep_forever()
-        console.print(f"draining: open answers may take {settings.drain_s:g} s; Ctrl-C again ends them")
+        if supervisor.ready:
+            console.print(f"draining: open answers may take {settings.drain_s:g} s; Ctrl-C again ends them")
     return 0 if supervisor.ready else INTERRUPTED
 
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import psutil
 import pytest
 
-from headrace.supervisor import ChildError, Supervisor
+from headrace.supervisor import Child, ChildError, Supervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +39,16 @@ async def test_a_child_that_never_comes_up_fails_the_whole_with_its_last_words(t
             await supervisor.start("odd", ["serve", "no-such-role"])
             await anyio.sleep(150)
     assert caught.group_contains(ChildError, match="no-such-role")
+
+
+def test_of_a_child_that_said_why_it_ended_nothing_else_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "model.log"
+    child = Child("model", [], log, "model")
+    traceback = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: odd\n'
+    log.write_text(traceback)
+    assert child.last_words() == traceback.rstrip()
+    log.write_text(f"{traceback}headrace model: the file is cut off\n")
+    assert child.last_words() == f"headrace model: the file is cut off\n(its log: {log})"
 
 
 async def test_a_crashed_child_is_started_again(tmp_path: Path) -> None:
