@@ -53,3 +53,18 @@ def test_leaving_a_running_conversation_does_not_stop_it(ring: LiveRing, chat: C
     chat.until_done()
     expect(chat.turns).to_have_count(1)
     expect(chat.answer).to_have_text("Slowly but surely.")
+
+
+def test_deleting_a_conversation_stops_its_answer(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Once upon"), finish=None)
+    chat.send("Tell me a story")
+    expect(chat.answer).to_have_text("Once upon")
+    item = chat.page.locator(".side-item").first
+    item.hover()
+    chat.button("Delete", item).click()
+    chat.button("Delete", chat.page.get_by_role("dialog")).click()
+    expect(chat.conversations).to_have_count(0)
+    assert ring.cancelled()[0].request_id == ring.requests[-1].job.request_id
+    ring.until_idle()
+    expect(chat.turns).to_have_count(0)
+    expect(chat.banner).to_be_empty()

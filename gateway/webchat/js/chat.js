@@ -87,9 +87,9 @@ export class Chat extends EventTarget {
     await this.conversations.refresh().catch((problem) => this.connection.tell(problem));
   }
 
-  /** Stop the answer on screen. */
-  stop() {
-    this.run?.stop();
+  /** Stop the answer on screen, or the one in another conversation. */
+  stop(conversation = this.current) {
+    this.#runIn(conversation)?.stop();
   }
 
   /** Take a turn and all behind it back, newest first, and ask once more; resolves to whether that began. */

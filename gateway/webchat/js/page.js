@@ -61,7 +61,10 @@ async function readModels() {
 
 chat.addEventListener("change", showState);
 conversations.addEventListener("change", showState);
-conversations.addEventListener("deleted", ({ detail }) => detail === chat.current && newChat());
+conversations.addEventListener("deleted", ({ detail }) => {
+  chat.stop(detail); // nobody will read that answer
+  if (detail === chat.current) newChat();
+});
 composer.addEventListener("send", ({ detail }) => void chat.send(detail));
 composer.addEventListener("stop", () => chat.stop());
 composer.addEventListener("back", () => chat.run || thread.editNewest());
