@@ -32,14 +32,17 @@ static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rm
 
 typedef struct {
   int32_t first, last;
-  int64_t items;
+  _Atomic int64_t items;
 } Phase;
 
+/* What is atomic here is also read by a thread that comes late, in the middle of its change for another run. */
 static struct {
   const Op *ops;
-  int num_phases, threads;
+  _Atomic int num_phases, threads;
   Phase phases[MAX_PHASES];
 } job;
+#define NUM_PHASES atomic_load_explicit(&job.num_phases, memory_order_relaxed)
+#define THREADS atomic_load_explicit(&job.threads, memory_order_relaxed)
 /* High half: number of the run, low half: what it counts. The run's number keeps a thread that comes late from another
  * run's work. */
 static _Atomic uint64_t current;            /* phase */
@@ -92,7 +95,7 @@ static void ring(void) {
 
 /* Wait until `current` is no longer `seen`. */
 static void wait_for_change(uint64_t seen) {
-  int step_is_over = job.num_phases >= STEP_PHASES && (int)(uint32_t)seen >= job.num_phases;
+  int num_phases = NUM_PHASES, step_is_over = num_phases >= STEP_PHASES && (int)(uint32_t)seen >= num_phases;
   for (int i = 0; i < (step_is_over ? 1 : SPINS); i++) {
     if (atomic_load_explicit(&current, memory_order_acquire) != seen) return;
     relax();
@@ -103,7 +106,7 @@ static void wait_for_change(uint64_t seen) {
     if (atomic_load(&current) != seen) break;
     sleep_on(heard);
   }
-  if (seen && (int)(uint32_t)seen < job.num_phases) atomic_fetch_add(&waited_ns, (int64_t)(1e9 * (now() - from)));
+  if (seen && (int)(uint32_t)seen < NUM_PHASES) atomic_fetch_add(&waited_ns, (int64_t)(1e9 * (now() - from)));
 }
 
 static void run_phase(const Phase *phase, int64_t from, int64_t to) {
@@ -112,9 +115,12 @@ static void run_phase(const Phase *phase, int64_t from, int64_t to) {
 
 /* Open the first phase from `phase` on that has items; those whose shape left nothing to do are passed. */
 static void open_phase(uint32_t run, int phase) {
-  for (; phase < job.num_phases; phase++) {
-    job.phases[phase].items = TYPES[job.ops[job.phases[phase].first].kind]->items(&job.ops[job.phases[phase].first]);
-    if (job.phases[phase].items > 0) break;
+  for (; phase < NUM_PHASES; phase++) {
+    const Op *op = &job.ops[job.phases[phase].first];
+    int64_t items = TYPES[op->kind]->items(op);
+    /* Release: who comes late and reads these also finds that `next` is another run's by now. */
+    atomic_store_explicit(&job.phases[phase].items, items, memory_order_release);
+    if (items > 0) break;
   }
   atomic_store_explicit(&current, (uint64_t)run << 32 | (uint32_t)phase, memory_order_seq_cst);
   ring();
@@ -126,9 +132,9 @@ static void help(uint64_t seen) {
   while (1) {
     uint64_t at = atomic_load(&next[phase]);
     if ((uint32_t)(at >> 32) != run || atomic_load(&current) != seen) return;
-    int64_t items = job.phases[phase].items, from = (int64_t)(uint32_t)at;
+    int64_t items = atomic_load_explicit(&job.phases[phase].items, memory_order_acquire), from = (int64_t)(uint32_t)at;
     if (from >= items) return;
-    int64_t take = (items - from) / (2 * job.threads);
+    int64_t take = (items - from) / (2 * THREADS);
     take = take < 1 ? 1 : take;
     if (!atomic_compare_exchange_weak(&next[phase], &at, at + (uint64_t)take)) continue;
     run_phase(&job.phases[phase], from, from + take);
@@ -143,7 +149,7 @@ static void *work(void *number) {
     seen = atomic_load(&current);
     uint32_t run = (uint32_t)(seen >> 32);
     /* Reads of `job` may be of a later run than `seen`; then no claim succeeds. */
-    if ((int)(uint32_t)seen < job.num_phases && (int)(intptr_t)number < job.threads && run) help(seen);
+    if ((int)(uint32_t)seen < NUM_PHASES && (int)(intptr_t)number < THREADS && run) help(seen);
   }
   return NULL;
 }
@@ -167,7 +173,8 @@ static void ensure_workers(int wanted) {
 }
 
 static void run_alone(void) {
-  for (int phase = 0; phase < job.num_phases; phase++) {
+  int num_phases = NUM_PHASES;
+  for (int phase = 0; phase < num_phases; phase++) {
     const Phase *p = &job.phases[phase];
     int64_t items = TYPES[job.ops[p->first].kind]->items(&job.ops[p->first]);
     if (items > 0) run_phase(p, 0, items);
@@ -176,15 +183,16 @@ static void run_alone(void) {
 
 static void run_together(void) {
   uint32_t run = ++run_number ? run_number : ++run_number;
+  int num_phases = NUM_PHASES;
   atomic_store(&waited_ns, 0);
-  for (int phase = 0; phase < job.num_phases; phase++) {
+  for (int phase = 0; phase < num_phases; phase++) {
     atomic_store_explicit(&done[phase], 0, memory_order_relaxed);
     atomic_store_explicit(&next[phase], (uint64_t)run << 32, memory_order_relaxed);
   }
   open_phase(run, 0);
   while (1) {
     uint64_t seen = atomic_load(&current);
-    if ((int)(uint32_t)seen >= job.num_phases) break;
+    if ((int)(uint32_t)seen >= num_phases) break;
     help(seen);
     if (atomic_load(&current) != seen) continue;
     wait_for_change(seen);
@@ -213,15 +221,15 @@ static double blend(double old, double cost) { return old > 0 ? 0.7 * old + 0.3 
 
 /* Run the job on as many threads as have proved best for runs of this size. */
 static void run_best(double work) {
-  int size = 0, threads = job.threads;
+  int size = 0, threads = THREADS;
   while (size < 63 && work > (double)(1ll << size)) size++;
   int trial = choices[size].single && --choices[size].countdown <= 0;
-  if (choices[size].single && !trial) job.threads = 1;
+  int alone = choices[size].single && !trial;
   double begin = now();
-  if (job.threads > 1) run_together();
-  else run_alone();
+  if (alone) run_alone();
+  else run_together();
   double cost = (now() - begin) / work;
-  if (job.threads == 1) {
+  if (alone) {
     choices[size].alone = blend(choices[size].alone, cost);
     return;
   }
@@ -241,18 +249,20 @@ static void run_best(double work) {
 }
 
 static void run_some(const Op *ops, int64_t count, int threads) {
+  int num_phases = 0;
   job.ops = ops;
-  job.num_phases = 0;
   for (int32_t at = 0; at < count; at++) {
-    if (at && ops[at].chained) job.phases[job.num_phases - 1].last = at + 1;
-    else job.phases[job.num_phases++] = (Phase){at, at + 1, 0};
+    if (!at || !ops[at].chained) job.phases[num_phases++].first = at;
+    job.phases[num_phases - 1].last = at + 1;
   }
+  atomic_store_explicit(&job.num_phases, num_phases, memory_order_relaxed);
   ensure_workers(threads);
   double work = 1;
   for (int64_t at = 0; at < count; at++) work += work_of(&ops[at]);
-  job.threads = threads < num_workers + 1 ? threads : num_workers + 1;
-  if (job.threads > 1 && work > SMALL_WORK) run_best(work);
-  else job.threads = 1, run_alone();
+  threads = threads < num_workers + 1 ? threads : num_workers + 1;
+  atomic_store_explicit(&job.threads, threads, memory_order_relaxed);
+  if (threads > 1 && work > SMALL_WORK) run_best(work);
+  else run_alone();
 }
 
 void hr_run(const Op *ops, int64_t count, int threads) {

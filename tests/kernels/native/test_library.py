@@ -66,19 +66,13 @@ def test_zig_is_asked_for_arms_dot_product_in_its_own_words() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
 def test_no_kernel_touches_foreign_memory(tmp_path: Path) -> None:
     """Every kernel over fuzzed shapes in builds with sanitizers.
 
     HEADRACE_SANITIZE names the builds to try or says `all`, and has them run models whose files were tampered with as
     well; the default is the best build that this machine runs.
     """
-    found = subprocess.run(
-        [*(build.compiler() or []), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    )
-    runtime = Path(found.stdout.strip())
-    if not runtime.is_absolute():
-        pytest.skip("this compiler has no address sanitizer")
+    runtime = _runtime("asan")
     runnable = library.available() or ("generic",)
     asked = os.environ.get("HEADRACE_SANITIZE", "").split()
     wanted = runnable if asked == ["all"] else tuple(asked) or runnable[:1]
@@ -90,9 +84,30 @@ def test_no_kernel_touches_foreign_memory(tmp_path: Path) -> None:
             _fuzz(_MODELS, tmp_path, name, runtime=runtime)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif("HEADRACE_SANITIZE" not in os.environ, reason="`make sanitize` does this")
+def test_no_thread_touches_foreign_work(tmp_path: Path) -> None:
+    """The pool, which is the same in all builds, under the thread sanitizer."""
+    runtime = _runtime("tsan")
+    name = (*library.available(), "generic")[0]
+    build.build(tmp_path, only=(name,), flags=("-O1", "-g", "-fsanitize=thread"))
+    _fuzz(_KERNELS, tmp_path, name, runtime=runtime)
+
+
 def test_a_model_that_was_tampered_with_is_refused_or_runs(folder: Path) -> None:
     """Some rounds of what `make sanitize` does under sanitizers."""
     _fuzz(_MODELS, folder, library.available(folder)[0], "20")
+
+
+def _runtime(sanitizer: str) -> Path:
+    command = build.compiler()
+    if command is None:
+        pytest.skip("no C compiler")
+    asking = [*command, f"-print-file-name=lib{sanitizer}.so"]
+    found = Path(subprocess.run(asking, capture_output=True, text=True, check=False).stdout.strip())
+    if not found.is_absolute():
+        pytest.skip(f"this compiler has no {sanitizer}")
+    return found
 
 
 def _fuzz(script: Path, folder: Path, *arguments: str, runtime: Path | None = None) -> None:
