@@ -85,8 +85,10 @@ def tamper(rng: random.Random, folder: Path) -> None:
     """Change something in a model directory."""
     path = folder / "model.gguf"
     raw = bytearray(path.read_bytes())
-    head = raw.rfind(b"output_norm.weight") + 64  # about where the header ends
+    head = min(raw.rfind(b"output_norm.weight") + 64, len(raw) - 1)  # about where the header ends
     what = rng.choice(["byte", "number", "data", "cut", "config", "config"])
+    if len(raw) <= 64:  # cut before, and hardly anything is left to change
+        what = "config"
     if what == "byte":
         raw[rng.randrange(head)] = rng.randrange(256)
     elif what == "number":
