@@ -46,6 +46,32 @@ def test_the_side_list_opens_conversations_and_a_new_chat_leaves_them(ring: Live
     expect(chat.answer).to_have_text("Two.")
 
 
+def test_a_new_conversation_is_listed_before_the_server_is_asked_for_the_list(ring: LiveRing, chat: ChatPage) -> None:
+    held: list[Route] = []
+    chat.page.route("**/v1/conversations?*", lambda route: held.append(route))
+    chat.ask("Which colour?")
+    expect(chat.conversations).to_have_text(["Which colour?"])
+    expect(chat.page.get_by_role("heading", level=1)).to_have_text("Which colour?")
+    chat.page.unroute("**/v1/conversations?*")
+
+
+def test_of_two_readings_of_the_list_the_later_one_is_shown(chat: ChatPage) -> None:
+    crossed = """
+        const asked = [];
+        const shown = [];
+        const side = Object.assign(new EventTarget(), { show: (entries) => shown.push(entries.length) });
+        const api = { conversations: () => new Promise((resolve) => asked.push(resolve)) };
+        const list = new m.Conversations({ api, connection: { keepTrying: (read) => read() }, tabs: null, side });
+        const readings = [list.refresh(), list.refresh()];
+        asked[1]({ data: [{ id: "conv_new" }], has_more: false });
+        await readings[1];
+        asked[0]({ data: [], has_more: false });
+        await readings[0];
+        return shown;
+    """
+    assert chat.call("conversations", crossed) == [1]
+
+
 def test_a_conversation_from_the_future_is_one_of_today(ring: LiveRing, chat: ChatPage) -> None:
     """The clock of the server, or of who wrote it, may be ahead of the reader's."""
     chat.ask("A question")

@@ -140,19 +140,21 @@ export class Chat extends EventTarget {
 
   async #ensureConversation(run) {
     if (run.conversation) return true;
+    let created;
     try {
-      run.conversation = (await this.api.createConversation(titleFrom(run.turn.input))).id;
+      created = await this.api.createConversation(titleFrom(run.turn.input));
     } catch (problem) {
       run.fail(problem);
       if (problem.isConnection) this.connection.lose();
       return false;
     }
+    run.conversation = created.id;
     if (this.current === null) {
       this.current = run.conversation;
       this.#stored = new StoredTurns(this.api, run.conversation);
       setPlace(run.conversation, { replace: true });
     }
-    void this.conversations.refresh();
+    void this.conversations.add(created);
     this.#changed();
     return true;
   }

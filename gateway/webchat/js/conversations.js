@@ -4,6 +4,7 @@ import { confirmDelete } from "./dialogs.js";
 
 export class Conversations extends EventTarget {
   #pages = 1; // how many pages the user asked to see
+  #numAsked = 0;
 
   constructor({ api, connection, tabs, side }) {
     super();
@@ -20,14 +21,23 @@ export class Conversations extends EventTarget {
     side.addEventListener("delete", ({ detail }) => this.#delete(detail));
   }
 
+  /** One was made: list it at once, and then read the list again. */
+  add(created) {
+    this.side.add(created);
+    this.dispatchEvent(new Event("change"));
+    return this.refresh();
+  }
+
   /** Read the list again. */
   async refresh() {
+    const asked = (this.#numAsked += 1);
     const entries = [];
     let page = { has_more: true, last_id: undefined };
     for (let i = 0; i < this.#pages && page.has_more; i += 1) {
       page = await this.connection.keepTrying(() => this.api.conversations(page.last_id));
       entries.push(...page.data);
     }
+    if (asked < this.#numAsked) return; // a later reading is on its way, which knows more
     this.side.show(entries, page.has_more);
     this.dispatchEvent(new Event("change"));
   }

@@ -34,6 +34,12 @@ export class SideList extends EventTarget {
     this.#draw();
   }
 
+  /** Put one that was just made on top, before the server is asked again. */
+  add(entry) {
+    this.#entries = [entry, ...this.#entries];
+    this.#draw();
+  }
+
   /** Which one is on screen, and which ones have an answer on its way. */
   mark({ current = this.#current, running = this.#running }) {
     this.#current = current;
