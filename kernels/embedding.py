@@ -5,10 +5,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
-from kernels.language import cdiv, jit, next_power_of_2, tl
+from kernels import dependent, dispatch
+from kernels.language import TRITON_INSTALLED, cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 from kernels.native.packed_weight import PackedWeight
+
+if TRITON_INSTALLED:
+    from triton.language.extra.cuda import gdc_launch_dependents
 
 
 def embedding(ids: Tensor, weight: Tensor | PackedWeight, *, scale: float | None = None) -> Tensor:
@@ -48,12 +51,15 @@ def _launch(ids: Tensor, weight: Tensor, out: Tensor, scale: float | None) -> No
     block = min(2048, next_power_of_2(E))
     _embedding_kernel[(T, cdiv(E, block))](
         ids, weight, out, weight.shape[0], E, weight.stride(0),
-        1.0 if scale is None else scale, BLOCK=block, num_warps=4,
+        1.0 if scale is None else scale, BLOCK=block, PDL=dependent.serves(weight),
+        num_warps=4,
     )  # fmt: skip
 
 
 @jit
-def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, V, E, stride, scale, BLOCK: tl.constexpr):
+def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, V, E, stride, scale, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:  # it starts in the usual way: whoever comes next finds the step's inputs complete
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids_ptr + row).to(tl.int64)

@@ -8,9 +8,12 @@ w - 1. The norm of queries and keys is the same op over [T, H, D].
 import torch
 from torch import Tensor
 
-from kernels import dispatch
-from kernels.language import cdiv, jit_alike, next_power_of_2, tl
+from kernels import dependent, dispatch
+from kernels.language import TRITON_INSTALLED, cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
+
+if TRITON_INSTALLED:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0) -> Tensor:
@@ -104,16 +107,22 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
         outer_view, residual if residual is not None else outer_view, weight, out, rows, inner,
         stride_outer, stride_inner, eps, offset,
         E=E, BLOCK=block, ROWS=rows_per_program, ADD=residual is not None, num_warps=warps,
+        **dependent.launch(x),
     )  # fmt: skip
 
 
 @jit_alike("rows", "inner")
 def _rms_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, rows, inner, stride_outer, stride_inner, eps, offset,
-    E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
+    E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
+    scale = tl.load(weight_ptr + column, mask=column < E, other=0.0).to(tl.float32) + offset
+    if PDL:
+        gdc_wait()
     live = (row < rows)[:, None] & (column < E)[None, :]
     start = (row // inner) * stride_outer + (row % inner) * stride_inner
     x = tl.load(x_ptr + start[:, None] + column[None, :], mask=live, other=0.0).to(tl.float32)
@@ -123,6 +132,5 @@ def _rms_norm_kernel(
         rounded = total.to(residual_ptr.dtype.element_ty)
         tl.store(residual_ptr + dense, rounded, mask=live)
         x = rounded.to(tl.float32)
-    scale = tl.load(weight_ptr + column, mask=column < E, other=0.0).to(tl.float32) + offset
     inverse = tl.rsqrt(tl.sum(x * x, 1) / E + eps)
     tl.store(out_ptr + dense, (x * inverse[:, None] * scale[None, :]).to(out_ptr.dtype.element_ty), mask=live)

@@ -13,7 +13,8 @@ take the few noisiest ones, and weigh what is above them in one more pass (`samp
 import torch
 from torch import Tensor
 
-from kernels import dispatch, noise
+from kernels import dependent, dispatch, noise
+from kernels.dependent import follow
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 from kernels.noise import gumbel, noise_key
@@ -161,18 +162,19 @@ def _launch(
     candidates = min(512, next_power_of_2(V))
     found = torch.empty((S, candidates), dtype=torch.int64, device=logits.device)
     rows, sizes = (logits, logits.stride(0), temperature), (V, groups, lots, chunks, row_floats, row_ints)
-    filters, noises = (top_k, top_p, min_p), (seeds, positions)
+    filters, noises, early = (top_k, top_p, min_p), (seeds, positions), dependent.launch(logits)
     _sample_scan_kernel[(S, chunks)](
-        *rows, *filters, *noises, floats, ints, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4
+        *rows, *filters, *noises, floats, ints, *sizes, CHUNK_GROUPS=_CHUNK_GROUPS, num_warps=4, **early
     )
     # One program a row; 32 groups (4,096 tokens, 16 a thread) at a time, so that 256 rows run at once.
     tile, lots_block = min(32, next_power_of_2(groups)), next_power_of_2(lots)
     sample_select_kernel[(S,)](
         *rows, *filters, *noises, floats, ints, found, out, *sizes, GROUPS=next_power_of_2(groups), LOTS=lots_block,
         CHUNKS=next_power_of_2(chunks), TILE=tile, CANDIDATES=candidates, num_warps=8,
+        **early,
     )  # fmt: skip
     sample_weigh_kernel[(S, PARTS.value)](
-        *rows, *noises, floats, ints, above, out, *sizes, LOTS=lots_block, TILE=tile, num_warps=4
+        *rows, *noises, floats, ints, above, out, *sizes, LOTS=lots_block, TILE=tile, num_warps=4, **early
     )
 
 
@@ -180,8 +182,10 @@ def _launch(
 def _sample_scan_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, V, groups, lots, chunks, row_floats, row_ints, CHUNK_GROUPS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Read the logits once: maxima and mass for filters; how noisy each group is, unless a bound makes it needless."""
+    follow(PDL)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     # A warp has every fourth line of a tile (of four warps); these shall be a lot, whose maximum then needs no other.
     LOTS: tl.constexpr = CHUNK_GROUPS * GROUP // LOT

@@ -1,6 +1,7 @@
 """The second pass of a draw: one program a row looks at what the scan left and at the few groups that matter."""
 
 # mypy: disable-error-code="no-untyped-def"
+from kernels.dependent import follow
 from kernels.language import jit, jit_alike, tl
 from kernels.noise import gumbel, noise_key
 from kernels.sample_wide import (
@@ -41,8 +42,10 @@ def sample_select_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     floats_ptr, ints_ptr, found_ptr, out_ptr, V, groups, lots, chunks, row_floats, row_ints,
     GROUPS: tl.constexpr, LOTS: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, CANDIDATES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Draw the rows that need no second pass; of the others, list the picks."""
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     temperature, k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
     p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)

@@ -9,6 +9,7 @@ heavy (one row in a thousand) it goes on alone, pick after pick.
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from kernels.dependent import follow
 from kernels.language import INTERPRETED, jit, jit_alike, tl
 from kernels.noise import gumbel, noise_key
 
@@ -80,8 +81,10 @@ def list_picks(logits, noisiest, lot, picks, pick_ids, most, top, temperature, k
 def sample_weigh_kernel(
     logits_ptr, row_stride, temperature_ptr, seeds_ptr, positions_ptr, floats_ptr, ints_ptr, above_ptr, out_ptr,
     V, groups, lots, chunks, row_floats, row_ints, LOTS: tl.constexpr, TILE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Weigh what lies above each pick of a row (count it for top-k); and draw, if all of the row is weighed."""
+    follow(PDL)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     floats, ints, logits = floats_ptr + row * row_floats, ints_ptr + row * row_ints, logits_ptr + row * row_stride
     n = tl.load(ints + NUM_PICKS)

@@ -8,7 +8,8 @@ hidden state, and an infinite logit is the one that is drawn. Looking at all log
 import torch
 from torch import Tensor
 
-from kernels import dispatch
+from kernels import dependent, dispatch
+from kernels.dependent import follow
 from kernels.language import jit_alike, next_power_of_2, tl
 
 
@@ -28,6 +29,7 @@ def token_feedback(
             _token_feedback_kernel[(S,)](
                 tokens, logits, logits.stride(0), hidden, hidden.stride(0), hidden.shape[1], slots, counters, state,
                 state.stride(0), out, BLOCK=min(4096, next_power_of_2(hidden.shape[1])), num_warps=4,
+                **dependent.launch(logits),
             )  # fmt: skip
         return
     reference(tokens, logits, hidden, slots, counters, state, out)
@@ -46,8 +48,9 @@ def reference(
 @jit_alike("slots_ptr")
 def _token_feedback_kernel(
     tokens_ptr, logits_ptr, logits_stride, hidden_ptr, hidden_stride, E, slots_ptr, counters_ptr, state_ptr,
-    state_stride, out_ptr, BLOCK: tl.constexpr,
+    state_stride, out_ptr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     token = tl.load(tokens_ptr + row)
     bad = tl.zeros([BLOCK], tl.int32)
