@@ -42,6 +42,7 @@ class Computed:
     shape: StepShape
     recording: Recording | None
     hidden: Tensor
+    plain: bool = False  # nobody wants special draws; then they may be part of the recording
 
 
 @dataclass

@@ -170,11 +170,11 @@ class GpuRunner:
         scores = self._group.is_last and asked(sequences)
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, fixed=fixed)
-        step, recording = shape_of(sequences), None
+        step, recording, plain = shape_of(sequences), None, self._draws_plainly(sequences)
         if scores:  # of all rows; recorded steps keep the last ones only
             shape = self._recorded.fit(step)
         else:
-            shape, recording = self._recorded.find(step, fixed=fixed)
+            shape, recording = self._recorded.find(step, fixed=fixed, plain=plain)
         self._step.stage(sequences, shape, blocks)
         if not self._group.is_first:
             self._step.take(step.num_tokens)
@@ -190,7 +190,7 @@ class GpuRunner:
             hidden = self._step.forward(shape)
         if not self._group.is_last:
             self._group.pass_on(hidden[: step.num_tokens])
-        return Computed(sequences, shape, recording, hidden)
+        return Computed(sequences, shape, recording, hidden, plain)
 
     def _checked(
         self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
@@ -214,7 +214,7 @@ class GpuRunner:
             if computed.shape.checks:
                 self._finish_checks(handle, computed)
                 return
-            if not self._draws_plainly(sequences):
+            if not computed.plain:
                 handle.top = self._draw_specially(sequences, computed.hidden)
             elif computed.recording is not None:
                 computed.recording.draw()
@@ -242,7 +242,8 @@ class GpuRunner:
         if extras and any(item.slot in extras for item in sequences):
             return False
         return not any(
-            item.forced_id >= 0 or item.allow_bitmask or item.barred_ids or item.landing_id >= 0 for item in sequences
+            item.forced_id >= 0 or item.allow_bitmask or item.mask_follows or item.barred_ids or item.landing_id >= 0
+            for item in sequences
         )
 
     def _draw_specially(self, sequences: tuple[SequenceStep, ...], hidden: Tensor) -> TopLogprobs | None:

@@ -68,9 +68,15 @@ class GpuStep:
         hidden = self.hidden(shape)
         return self.last_logits(shape, hidden) if self.group.is_last else hidden
 
+    def forward_and_draw(self, shape: StepShape) -> Tensor:
+        """Compute a step and draw; returns what `forward` does."""
+        hidden = self.forward(shape)
+        self.draw(shape, hidden)
+        return hidden
+
     def hidden(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
-        T, S, decode, checks, short = shape
+        T, S, decode, checks, short, _ = shape
         inputs = self._inputs
         step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
         batch = StepBatch(

@@ -67,6 +67,11 @@ def later_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepSha
     return sorted(shapes, key=lambda shape: (shape.num_sequences, not shape.short, shape.num_tokens))
 
 
+def drawing_shapes(max_num_seqs: int) -> list[StepShape]:
+    """Return the decode steps to record as one with their draws: those short enough that a start between shows."""
+    return [StepShape(size, size, True, draws=True) for size in decode_sizes(max_num_seqs) if size <= _FINE]
+
+
 def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
     """Return the shapes of steps that check guesses; more than 64 sequences have no use for them."""
     return [

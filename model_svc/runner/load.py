@@ -18,7 +18,7 @@ from model_svc.runner import start_times
 from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import checking_shapes, recorded_shapes
+from model_svc.runner.graphs import checking_shapes, drawing_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.kv_transfer import layout_of
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
@@ -199,10 +199,10 @@ def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> 
 
 def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
     T, S = info.max_num_batched_tokens, info.max_num_seqs
-    num_recordings = len(recorded_shapes(S, T)) + (len(checking_shapes(S, T)) if info.max_drafts else 0)
+    shapes = [*recorded_shapes(S, T), *drawing_shapes(S), *(checking_shapes(S, T) if info.max_drafts else ())]
     try:
         with start_times.part("memory profile"):
-            return kv_bytes(model, dtype, info, free=free, num_recordings=num_recordings)
+            return kv_bytes(model, dtype, info, free=free, num_recordings=len(shapes))
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
 

@@ -17,6 +17,7 @@ class StepShape(NamedTuple):
 
     `checks` > 0: guesses are checked, so all tokens' hidden states are wanted; no sequence has more tokens than that.
     `short`: not all have one token, and no context is longer than `UNCUT_KEYS`, which attention has a faster form for.
+    `draws`: the step's draws belong to it, as nobody wants special ones.
     """
 
     num_tokens: int
@@ -24,6 +25,7 @@ class StepShape(NamedTuple):
     decode: bool
     checks: int = 0
     short: bool = False
+    draws: bool = False
 
     @property
     def size(self) -> int:

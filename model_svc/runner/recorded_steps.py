@@ -15,6 +15,7 @@ from model_svc.runner.graphs import (
     LONGEST_RECORDED,
     Shapes,
     checking_shapes,
+    drawing_shapes,
     first_shapes,
     later_shapes,
     recorded_shapes,
@@ -26,7 +27,8 @@ from model_svc.runner.recordings import Recorder, Recording, Recordings
 _LONG = 2 * LONGEST_RECORDED  # longer ones take the same kernels, and this one no longer than a recording
 # A recording takes some 40 ms, a prompt without it some 12 more than with it; 15 ms that of a decode step, which takes
 # some 1 ms more in the next larger one (H200, 8B). So much is lost before it is made as making it costs.
-_PATIENCE, _DECODE_PATIENCE = 4, 16
+# With its draws in the same graph it takes 4 us less.
+_PATIENCE, _DECODE_PATIENCE, _DRAWING_PATIENCE = 4, 16, 4000
 
 
 class RecordedSteps:
@@ -40,7 +42,7 @@ class RecordedSteps:
         self._shapes = Shapes(recorded_shapes(S, T) if graphs else (), S, T)
         self._first = Shapes(first_shapes(S, T) if graphs else (), S, T)
         self._recorder = Recorder()
-        self._usual = Recordings(self._record, patience=lambda shape: _DECODE_PATIENCE if shape.decode else _PATIENCE)
+        self._usual = Recordings(self._record, patience=_patience)
         self._fixed = Recordings(self._record, patience=lambda _: 1)  # most deployments never ask for these steps
         self._to_load: list[Callable[[], None]] = []
         self._rare: list[Callable[[], None]] = []
@@ -48,6 +50,8 @@ class RecordedSteps:
             self._fixed.plan(recorded_shapes(S, T) if graphs else ())
         if on_gpu and graphs:
             self._usual.plan([*self._checks, *later_shapes(S, T)])
+            if step.group.size == step.group.stages == 1:
+                self._usual.plan(drawing_shapes(S))
             self._to_load = [partial(self._run, shape) for shape in self._unrecorded(min(T, _LONG))]
             self._rare = self._seldom_asked()
 
@@ -81,10 +85,15 @@ class RecordedSteps:
         for rare in self._seldom_asked():
             rare()
 
-    def find(self, step: StepShape, *, fixed: bool) -> tuple[StepShape, Recording | None]:
-        """Return the shape that a step is to run in, and its recording if there is one."""
+    def find(self, step: StepShape, *, fixed: bool, plain: bool = False) -> tuple[StepShape, Recording | None]:
+        """Return the shape that a step is to run in, and its recording if there is one.
+
+        That of a step whose draws are all `plain` may hold them.
+        """
         recordings = self._fixed if fixed else self._usual
         shape = self.fit(step)
+        if plain and (found := recordings.get(shape._replace(draws=True))) is not None:
+            return shape, found
         recording = recordings.get(shape)
         if recording is None:
             larger = self._first.fit(shape) if shape.decode else shape._replace(short=False)
@@ -146,8 +155,16 @@ class RecordedSteps:
         step = self._step
         if shape.checks:
             return self._recorder.record(shape, step.stage_padding, step.hidden, None)
+        if shape.draws:
+            return self._recorder.record(shape, step.stage_padding, step.forward_and_draw, None)
         draw = step.draw if step.group.is_last else None
         return self._recorder.record(shape, step.stage_padding, step.forward, draw)
+
+
+def _patience(shape: StepShape) -> int:
+    if shape.draws:
+        return _DRAWING_PATIENCE
+    return _DECODE_PATIENCE if shape.decode else _PATIENCE
 
 
 def _between(S: int, T: int) -> list[StepShape]:

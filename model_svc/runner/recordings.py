@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class Recording:
     """A step of one shape: `forward` leaves logits, `draw` makes tokens of them; `hidden` [S, E] is what the head saw.
 
-    Two parts, because a step in which somebody asks for penalties, masks or log-probabilities draws in its own way.
+    Two parts, because a step in which somebody asks for penalties, masks or log-probabilities draws in its own way. Of
+    a shape that `draws` they are one, and `draw` does nothing.
     """
 
     forward: Callable[[], None]
@@ -51,7 +52,7 @@ class Recorder:
     ) -> Recording:
         """Record a shape. `stage` sends a step of padding alone: what runs here must write nowhere.
 
-        Without `draw` such steps draw in other ways.
+        Without `draw` such steps draw in other ways, or in `forward`.
         """
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         stage(shape)

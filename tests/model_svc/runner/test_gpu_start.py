@@ -12,7 +12,7 @@ import torch
 
 from loadtest.start import write_checkpoint
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import checking_shapes, recorded_shapes
+from model_svc.runner.graphs import checking_shapes, drawing_shapes, recorded_shapes
 from model_svc.runner.load import load_runner
 from model_svc.runner.packed_step import StepShape
 from model_svc.weights.reading import Reading
@@ -129,6 +129,6 @@ def test_recordings_fit_in_what_was_left_for_them(directory: Path) -> None:
     for name, sizes in used.items():
         print(f"{name}: {len(sizes)}, MiB each {sum(sizes) / len(sizes):.2f}, at most {max(sizes):.2f}")  # noqa: T201
     taken = sum(sum(sizes) for name, sizes in used.items() if name.startswith("recordings"))
-    num_recordings = len(recorded_shapes(128, 1024)) + len(checking_shapes(128, 1024))
-    assert taken <= 8 * num_recordings, used
+    shapes = [*recorded_shapes(128, 1024), *drawing_shapes(128), *checking_shapes(128, 1024)]
+    assert taken <= 8 * len(shapes), used
     runner.close()

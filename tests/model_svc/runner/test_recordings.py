@@ -15,7 +15,14 @@ from torch import Tensor
 from model_svc.models.decoder import Decoder
 from model_svc.runner import recordings
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import LONGEST_RECORDED, checking_shapes, first_shapes, later_shapes, recorded_shapes
+from model_svc.runner.graphs import (
+    LONGEST_RECORDED,
+    checking_shapes,
+    drawing_shapes,
+    first_shapes,
+    later_shapes,
+    recorded_shapes,
+)
 from model_svc.runner.load import make_runner
 from model_svc.runner.packed_step import StepShape
 from model_svc.runner.recorded_steps import RecordedSteps
@@ -170,18 +177,34 @@ def tokens(runner: Any, num_sequences: int) -> dict[int, list[int]]:
     return token_ids(RunnerDriver(runner).generate(sequences, 3))
 
 
-@pytest.mark.parametrize(("num_sequences", "recorded"), [(1, 2), (3, 2), (66, 3)])  # the largest prompts are, too
+# The largest prompts are recorded, too; steps of few answers become one graph with their draws.
+@pytest.mark.parametrize(("num_sequences", "before", "after"), [(1, 2, 4), (3, 2, 4), (66, 3, 6)])
 def test_answers_are_the_same_before_and_after_idle_time(
-    runner: GpuRunner, tiny_model: Decoder, num_sequences: int, recorded: int
+    runner: GpuRunner, tiny_model: Decoder, num_sequences: int, before: int, after: int
 ) -> None:
     wanted = tokens(make_runner(tiny_model, **SIZES), num_sequences)
     assert tokens(runner, num_sequences) == wanted
-    assert Replay.count == 2 * recorded  # forward and draw
+    assert Replay.count == 2 * before  # forward and draw
     while runner.use_idle_time():
         pass
     kept = Replay.count
     assert tokens(runner, num_sequences) == wanted
-    assert Replay.count - kept == 2 * 3
+    assert Replay.count - kept == after
+
+
+def test_a_landing_knows_the_token_before_it_also_where_recordings_draw(runner: GpuRunner) -> None:
+    while runner.use_idle_time():
+        pass
+    driver = RunnerDriver(runner)
+    first = driver.run(driver.dealer.share(Tracked(0, [5, 9, 14]), 3)).tokens[0].token_id
+    ends = (1 << first).to_bytes(-(-runner.info.vocab_size // 32) * 4, "little")
+    seq = Tracked(3, [5, 9, 14], sentence_ends=ends)
+    driver.run(driver.dealer.share(seq, 3))
+    seq.ids.append(first)
+    kept, share = Replay.count, driver.dealer.share(seq, 1, fed=True)
+    landing = msgspec.structs.replace(share, landing_id=first + 1, landing_bias=1e4)
+    assert driver.run(landing).tokens[0].token_id == first + 1
+    assert Replay.count - kept == 1  # what draws is not recorded
 
 
 def test_a_decode_step_of_a_size_for_later_runs_in_the_next_larger_recording(runner: GpuRunner) -> None:
@@ -237,7 +260,7 @@ def test_idle_time_loads_long_steps_and_records_every_other_kind(runner: GpuRunn
     S, T = runner.info.max_num_seqs, runner.info.max_num_batched_tokens
     assert to_load >= 3
     assert rare > 5
-    assert parts == to_load + len(later_shapes(S, T)) + len(checking_shapes(S, T)) + rare
+    assert parts == to_load + len(later_shapes(S, T)) + len(checking_shapes(S, T)) + len(drawing_shapes(S)) + rare
     for shape in recorded_shapes(S, T):
         assert runner._recorded.find(shape, fixed=False)[1] is not None
         assert runner._recorded.find(shape, fixed=True)[0] == shape
