@@ -21,6 +21,7 @@ if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _MAX_ROWS = 64
+_MAX_HOPPER_ROWS = 256
 
 
 def grouped_linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tensor:
@@ -33,7 +34,13 @@ def grouped_linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None)
         return reference(x, weight, bias)
     if dispatch.fixed():
         return fixed_linear.fixed_linear(x, weight.launch(x.dtype), bias)
-    if 0 < x.shape[0] <= _MAX_ROWS and weight.spans and x.element_size() == 2:
+    rows, half = x.shape[0], x.element_size() == 2
+    if weight.lie_in_fragments:
+        if half and 0 < rows <= _MAX_HOPPER_ROWS and x.is_cuda:
+            from kernels import grouped_hopper  # Gluon, which neither the interpreter nor an older card needs to load
+
+            return grouped_hopper.launch(x, weight, bias)
+    elif half and 0 < rows <= _MAX_ROWS and weight.spans:
         return _launch(x, weight, bias)
     return functional.linear(x, weight.launch(x.dtype), bias)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.grouped_words import E4M3, UNSIGNED, excess, pack, parts, unpack
-from kernels.language import cdiv, jit, tl
+from kernels.grouped_words import E4M3, FRAGMENT_BLOCK, FRAGMENT_ROWS, UNSIGNED, excess, fragments, pack, parts, unpack
+from kernels.language import TRITON_INSTALLED, cdiv, jit, tl
 
 _LEAST_DOT = 16  # inputs that a tensor core takes at once
 _MAX_BLOCK = 256  # H200: as many inputs again take 5 to 10 % longer
@@ -20,7 +20,8 @@ _MAX_BLOCK = 256  # H200: as many inputs again take 5 to 10 % longer
 class GroupedWeight:
     """number = scale * (code - zero), [F, E], in groups of E / G inputs. Made by `of`.
 
-    `words`: int32 [F, E * bits / 32], blocks of `block` inputs (see `grouped_words`), the last one filled up.
+    `words`: int32 [F, E * bits / 32], blocks of `block` inputs (see `grouped_words`), the last one filled up; in the
+    order of a tensor core's fragments, F filled up too, where `lie_in_fragments`.
     `scales` [G, F]: int32, the 16 bits of a scale of type `scale` above those of its zero; where scales are float32
     so are they, and `zeros` int32 [G, F] stand apart, or `middle` is all there is.
     `centred`: signed codes without zeros.
@@ -38,20 +39,31 @@ class GroupedWeight:
     shape: tuple[int, int]
     centred: bool
     arrived: Tensor
+    lie_in_fragments: bool
 
     @staticmethod
-    def of(codes: Tensor, scales: Tensor, zeros: Tensor | None, middle: int = 0, each: int = 1) -> GroupedWeight:
+    def of(
+        codes: Tensor,
+        scales: Tensor,
+        zeros: Tensor | None,
+        middle: int = 0,
+        each: int = 1,
+        hopper: bool | None = None,
+    ) -> GroupedWeight:
         """Bring uint8, int8 or float8_e4m3fn codes [F, E] into words; `each` 2: two of 4 bits a byte, lower half first.
 
-        `scales` [F, G] of any float; `zeros` [F, G] of integers, or None where `middle` is everybody's.
+        `scales` [F, G] of any float; `zeros` [F, G] of integers, or None where `middle` is everybody's. `hopper`: in
+        the order that `grouped_hopper` reads, if it takes such a weight; None: as the device wants it.
         """
         _check(codes, scales, zeros, each)
+        hopper = _on_hopper(codes) if hopper is None else hopper
         bits, (F, G) = 8 // each, scales.shape
         E = codes.shape[1] * each
         shift = 0
         if codes.dtype == torch.int8:  # as unsigned, and zeros with them
             codes, shift = codes.view(torch.uint8) ^ 128, 128
-        block = _block(E, E // G, bits)
+        lie_in_fragments = hopper and fragments_fit(F, E, E // G, bits, scales)
+        block = FRAGMENT_BLOCK if lie_in_fragments else _block(E, E // G, bits)
         raw = codes.view(torch.uint8)
         if each == 2:
             raw = torch.stack((raw & 15, raw >> 4), dim=2).view(F, E)
@@ -59,8 +71,11 @@ class GroupedWeight:
         table = None if zeros is None else zeros.int() + shift
         wide = scales.element_size() > 2
         units = scales.float() if wide else scales.view(torch.int16).int() << 16 | (middle if table is None else table)
+        words = pack(
+            functional.pad(raw, (0, -E % block, 0, -F % FRAGMENT_ROWS if lie_in_fragments else 0)), bits, block
+        )
         return GroupedWeight(
-            words=pack(functional.pad(raw, (0, -E % block)), bits, block),
+            words=fragments(words) if lie_in_fragments else words,
             scales=units.t().contiguous(),
             zeros=table.t().contiguous() if wide and table is not None else None,
             middle=middle,
@@ -70,7 +85,8 @@ class GroupedWeight:
             block=block,
             shape=(F, E),
             centred=zeros is None and middle == (0 if codes.dtype == torch.float8_e4m3fn else 128),
-            arrived=torch.zeros(cdiv(F, _LEAST_DOT), dtype=torch.int32, device=codes.device),
+            arrived=torch.zeros(4 * cdiv(F, 4 * _LEAST_DOT), dtype=torch.int32, device=codes.device),
+            lie_in_fragments=lie_in_fragments,
         )
 
     @property
@@ -106,7 +122,8 @@ class GroupedWeight:
     def reference(self, dtype: torch.dtype) -> Tensor:
         """Return the numbers [F, E] in plain torch, rounded once."""
         F, E = self.shape
-        raw = unpack(self.words, self.bits, self.block)[:, :E].contiguous()
+        words = fragments(self.words, back=True) if self.lie_in_fragments else self.words
+        raw = unpack(words, self.bits, self.block)[:F, :E].contiguous()
         codes = raw.view(torch.float8_e4m3fn).float() if self.kind == E4M3.value else raw.float()
         if self.scale == torch.float32:
             scales = self.scales
@@ -124,7 +141,7 @@ class GroupedWeight:
         rows = 1024 // width  # 4 KB of words a program: enough to hide latency, little enough to fill the card
         _numbers_kernel[(cdiv(F, rows), self.words.shape[1] // width)](
             self.words, self.scales, self.scales if self.zeros is None else self.zeros, out, F, E, self.group,
-            SPANS=self.spans, ROWS=rows, WIDTH=width, **self.form,
+            SPANS=self.spans, ROWS=rows, WIDTH=width, FRAGMENTS=self.lie_in_fragments, **self.form,
         )  # fmt: skip
         return out
 
@@ -145,6 +162,19 @@ def _block(E: int, group: int, bits: int) -> int:
     while block > least and (E % block or (group & -group) * 32 // bits < block):
         block //= 2
     return block
+
+
+def fragments_fit(F: int, E: int, group: int, bits: int, scales: Tensor) -> bool:
+    """Tell whether `grouped_hopper` takes such a weight; it is the only place that says so.
+
+    A group, or what of it lies in a block, is two products' inputs at least; the copy unit's rows are 16 bytes.
+    """
+    span = min(group & -group, FRAGMENT_BLOCK)
+    return bits == 4 and scales.element_size() == 2 and span >= 32 and E % 8 == 0 and F % 4 == 0
+
+
+def _on_hopper(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) == (9, 0) and TRITON_INSTALLED
 
 
 FLOAT32, FLOAT16, BFLOAT16 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -170,13 +200,20 @@ def scale_and_zero(scale_ptr, zero_ptr, place, SCALE: tl.constexpr, MIDDLE: tl.c
 def _numbers_kernel(
     word_ptr, scale_ptr, zero_ptr, out_ptr, F, E, group,
     BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr,
-    SPANS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SPANS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FRAGMENTS: tl.constexpr,
 ):  # fmt: skip
     EACH: tl.constexpr = 32 // BITS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     word = tl.arange(0, WIDTH)
     there = tl.minimum(row, F - 1).to(tl.int64)
-    held = tl.load(word_ptr + there[:, None] * (tl.num_programs(1) * WIDTH) + tl.program_id(1) * WIDTH + word[None, :])
+    if FRAGMENTS:  # ROWS and WIDTH are those of 1024 words together
+        tile = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+        r = tl.arange(0, ROWS)
+        at = (r // 16 * 128 + r % 8 * 16 + r // 8 % 2 * 2)[:, None] + (word // 8 * 512 + word // 2 % 4 * 4 + word % 2)
+        held = tl.load(word_ptr + tile * (ROWS * WIDTH) + at)
+    else:
+        row_words = tl.num_programs(1) * WIDTH
+        held = tl.load(word_ptr + there[:, None] * row_words + tl.program_id(1) * WIDTH + word[None, :])
     codes = parts(held, BITS, KIND, tl.float16)
     block = tl.program_id(1) * (EACH * WIDTH)
     for part in tl.static_range(EACH):

@@ -33,6 +33,24 @@ def unpack(words: Tensor, bits: int, block: int) -> Tensor:
     return lie.permute(0, 1, 3, 5, 6, 2, 4).reshape(words.shape[0], -1)
 
 
+FRAGMENT_ROWS, FRAGMENT_BLOCK = 64, 128
+
+
+def fragments(words: Tensor, back: bool = False) -> Tensor:
+    """Bring words of 4 bits [F, E / 8], in blocks of 128 inputs, into the order of a warpgroup's registers; or `back`.
+
+    F is a multiple of 64. 64 rows of a block are 1024 words together: thread t of 128 has words 4 t to 4 t + 3 of each
+    half, which are of words 2 (t % 4) and the next, 8 more in the second half, of rows t / 4 % 8 + t / 32 * 16 and 8
+    more.
+    """
+    F, W = words.shape
+    if back:
+        lie = words.view(F // 64, W // 16, 2, 4, 8, 4, 2, 2).permute(0, 3, 6, 4, 1, 2, 5, 7)
+    else:
+        lie = words.view(F // 64, 4, 2, 8, W // 16, 2, 4, 2).permute(0, 4, 5, 1, 3, 6, 2, 7)
+    return lie.reshape(F, W)
+
+
 @jit
 def parts(words, BITS: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
     """Return the codes of `words` [R, W] for each part, 8 or 4 of [R, W], as numbers that are more by `excess`."""

@@ -29,9 +29,9 @@ def gemv() -> Iterator[Case]:
 
 def grouped_linear() -> Iterator[Case]:
     """The products of an 8B model's decode step on 4 bits in groups of 128, and on float8; cuBLAS has bf16 numbers."""
-    for T in (1, 16, 64):
+    for T in (1, 16, 64, 128, 256):
         for F, E in ((6144, 4096), (28672, 4096), (4096, 14336)):
-            for bits in (4, 8):
+            for bits in (4, 8) if T <= 64 else (4,):
                 yield _grouped(T, F, E, bits)
 
 
@@ -47,7 +47,8 @@ def _grouped(T: int, F: int, E: int, bits: int) -> Case:
     return Case(
         f"{T} rows, {E} -> {F}, {bits} bit",
         [partial(grouped_op.grouped_linear, x, w) for x, w in sets],
-        bytes=sets[0][1].nbytes,
+        bytes=sets[0][1].nbytes if T <= 64 else 0,
+        flops=2 * T * F * E,
         rival="cuBLAS, bf16",
         rival_runs=[partial(functional.linear, x, w) for x, w in dense],
     )

@@ -85,7 +85,8 @@ def test_product_equals_its_formula(
     x = torch.randn(T, E, device=device).to(x_dtype)
     b = torch.randn(F, device=device).to(x_dtype) if bias else None
     truth = x.cpu().double() @ made.numbers().T + (b.cpu().double() if b is not None else 0)
-    rounded = x_dtype == torch.float16 and (dispatch.form(x) != "triton" or T > 64)  # the weights, to x's dtype
+    few = 256 if made.weight.lie_in_fragments else 64
+    rounded = x_dtype == torch.float16 and (dispatch.form(x) != "triton" or few < T)  # the weights, to x's dtype
     close(grouped_linear(x, made.weight, b), truth, loose=4.0 if rounded else 1.0)
 
 
@@ -112,11 +113,53 @@ def test_numbers_are_those_of_the_formula_rounded_once(device: str, kind: str, d
     assert ((found.cpu().double() - made.numbers()).abs() <= limit).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("F", "E", "G"), [(37, 96, 3), (64, 256, 2), (100, 640, 10)])
+def test_numbers_in_fragments_are_those_in_rows(device: str, dtype: torch.dtype, F: int, E: int, G: int) -> None:
+    codes = torch.randint(0, 256, (4 * F, E // 2), dtype=torch.uint8, device=device)
+    scales, zeros = torch.rand(4 * F, G, device=device).half(), torch.randint(0, 17, (4 * F, G), device=device)
+    rows, lying = (GroupedWeight.of(codes, scales, zeros, 0, 2, hopper) for hopper in (False, True))
+    assert lying.lie_in_fragments
+    if dispatch.form(scales) == "triton":
+        assert torch.equal(lying.launch(dtype), rows.launch(dtype))
+    assert torch.equal(lying.reference(dtype), rows.reference(dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("T", [1, 3, 16, 17, 64, 65, 128, 200, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("F", "E", "G", "zeros", "bias"),
+    [
+        (6144, 4096, 32, True, False),
+        (100, 512, 4, False, True),
+        (132, 2304, 1, True, False),  # whole rows
+        (64, 96, 3, True, True),  # groups of 32, a last block that is filled up
+        (448, 640, 10, True, False),  # groups of 64, an odd number of blocks
+        (192, 288, 3, True, False),  # groups of 96
+        (4096, 3584, 28, True, False),
+    ],
+)
+def test_products_from_fragments_on_a_hopper_card(
+    close: Close, T: int, dtype: torch.dtype, F: int, E: int, G: int, zeros: bool, bias: bool
+) -> None:
+    made = weight("nibbles", F, E, G, zeros=zeros, scales=dtype, device="cuda")
+    if not made.weight.lie_in_fragments:
+        pytest.skip("this card has another kernel")
+    x = torch.randn(T, E, device="cuda").to(dtype)
+    b = torch.randn(F, device="cuda").to(dtype) if bias else None
+    truth = x.double() @ made.weight.reference(torch.float64).T + (b.double() if b is not None else 0)
+    for _ in range(2):
+        close(grouped_linear(x, made.weight, b), truth)
+    assert not made.weight.arrived.any()
+
+
 @pytest.mark.parametrize("split", [1, 2, 3, 8])
 def test_a_sum_in_parts_is_the_whole_sum_and_leaves_its_counters_as_they_were(
     device: str, close: Close, split: int
 ) -> None:
-    made = weight("nibbles", 70, 1664, 13, zeros=True, scales=torch.float16, device=device)
+    made = weight("nibbles", 70, 1664, 13, zeros=True, scales=torch.float16, device=device)  # 70: not in fragments
     x = torch.randn(4, 1664, device=device).half()
     if dispatch.form(x) != "triton":
         pytest.skip("parts are those of the kernel")
