@@ -25,9 +25,16 @@ from kernels.language import cdiv, next_power_of_2
 _barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
 
 
+# All warps copy between products; the same, and the next numbers are made before the wait for a product, which costs a
+# barrier; a warp of its own copies.
+TAKING_TURNS, APART, COPYING_WARP = 0, 1, 2
+_COPIES, _APART = gl.constexpr(COPYING_WARP), gl.constexpr(APART)
+_COPY_REGISTERS = gl.constexpr(24)
+
+
 class Tile(NamedTuple):
     """64 x `groups` x `repeats` outputs and `tokens` rows a tile, by `groups` warpgroups; blocks of a stage; stages;
-    parts of the sum; whether the next numbers must come before the wait for a product."""
+    parts of the sum; who copies (`TAKING_TURNS`, `APART`, `COPYING_WARP`)."""
 
     groups: int
     repeats: int
@@ -35,19 +42,19 @@ class Tile(NamedTuple):
     blocks: int
     stages: int
     split: int
-    apart: bool = False
+    mode: int = 0
 
 
 def tile_for(T: int, weight: GroupedWeight, processors: int) -> Tile:
     """Predicted for an H200: parts of the sum till the processors hold enough programs."""
     tokens = min(max(8, next_power_of_2(T)), 128)
     groups = 1 if tokens <= 16 else 2
-    stages, wanted = {8: (4, 4), 16: (4, 3), 32: (3, 2), 64: (3, 1), 128: (2, 1)}[tokens]
+    together, stages, wanted = {8: (2, 4, 4), 16: (2, 4, 3), 32: (2, 3, 2), 64: (2, 3, 1), 128: (1, 4, 1)}[tokens]
     programs = cdiv(weight.shape[0], FRAGMENT_ROWS * groups) * cdiv(T, tokens)
     steps, split = cdiv(weight.shape[1], 2 * FRAGMENT_BLOCK), 1
     while split < 8 and programs * split * 4 < wanted * processors * 3 and steps >= 4 * split:
         split *= 2
-    return Tile(groups, 1, tokens, 2, stages, split)
+    return Tile(groups, 1, tokens, together, stages, split, COPYING_WARP)
 
 
 def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | None = None) -> Tensor:
@@ -56,7 +63,7 @@ def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | N
     if x.stride(1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:  # the copy unit wants 16 bytes
         x = x.clone(memory_format=torch.contiguous_format)
     out = torch.empty((T, F), dtype=x.dtype, device=x.device)
-    groups, repeats, tokens, together, stages, split, apart = tile or tile_for(
+    groups, repeats, tokens, together, stages, split, mode = tile or tile_for(
         T, weight, dispatch.processors(x, elsewhere=132)
     )
     outputs, blocks, spans = FRAGMENT_ROWS * groups * repeats, cdiv(E, FRAGMENT_BLOCK), weight.spans
@@ -75,10 +82,17 @@ def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | N
         TensorDescriptor.from_tensor(weight.scales, [scale_rows, FRAGMENT_ROWS * groups], flat),
         out if bias is None else bias, out, partial, weight.arrived, T, F, blocks, spans_a_group, split,
         GROUPS=groups, REPEATS=repeats, BLOCKS=together, STAGES=stages, SPANS=spans, BRAIN=x.dtype == torch.bfloat16,
-        BRAIN_SCALES=weight.scale == torch.bfloat16, BIAS=bias is not None, SPLIT=split > 1, APART=apart,
-        num_warps=4 * groups, launch_pdl=True,
+        BRAIN_SCALES=weight.scale == torch.bfloat16, BIAS=bias is not None, SPLIT=split > 1, MODE=mode,
+        num_warps=4 * groups, launch_pdl=True, **_registers(groups, tokens * repeats, mode),
     )  # fmt: skip
     return out
+
+
+def _registers(groups: int, numbers: int, mode: int) -> dict[str, int]:
+    """Return registers of each thread on entry; with a copying warp they are not the assembler's choice."""
+    if mode != COPYING_WARP or numbers > 64:
+        return {}
+    return {"maxnreg": (64 if numbers <= 16 else 96) if groups == 1 else (80 if numbers <= 32 else 128)}
 
 
 @gluon.jit
@@ -185,13 +199,11 @@ def _one(parts, A_LAYOUT: gl.constexpr):
 def _grouped_hopper_kernel(
     x_desc, word_desc, scale_desc, bias_ptr, out_ptr, partial_ptr, arrived_ptr, T, F, blocks, spans_a_group, split,
     GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr, SPANS: gl.constexpr,
-    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, APART: gl.constexpr,
+    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, MODE: gl.constexpr,
 ):  # fmt: skip
     TOKENS: gl.constexpr = x_desc.block_shape[0]
     OUTPUTS: gl.constexpr = 64 * GROUPS
     EACH: gl.constexpr = BLOCKS * SPANS
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, TOKENS, 16])
-    a_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     BYTES: gl.constexpr = (OUTPUTS * REPEATS * (64 + 4 * SPANS) + TOKENS * 256) * BLOCKS
     words = gl.allocate_shared_memory(gl.int32, [STAGES * REPEATS, 4 * GROUPS * BLOCKS, 256], word_desc.layout)
     scales = gl.allocate_shared_memory(gl.int32, [STAGES * REPEATS, EACH, OUTPUTS], scale_desc.layout)
@@ -199,6 +211,11 @@ def _grouped_hopper_kernel(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for early in gl.static_range(STAGES):
         mbarrier.init(full.index(early), count=1)
+    empty = full  # of no use
+    if MODE == _COPIES:
+        empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+        for early in gl.static_range(STAGES):
+            mbarrier.init(empty.index(early), count=1)
     tile, part = gl.program_id(1), gl.program_id(2)
     all_steps = gl.cdiv(blocks, BLOCKS)
     first = all_steps * part // split
@@ -210,43 +227,107 @@ def _grouped_hopper_kernel(
                 word_desc, scale_desc, words, scales, full, early, (first + early) * BLOCKS, tile, blocks,
                 spans_a_group, GROUPS, REPEATS, SPANS, BYTES,
             )  # fmt: skip
+    if MODE == _COPIES:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr,
+                    out_ptr, partial_ptr, arrived_ptr, F, blocks, spans_a_group, split, GROUPS, REPEATS, BLOCKS, STAGES,
+                    SPANS, BRAIN, BRAIN_SCALES, BIAS, SPLIT, MODE, BYTES,
+                )),
+                (_copy, (
+                    x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, blocks,
+                    spans_a_group, GROUPS, REPEATS, BLOCKS, STAGES, SPANS, BYTES,
+                )),
+            ],
+            [1],
+            [_COPY_REGISTERS],
+        )  # fmt: skip
+    else:
+        _ask_for_inputs(x_desc, inputs, full, first, steps, BLOCKS, STAGES, EACH)
+        _multiply(
+            x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr, out_ptr,
+            partial_ptr, arrived_ptr, F, blocks, spans_a_group, split, GROUPS, REPEATS, BLOCKS, STAGES, SPANS, BRAIN,
+            BRAIN_SCALES, BIAS, SPLIT, MODE, BYTES,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _ask_for_inputs(
+    x_desc, inputs, full, first, steps, BLOCKS: gl.constexpr, STAGES: gl.constexpr, EACH: gl.constexpr
+):  # fmt: skip
+    """Ask for the inputs of all stages, once the kernel before has written them."""
     _wait_for_inputs()
     for early in gl.static_range(STAGES):
         if early < steps:
             _fill_inputs(x_desc, inputs, full, early, (first + early) * BLOCKS, EACH)
-    empty = gl.zeros([OUTPUTS, TOKENS], gl.float32, layout=acc_layout)
+
+
+@gluon.jit
+def _copy(
+    x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, blocks, spans_a_group,
+    GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr, SPANS: gl.constexpr,
+    BYTES: gl.constexpr,
+):  # fmt: skip
+    """Keep the stages filled: the program of the copying warp."""
+    _ask_for_inputs(x_desc, inputs, full, first, steps, BLOCKS, STAGES, BLOCKS * SPANS)
+    for step in range(STAGES, steps):
+        stage, at = step % STAGES, (first + step) * BLOCKS
+        mbarrier.wait(empty.index(stage), (step // STAGES - 1) & 1)
+        _fill_weights(
+            word_desc, scale_desc, words, scales, full, stage, at, tile, blocks, spans_a_group, GROUPS, REPEATS, SPANS,
+            BYTES,
+        )  # fmt: skip
+        _fill_inputs(x_desc, inputs, full, stage, at, BLOCKS * SPANS)
+
+
+@gluon.jit
+def _multiply(
+    x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr, out_ptr,
+    partial_ptr, arrived_ptr, F, blocks, spans_a_group, split,
+    GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr, SPANS: gl.constexpr,
+    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, MODE: gl.constexpr,
+    BYTES: gl.constexpr,
+):  # fmt: skip
+    """Multiply and store: the program of the multiplying warps."""
+    TOKENS: gl.constexpr = inputs.shape[1]
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, TOKENS, 16])
+    a_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    nothing = gl.zeros([64 * GROUPS, TOKENS], gl.float32, layout=acc_layout)
     acc = ()
     for _early in gl.static_range(REPEATS):
-        acc += (empty,)
+        acc += (nothing,)
     for step in range(steps):
-        stage = step % STAGES
-        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        stage, phase = step % STAGES, (step // STAGES) & 1
+        mbarrier.wait(full.index(stage), phase)
         acc = _add_stage(
-            acc, empty, words, scales, inputs, full, stage, (step // STAGES) & 1, GROUPS, REPEATS, BLOCKS, SPANS, BRAIN,
-            BRAIN_SCALES, APART, a_layout,
+            acc, nothing, words, scales, inputs, full, stage, phase, GROUPS, REPEATS, BLOCKS, SPANS, BRAIN,
+            BRAIN_SCALES, MODE == _APART, a_layout,
         )  # fmt: skip
         _barrier()
-        if step + STAGES < steps:
+        if MODE == _COPIES:
+            mbarrier.arrive(empty.index(stage))
+        elif step + STAGES < steps:
             at = (first + step + STAGES) * BLOCKS
             _fill_weights(
                 word_desc, scale_desc, words, scales, full, stage, at, tile, blocks, spans_a_group, GROUPS, REPEATS,
                 SPANS, BYTES,
             )  # fmt: skip
-            _fill_inputs(x_desc, inputs, full, stage, at, EACH)
+            _fill_inputs(x_desc, inputs, full, stage, at, BLOCKS * SPANS)
     for late in gl.static_range(REPEATS):
         _store(acc[late], late, tile, T, bias_ptr, out_ptr, partial_ptr, arrived_ptr, F, split, REPEATS, BIAS, SPLIT)
 
 
 @gluon.jit
 def _add_stage(
-    acc, empty, words, scales, inputs, full, stage, phase, GROUPS: gl.constexpr, REPEATS: gl.constexpr,
+    acc, nothing, words, scales, inputs, full, stage, phase, GROUPS: gl.constexpr, REPEATS: gl.constexpr,
     BLOCKS: gl.constexpr, SPANS: gl.constexpr, BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, APART: gl.constexpr,
     A_LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Return `acc`, a tile for each repeat, plus the products of a stage."""
     EACH: gl.constexpr = BLOCKS * SPANS
     UNITS: gl.constexpr = BLOCKS * REPEATS
-    ACC_LAYOUT: gl.constexpr = empty.type.layout
+    ACC_LAYOUT: gl.constexpr = nothing.type.layout
     held = ()
     for r in gl.static_range(REPEATS):
         held += _words(words.index(stage * REPEATS + r), GROUPS, BLOCKS, A_LAYOUT)
@@ -256,7 +337,7 @@ def _add_stage(
         following = numbers
         for span in gl.static_range(SPANS):
             x = inputs.index(stage * EACH + unit % BLOCKS * SPANS + span).permute((1, 0))
-            product = warpgroup_mma(numbers[span], x, empty, use_acc=False, is_async=True)
+            product = warpgroup_mma(numbers[span], x, nothing, use_acc=False, is_async=True)
             if span == SPANS - 1 and unit < UNITS - 1:
                 following = _numbers(
                     held[unit + 1], scales.index(stage * REPEATS + (unit + 1) // BLOCKS), (unit + 1) % BLOCKS,
