@@ -25,16 +25,14 @@ from kernels.language import cdiv, next_power_of_2
 _barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
 
 
-# All warps copy between products; the same, and the next numbers are made before the wait for a product, which costs a
-# barrier; a warp of its own copies.
-TAKING_TURNS, APART, COPYING_WARP = 0, 1, 2
-_COPIES, _APART = gl.constexpr(COPYING_WARP), gl.constexpr(APART)
 _COPY_REGISTERS = gl.constexpr(24)
+_MAX_SPLIT = 8
+_PARTS = gl.constexpr(_MAX_SPLIT)
 
 
 class Tile(NamedTuple):
     """64 x `groups` x `repeats` outputs and `tokens` rows a tile, by `groups` warpgroups; blocks of a stage; stages;
-    parts of the sum; who copies (`TAKING_TURNS`, `APART`, `COPYING_WARP`)."""
+    parts of the sum; whether a warp of its own copies, or all between products."""
 
     groups: int
     repeats: int
@@ -42,19 +40,23 @@ class Tile(NamedTuple):
     blocks: int
     stages: int
     split: int
-    mode: int = 0
+    copies: bool
 
 
 def tile_for(T: int, weight: GroupedWeight, processors: int) -> Tile:
-    """Predicted for an H200: parts of the sum till the processors hold enough programs."""
-    tokens = min(max(8, next_power_of_2(T)), 128)
-    groups = 1 if tokens <= 16 else 2
-    together, stages, wanted = {8: (2, 4, 4), 16: (2, 4, 3), 32: (2, 3, 2), 64: (2, 3, 1), 128: (1, 4, 1)}[tokens]
-    programs = cdiv(weight.shape[0], FRAGMENT_ROWS * groups) * cdiv(T, tokens)
-    steps, split = cdiv(weight.shape[1], 2 * FRAGMENT_BLOCK), 1
-    while split < 8 and programs * split * 4 < wanted * processors * 3 and steps >= 4 * split:
+    """As an H200 wants it: parts of the sum as long as a processor holds all warpgroups at once and each has steps."""
+    tokens, (F, E) = min(max(8, next_power_of_2(T)), 128), weight.shape
+    # Many outputs: more of them share inputs, but for short groups, which need the registers.
+    wide = 2 * FRAGMENT_ROWS * processors <= F and weight.spans == 1
+    groups, repeats, stages = {
+        8: (2, 1, 4), 16: (2, 1, 4), 32: (2 if wide else 1, 1, 3), 64: (2, 2, 2) if wide else (2, 1, 3), 128: (2, 1, 2)
+    }[tokens]  # fmt: skip
+    warpgroups = cdiv(F, FRAGMENT_ROWS * groups * repeats) * groups * cdiv(T, tokens)
+    held, steps, split = processors * (4 if tokens <= 16 else 2), cdiv(E, 2 * FRAGMENT_BLOCK), 1
+    while split < _MAX_SPLIT and 2 * split * warpgroups <= held and steps >= 4 * split:
         split *= 2
-    return Tile(groups, 1, tokens, together, stages, split, COPYING_WARP)
+    # No more stages than steps: the next kernel's weights come where this one's shared memory leaves room.
+    return Tile(groups, repeats, tokens, 2, min(stages, cdiv(steps, split)), split, copies=True)
 
 
 def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | None = None) -> Tensor:
@@ -63,7 +65,7 @@ def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | N
     if x.stride(1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:  # the copy unit wants 16 bytes
         x = x.clone(memory_format=torch.contiguous_format)
     out = torch.empty((T, F), dtype=x.dtype, device=x.device)
-    groups, repeats, tokens, together, stages, split, mode = tile or tile_for(
+    groups, repeats, tokens, together, stages, split, copies = tile or tile_for(
         T, weight, dispatch.processors(x, elsewhere=132)
     )
     outputs, blocks, spans = FRAGMENT_ROWS * groups * repeats, cdiv(E, FRAGMENT_BLOCK), weight.spans
@@ -79,18 +81,19 @@ def launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | N
     _grouped_hopper_kernel[(token_tiles, tiles, split)](
         TensorDescriptor.from_tensor(x, x_block, gl.NVMMASharedLayout.get_default_for(x_block, kind)),
         TensorDescriptor.from_tensor(weight.words.view(-1, 256), [4 * together, 256], flat),
-        TensorDescriptor.from_tensor(weight.scales, [scale_rows, FRAGMENT_ROWS * groups], flat),
+        # A single row of scales may have any stride.
+        TensorDescriptor(weight.scales, list(weight.scales.shape), [F, 1], [scale_rows, FRAGMENT_ROWS * groups], flat),
         out if bias is None else bias, out, partial, weight.arrived, T, F, blocks, spans_a_group, split,
         GROUPS=groups, REPEATS=repeats, BLOCKS=together, STAGES=stages, SPANS=spans, BRAIN=x.dtype == torch.bfloat16,
-        BRAIN_SCALES=weight.scale == torch.bfloat16, BIAS=bias is not None, SPLIT=split > 1, MODE=mode,
-        num_warps=4 * groups, launch_pdl=True, **_registers(groups, tokens * repeats, mode),
+        BRAIN_SCALES=weight.scale == torch.bfloat16, BIAS=bias is not None, SPLIT=split > 1, COPIES=copies,
+        num_warps=4 * groups, launch_pdl=True, **_registers(groups, tokens * repeats, copies),
     )  # fmt: skip
     return out
 
 
-def _registers(groups: int, numbers: int, mode: int) -> dict[str, int]:
+def _registers(groups: int, numbers: int, copies: bool) -> dict[str, int]:
     """Return registers of each thread on entry; with a copying warp they are not the assembler's choice."""
-    if mode != COPYING_WARP or numbers > 64:
+    if not copies or numbers > 64:
         return {}
     return {"maxnreg": (64 if numbers <= 16 else 96) if groups == 1 else (80 if numbers <= 32 else 128)}
 
@@ -149,11 +152,28 @@ def _words(words, GROUPS: gl.constexpr, BLOCKS: gl.constexpr, A_LAYOUT: gl.const
 
 
 @gluon.jit
-def _numbers(held, scales, block: gl.constexpr, SPANS: gl.constexpr, BRAIN: gl.constexpr, A_LAYOUT: gl.constexpr):
+def _scales(scales, block: gl.constexpr, GROUPS: gl.constexpr, SPANS: gl.constexpr):
+    """Return scales with zeros, [outputs, 1] for each span of a block: a thread has those of its outputs."""
+    # The memory itself is not permuted: Triton 3.6 forgets that of a layout without swizzle.
+    layout: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 8]],
+        [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]],
+        [[0, 16], [0, 32]] if GROUPS == 1 else [[0, 16], [0, 32], [0, 64]],
+        [],
+        [1, 64 * GROUPS],
+    )
+    found = ()
+    for span in gl.static_range(SPANS):
+        found += (scales.slice(block * SPANS + span, 1).load(layout).permute((1, 0)),)
+    return found
+
+
+@gluon.jit
+def _numbers(held, scales, SPANS: gl.constexpr, BRAIN: gl.constexpr, A_LAYOUT: gl.constexpr):
     """Return codes less zeros, [outputs, inputs] for each span, as a product takes them from registers."""
     above = ()
     for span in gl.static_range(SPANS):
-        zero = scales.slice(block * SPANS + span, 1).permute((1, 0)).load(A_LAYOUT) & 0xFFFF
+        zero = gl.convert_layout(scales[span], A_LAYOUT, assert_trivial=True) & 0xFFFF
         above += (zero * 0x00010001 + 0x43004300 if BRAIN else zero * 0x00100010 + 0x54005400,)
     if BRAIN:
         if SPANS == 1:
@@ -199,7 +219,7 @@ def _one(parts, A_LAYOUT: gl.constexpr):
 def _grouped_hopper_kernel(
     x_desc, word_desc, scale_desc, bias_ptr, out_ptr, partial_ptr, arrived_ptr, T, F, blocks, spans_a_group, split,
     GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr, SPANS: gl.constexpr,
-    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, MODE: gl.constexpr,
+    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
 ):  # fmt: skip
     TOKENS: gl.constexpr = x_desc.block_shape[0]
     OUTPUTS: gl.constexpr = 64 * GROUPS
@@ -212,7 +232,7 @@ def _grouped_hopper_kernel(
     for early in gl.static_range(STAGES):
         mbarrier.init(full.index(early), count=1)
     empty = full  # of no use
-    if MODE == _COPIES:
+    if COPIES:
         empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         for early in gl.static_range(STAGES):
             mbarrier.init(empty.index(early), count=1)
@@ -227,13 +247,13 @@ def _grouped_hopper_kernel(
                 word_desc, scale_desc, words, scales, full, early, (first + early) * BLOCKS, tile, blocks,
                 spans_a_group, GROUPS, REPEATS, SPANS, BYTES,
             )  # fmt: skip
-    if MODE == _COPIES:
+    if COPIES:
         gl.warp_specialize(
             [
                 (_multiply, (
                     x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr,
                     out_ptr, partial_ptr, arrived_ptr, F, blocks, spans_a_group, split, GROUPS, REPEATS, BLOCKS, STAGES,
-                    SPANS, BRAIN, BRAIN_SCALES, BIAS, SPLIT, MODE, BYTES,
+                    SPANS, BRAIN, BRAIN_SCALES, BIAS, SPLIT, COPIES, BYTES,
                 )),
                 (_copy, (
                     x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, blocks,
@@ -248,7 +268,7 @@ def _grouped_hopper_kernel(
         _multiply(
             x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr, out_ptr,
             partial_ptr, arrived_ptr, F, blocks, spans_a_group, split, GROUPS, REPEATS, BLOCKS, STAGES, SPANS, BRAIN,
-            BRAIN_SCALES, BIAS, SPLIT, MODE, BYTES,
+            BRAIN_SCALES, BIAS, SPLIT, COPIES, BYTES,
         )  # fmt: skip
 
 
@@ -286,7 +306,7 @@ def _multiply(
     x_desc, word_desc, scale_desc, words, scales, inputs, full, empty, first, steps, tile, T, bias_ptr, out_ptr,
     partial_ptr, arrived_ptr, F, blocks, spans_a_group, split,
     GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr, SPANS: gl.constexpr,
-    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, MODE: gl.constexpr,
+    BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
     BYTES: gl.constexpr,
 ):  # fmt: skip
     """Multiply and store: the program of the multiplying warps."""
@@ -301,11 +321,10 @@ def _multiply(
         stage, phase = step % STAGES, (step // STAGES) & 1
         mbarrier.wait(full.index(stage), phase)
         acc = _add_stage(
-            acc, nothing, words, scales, inputs, full, stage, phase, GROUPS, REPEATS, BLOCKS, SPANS, BRAIN,
-            BRAIN_SCALES, MODE == _APART, a_layout,
+            acc, nothing, words, scales, inputs, stage, GROUPS, REPEATS, BLOCKS, SPANS, BRAIN, BRAIN_SCALES, a_layout
         )  # fmt: skip
         _barrier()
-        if MODE == _COPIES:
+        if COPIES:
             mbarrier.arrive(empty.index(stage))
         elif step + STAGES < steps:
             at = (first + step + STAGES) * BLOCKS
@@ -320,9 +339,8 @@ def _multiply(
 
 @gluon.jit
 def _add_stage(
-    acc, nothing, words, scales, inputs, full, stage, phase, GROUPS: gl.constexpr, REPEATS: gl.constexpr,
-    BLOCKS: gl.constexpr, SPANS: gl.constexpr, BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, APART: gl.constexpr,
-    A_LAYOUT: gl.constexpr,
+    acc, nothing, words, scales, inputs, stage, GROUPS: gl.constexpr, REPEATS: gl.constexpr, BLOCKS: gl.constexpr,
+    SPANS: gl.constexpr, BRAIN: gl.constexpr, BRAIN_SCALES: gl.constexpr, A_LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Return `acc`, a tile for each repeat, plus the products of a stage."""
     EACH: gl.constexpr = BLOCKS * SPANS
@@ -331,28 +349,27 @@ def _add_stage(
     held = ()
     for r in gl.static_range(REPEATS):
         held += _words(words.index(stage * REPEATS + r), GROUPS, BLOCKS, A_LAYOUT)
-    numbers = _numbers(held[0], scales.index(stage * REPEATS), 0, SPANS, BRAIN, A_LAYOUT)
+    units = _scales(scales.index(stage * REPEATS), 0, GROUPS, SPANS)
+    numbers = _numbers(held[0], units, SPANS, BRAIN, A_LAYOUT)
     for unit in gl.static_range(UNITS):
-        scale_rows = scales.index(stage * REPEATS + unit // BLOCKS)
-        following = numbers
+        following, following_units = numbers, units
         for span in gl.static_range(SPANS):
             x = inputs.index(stage * EACH + unit % BLOCKS * SPANS + span).permute((1, 0))
             product = warpgroup_mma(numbers[span], x, nothing, use_acc=False, is_async=True)
             if span == SPANS - 1 and unit < UNITS - 1:
-                following = _numbers(
-                    held[unit + 1], scales.index(stage * REPEATS + (unit + 1) // BLOCKS), (unit + 1) % BLOCKS,
-                    SPANS, BRAIN, A_LAYOUT,
-                )  # fmt: skip
-                # Nothing is waited for here. But it ends a basic block, and the product's wait names the new
-                # numbers too: the assembler would move it before them.
-                if APART:
-                    mbarrier.wait(full.index(stage), phase)
+                following_units = _scales(
+                    scales.index(stage * REPEATS + (unit + 1) // BLOCKS), (unit + 1) % BLOCKS, GROUPS, SPANS
+                )
+                following = _numbers(held[unit + 1], following_units, SPANS, BRAIN, A_LAYOUT)
                 sums, following = _await(product, numbers, following, SPANS)
             else:
                 sums, _used = warpgroup_mma_wait(0, deps=[product, numbers[span]])
-            scale = _scale(scale_rows.slice(unit % BLOCKS * SPANS + span, 1), BRAIN_SCALES, ACC_LAYOUT)
+            held_units = units
+            if REPEATS * inputs.shape[1] > 64:  # too few registers to hold them until here
+                held_units = _scales(scales.index(stage * REPEATS + unit // BLOCKS), unit % BLOCKS, GROUPS, SPANS)
+            scale = _scale(held_units[span], BRAIN_SCALES, ACC_LAYOUT)
             acc = _replaced(acc, unit // BLOCKS, acc[unit // BLOCKS] + sums * scale, REPEATS)
-        numbers = following
+        numbers, units = following, following_units
     return acc
 
 
@@ -385,7 +402,7 @@ def _replaced(values, r: gl.constexpr, value, REPEATS: gl.constexpr):
 @gluon.jit
 def _scale(scales, BRAIN_SCALES: gl.constexpr, ACC_LAYOUT: gl.constexpr):
     """Return the upper 16 bits of each word, float32 [outputs, 1]."""
-    held = scales.permute((1, 0)).load(ACC_LAYOUT)
+    held = gl.convert_layout(scales, ACC_LAYOUT, assert_trivial=True)
     if BRAIN_SCALES:
         scale = (held & -0x10000).to(gl.float32, bitcast=True)
     else:
@@ -417,8 +434,12 @@ def _store(
         if SPLIT:
             gl.store(counter, 0)
             acc = gl.load(to, cache_modifier=".cg")
-            for part in range(1, split):
-                acc += gl.load(to + part * (REPEATS * SIZE), cache_modifier=".cg")
+            if TOKENS <= 32:  # a loop would wait for each; registers hold all
+                for part in gl.static_range(1, _PARTS):
+                    acc += gl.load(to + part * (REPEATS * SIZE), mask=part < split, other=0.0, cache_modifier=".cg")
+            else:
+                for part in range(1, split):
+                    acc += gl.load(to + part * (REPEATS * SIZE), cache_modifier=".cg")
         output = (tile * REPEATS + r) * OUTPUTS
         if BIAS:
             row = output + gl.arange(0, OUTPUTS, layout=gl.SliceLayout(1, layout))

@@ -1,8 +1,9 @@
 """Linear layer on weights of 4 or 8 bits that stay so on the card; activations are not rounded.
 
-With few rows memory decides, and a weight of 4 bits is a quarter of the bytes. Up to 64 rows, one too, take the tensor
-cores, on codes less their zeros, which 16 bits hold exactly, and scale each group's sum: no weight is rounded. More
-rows than that are worth making the numbers once, in a buffer for one layer, and torch's product.
+With few rows memory decides, and a weight of 4 bits is a quarter of the bytes. Up to 64 rows, one too (256 of a weight
+for `grouped_hopper`), take the tensor cores, on codes less their zeros, which 16 bits hold exactly, and scale each
+group's sum: no weight is rounded. More rows than that are worth making the numbers once, in a buffer for one layer, and
+torch's product.
 """
 
 # mypy: disable-error-code="no-untyped-def"
