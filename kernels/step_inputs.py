@@ -3,8 +3,8 @@
 One launch instead of a dozen gathers, with sizes fixed by the buffers, so that a CUDA graph can hold it. `packed` is
 int32: T ids (-1: the token last drawn in the sequence's slot), T sequence numbers (-1: padding), then for S sequences
 slot (-1: padding), start, S + 1 query starts, a new block (-1: none) for position `start`, and the output index (-1:
-does not sample). `state` holds one row per slot: last token, top-k, the seed's halves, six float parameters, and from
-column TABLE on its block table.
+does not sample); last the line that `token_feedback` writes to, which nothing here reads. `state` holds one row per
+slot: last token, top-k, the seed's halves, six float parameters, and from column TABLE on its block table.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -45,7 +45,7 @@ class StepInputs:
 
 def packed_size(T: int, S: int) -> int:
     """Return how many integers a step of T tokens and S sequences packs into."""
-    return 2 * T + 5 * S + 1
+    return 2 * T + 5 * S + 2
 
 
 def step_inputs(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:
@@ -64,8 +64,8 @@ def step_inputs(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, 
 
 def reference(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:
     """Unpack with plain torch."""
-    ids, sequence, slot, start, query_start, new_block, counter = torch.split(
-        packed[: packed_size(T, S)], [T, T, S, S, S + 1, S, S]
+    ids, sequence, slot, start, query_start, new_block, counter, _ = torch.split(
+        packed[: packed_size(T, S)], [T, T, S, S, S + 1, S, S, 1]
     )
     live = slot >= 0
     row = torch.where(live, slot, 0).long()

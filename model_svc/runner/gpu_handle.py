@@ -40,6 +40,7 @@ class Computed:
 
     sequences: tuple[SequenceStep, ...]
     shape: StepShape
+    line: int  # of `Returns`, where its tokens will be
     recording: Recording | None
     hidden: Tensor
     plain: bool = False  # nobody wants special draws; then they may be part of the recording

@@ -30,7 +30,7 @@ from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.outcome import step_output
 from model_svc.runner.packed_step import shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
-from model_svc.runner.sampler import TopLogprobs
+from model_svc.runner.sampler import Drawn, TopLogprobs
 from model_svc.runner.staging import Returns, Timers, fetch, on_stream, send
 from model_svc.runner.target_logprobs import Found, asked, score
 
@@ -55,8 +55,8 @@ class GpuRunner:
         S = info.max_num_seqs
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring)
-        self._step = GpuStep(model, cache, info, self._slots, ring)
         self._returns = Returns(S + info.max_drafts, ring, device)
+        self._step = GpuStep(model, cache, info, self._slots, self._returns, ring)
         self._timers = Timers(3 * ring) if self._stream is not None else None
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which fills with zeros what was made above
@@ -108,8 +108,6 @@ class GpuRunner:
             drawing = plan.sequences if self._group.is_last else ()
             items = tuple(item for item in drawing if item.sample)
             rows = [n for n, item in enumerate(drawing) if item.sample]
-            if drafts(items):
-                rows = list(range(len(items) + sum(item.num_drafts for item in items)))
             bad = self._slots.bad
             failed = frozenset(item.slot for item in plan.sequences if item.slot in bad) if bad else frozenset()
             handle = GpuHandle(plan.step, items, rows, failed, self._begin, self._scored)
@@ -175,7 +173,8 @@ class GpuRunner:
             shape = self._recorded.fit(step)
         else:
             shape, recording = self._recorded.find(step, fixed=fixed, plain=plain)
-        self._step.stage(sequences, shape, blocks)
+        line = self._returns.next()
+        self._step.stage(sequences, shape, blocks, line)
         if not self._group.is_first:
             self._step.take(step.num_tokens)
             self._begin = self._now()  # the time of the stage before this one is not this one's
@@ -190,7 +189,7 @@ class GpuRunner:
             hidden = self._step.forward(shape)
         if not self._group.is_last:
             self._group.pass_on(hidden[: step.num_tokens])
-        return Computed(sequences, shape, recording, hidden, plain)
+        return Computed(sequences, shape, line, recording, hidden, plain)
 
     def _checked(
         self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
@@ -198,32 +197,36 @@ class GpuRunner:
         """Queue everything between a plan with guesses and its hidden states."""
         longest = max(item.num_tokens for item in sequences)
         shape, recording = self._recorded.find_checks(shape_of(sequences), longest, fixed=fixed or scores)
-        self._step.stage(sequences, shape, blocks)
+        line = self._returns.next()
+        self._step.stage(sequences, shape, blocks, line)
         if recording is not None:
             recording.forward()
-            return Computed(sequences, shape, recording, recording.hidden)
+            return Computed(sequences, shape, line, recording, recording.hidden)
         whole = self._step.hidden(shape)
         if scores:
             self._scored = score(self._model, whole, sequences)
-        return Computed(sequences, shape, None, whole)
+        return Computed(sequences, shape, line, None, whole)
 
     def _finish(self, handle: GpuHandle, computed: Computed | None) -> None:
         """Queue everything between logits and tokens; before the last stage there is nothing."""
         if computed is not None and self._group.is_last:
-            sequences = computed.sequences
             if computed.shape.checks:
-                self._finish_checks(handle, computed)
-                return
-            if not computed.plain:
-                handle.top = self._draw_specially(sequences, computed.hidden)
-            elif computed.recording is not None:
-                computed.recording.draw()
+                self._draw_behind_guesses(handle, computed)
+            elif computed.plain:
+                self._draw(handle, computed)
             else:
-                self._step.draw(computed.shape, computed.hidden)
-            handle.tokens = self._returns.keep(self._step.out[: len(sequences)])
+                self._draw_specially(handle, computed)
         handle.clock = Clock(handle.begin, self._now())
 
-    def _finish_checks(self, handle: GpuHandle, computed: Computed) -> None:
+    def _draw(self, handle: GpuHandle, computed: Computed) -> None:
+        """Draw a token for each sequence, whether it samples or not."""
+        if computed.recording is not None:
+            computed.recording.draw()
+        else:
+            self._step.draw(computed.shape, computed.hidden)
+        handle.tokens = self._returns.lines[computed.line, : len(computed.sequences)]
+
+    def _draw_behind_guesses(self, handle: GpuHandle, computed: Computed) -> None:
         """Draw behind each guess, too."""
         numbers = np.array(draws_of(computed.sequences), dtype=np.int64).reshape(-1, 3).T.copy()
         where, slots, counters = send(numbers, self._device).unbind(0)
@@ -231,11 +234,7 @@ class GpuRunner:
         items = [item for item in computed.sequences if item.sample]  # those of the handle know no late masks
         with dispatch.fixed_order() if self._wants_fixed(computed.sequences) else nullcontext():
             logits = float_logits(self._model, hidden)
-        drawn = draw_all(logits, self._slots, items, slots, counters)
-        sound = drawn.finite & torch.isfinite(hidden).all(-1)
-        handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int())
-        handle.top = _fetched(drawn.top)
-        handle.clock = Clock(handle.begin, self._now())
+        self._bring_back(handle, computed.line, draw_all(logits, self._slots, items, slots, counters), hidden)
 
     def _draws_plainly(self, sequences: tuple[SequenceStep, ...]) -> bool:
         extras = self._slots.extras
@@ -246,18 +245,23 @@ class GpuRunner:
             for item in sequences
         )
 
-    def _draw_specially(self, sequences: tuple[SequenceStep, ...], hidden: Tensor) -> TopLogprobs | None:
+    def _draw_specially(self, handle: GpuHandle, computed: Computed) -> None:
         """Draw with whatever the sequences ask for, launch by launch."""
-        rows = [n for n, item in enumerate(sequences) if item.sample]
+        rows = [n for n, item in enumerate(computed.sequences) if item.sample]
         if not rows:
-            return None
-        items = [sequences[n] for n in rows]
+            return
+        items = [computed.sequences[n] for n in rows]
         numbers = np.array([rows, [item.slot for item in items], [item.output_index for item in items]], dtype=np.int64)
         where, slots, counters = send(numbers, self._device).unbind(0)
         drawn = draw_all(self._step.logits.index_select(0, where), self._slots, items, slots, counters)
-        sound = drawn.finite & torch.isfinite(hidden.index_select(0, where)).all(-1)
-        self._step.out.index_copy_(0, where, torch.where(sound, drawn.tokens, -1).int())
-        return _fetched(drawn.top)
+        self._bring_back(handle, computed.line, drawn, computed.hidden.index_select(0, where))
+
+    def _bring_back(self, handle: GpuHandle, line: int, drawn: Drawn, hidden: Tensor) -> None:
+        """Queue the copies of draws to the host; `hidden` [R, E] is what they come of."""
+        sound = drawn.finite & torch.isfinite(hidden).all(-1)
+        handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int(), line)
+        handle.rows = list(range(len(drawn.tokens)))
+        handle.top = _fetched(drawn.top)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return on_stream(self._stream)

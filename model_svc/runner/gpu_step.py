@@ -18,42 +18,46 @@ from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack
 from model_svc.runner.rare_draws import rare_draws
-from model_svc.runner.staging import Staging
+from model_svc.runner.staging import Returns, Staging
 from model_svc.runner.step_buffers import step_buffers
 
 
 class GpuStep:
-    """What every step of a runner is computed in: staged integers, unpacked inputs, `logits` [S, V] and `out` [S].
+    """What every step of a runner is computed in: staged integers, unpacked inputs and `logits` [S, V].
+
+    Its tokens go to a line of `returns`.
 
     A stage behind another one begins with what it takes from there, [T, E], and one before another makes no logits.
     """
 
-    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, slots: DeviceSlots, num_buffers: int) -> None:
+    def __init__(
+        self, model: Decoder, cache: KvCache, info: RunnerInfo, slots: DeviceSlots, returns: Returns, num_buffers: int
+    ) -> None:
         self.group = model.group
         self._model = model
         self._cache = cache
         self._info = info
         self._slots = slots
+        self._returns = returns
         S, T = info.max_num_seqs, max(info.max_num_batched_tokens, info.max_num_seqs)
         self._staging = Staging(StepShape(T, S, False).size, num_buffers, model.device)
         self._inputs = step_buffers(T, S, slots.block_tables.shape[1], model.device)
         E, heads = model.config.hidden_size, S if self.group.is_last else 0
         self._taken = None if self.group.is_first else torch.zeros(T, E, dtype=model.dtype, device=model.device)
         self.logits = torch.zeros(heads, info.vocab_size, dtype=torch.float32, device=model.device)
-        self.out = torch.zeros(S, dtype=torch.int32, device=model.device)
 
     def rare_draws(self) -> list[Callable[[], None]]:
         """Return what draws in the ways that `draw` does not."""
         return rare_draws(self._model, self._cache.layers[0][0].dtype) if self.group.is_last else []
 
-    def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int]) -> None:
-        """Queue a plan's way to the device."""
-        pack(sequences, shape, blocks, self._staging.array(shape.size))
+    def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int], line: int) -> None:
+        """Queue a plan's way to the device; its tokens will be in a line of `returns`."""
+        pack(sequences, shape, blocks, line, self._staging.array(shape.size))
         self._staging.send(shape.size)
 
     def stage_padding(self, shape: StepShape) -> None:
         """Queue a step of nobody's: what it computes is written nowhere."""
-        self.stage((), shape, [])
+        self.stage((), shape, [], 0)
 
     def take(self, num_tokens: int) -> None:
         """Queue the arrival of what the stage before this one has made of a step; padding keeps what it was."""
@@ -107,5 +111,8 @@ class GpuStep:
             logits, inputs.temperature[:S], inputs.top_k[:S], inputs.top_p[:S], inputs.min_p[:S], inputs.seeds[:S],
             inputs.counters[:S],
         )  # fmt: skip
-        slots = self._staging.device[2 * shape.num_tokens :][:S]
-        token_feedback(tokens, logits, hidden, slots, inputs.counters[:S], self._slots.state, self.out)
+        packed = self._staging.device[: shape.size]
+        slots, line = packed[2 * shape.num_tokens :][:S], packed[-1:]
+        token_feedback(
+            tokens, logits, hidden, slots, inputs.counters[:S], self._slots.state, self._returns.lines, line
+        )  # fmt: skip

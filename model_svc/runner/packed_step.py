@@ -42,13 +42,19 @@ def shape_of(sequences: Sequence[SequenceStep]) -> StepShape:
     return StepShape(num_tokens, len(sequences), decode=False, short=short)
 
 
-def pack(sequences: Sequence[SequenceStep], shape: StepShape, blocks: Sequence[int], into: np.ndarray) -> None:
-    """Fill `into`; `blocks` holds each sequence's new block at its start, or -1 (see `DeviceSlots.enter_blocks`)."""
+def pack(
+    sequences: Sequence[SequenceStep], shape: StepShape, blocks: Sequence[int], line: int, into: np.ndarray
+) -> None:
+    """Fill `into`; `blocks` holds each sequence's new block at its start, or -1 (see `DeviceSlots.enter_blocks`).
+
+    `line` is that of `staging.Returns` where the step's tokens will be.
+    """
     T, S = shape.num_tokens, shape.num_sequences
     n = len(sequences)
     ids, sequence, rest = into[:T], into[T : 2 * T], into[2 * T :]
     slots, starts, begins = rest[:S], rest[S : 2 * S], rest[2 * S : 3 * S + 1]
-    entered, outputs = rest[3 * S + 1 : 4 * S + 1], rest[4 * S + 1 :]
+    entered, outputs = rest[3 * S + 1 : 4 * S + 1], rest[4 * S + 1 : 5 * S + 1]
+    rest[5 * S + 1] = line
     if shape.decode:
         num_tokens = n
         ids[:n] = [-1 if item.from_device else int.from_bytes(item.token_ids, "little") for item in sequences]

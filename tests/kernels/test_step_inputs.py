@@ -42,7 +42,7 @@ def test_a_mixed_step_is_unpacked(device: str, padding: tuple[int, int]) -> None
     packed = np.concatenate([
         ids, [0] * padding[0], np.repeat(range(3), lengths), [-1] * padding[0],
         slots, [-1] * padding[1], starts, [-1] * padding[1], begins, [7] * padding[1], new, [-1] * padding[1],
-        outputs, [-1] * padding[1],
+        outputs, [-1] * padding[1], [9],
     ]).astype(np.int32)  # fmt: skip
     assert len(packed) == packed_size(T, S)
     state, out = made_state(device), buffers(T, S, device)
@@ -79,11 +79,12 @@ def test_tokens_go_to_their_slots_and_unsound_rows_are_told(device: str) -> None
     logits[2, 5] = float("inf")
     tokens = torch.tensor([32, 4, 5, 6], device=device)
     slots = torch.tensor([2, 0, 1, -1], dtype=torch.int32, device=device)
-    out = torch.full((6,), 77, dtype=torch.int32, device=device)
-    token_feedback(tokens, logits, hidden, slots, torch.tensor([3, -1, 0, -1], device=device), state, out)
-    assert out.tolist() == [32, -1, -1, 6, 77, 77]
+    out = torch.full((3, 6), 77, dtype=torch.int32, pin_memory=device == "cuda")
+    line = torch.tensor([5, 1], dtype=torch.int32, device=device)[1:]
+    token_feedback(tokens, logits, hidden, slots, torch.tensor([3, -1, 0, -1], device=device), state, out, line)
     before[2, 0], before[1, 0] = 32, 5
-    assert torch.equal(state, before)
+    assert torch.equal(state, before)  # waits for the card
+    assert out.tolist() == [[77] * 6, [32, -1, -1, 77, 77, 77], [77] * 6]
 
 
 def test_wrong_arguments_are_named() -> None:

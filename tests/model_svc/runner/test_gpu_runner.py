@@ -21,6 +21,7 @@ from model_svc.runner.load import make_runner
 from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.runner import TorchRunner
 from tests.model_svc.paged import GREEDY, Dealer, RunnerDriver, Tracked, token_ids
+from tests.model_svc.tiny import tiny_llama
 from wire.messages import SamplingParams
 
 PROMPTS = [[5, 9, 14, 3, 60, 22, 41], [7], list(range(11, 28)), [66, 1]]
@@ -98,6 +99,31 @@ def test_steps_in_flight_keep_their_tokens_however_many_they_are(tiny_model: Dec
         handles.append(runner.submit(StepPlan(step=n, sequences=(msgspec.structs.replace(share, forced_id=20 + n),))))
     drawn = [runner.collect(handle).tokens[0].token_id for handle in handles]
     assert drawn == [20 + n for n in range(depth + 1)]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("depth", [1, 5])
+def test_steps_that_draw_plainly_leave_their_tokens_apart_also_when_nobody_reads_them(device: str, depth: int) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    sizes: dict[str, Any] = {"depth": depth, "num_blocks": 96, "block_size": 4, "max_num_seqs": 8}
+    runner = make_runner(tiny_llama(device), packed=True, **sizes)
+    assert isinstance(runner, GpuRunner)
+
+    def drawn(behind: int, read: range) -> list[int]:
+        dealer, seq, handles, tokens = Dealer(96, 4), Tracked(3, list(PROMPTS[0]), sampling=SAMPLINGS[1]), [], []
+        for n in range(24):
+            share = dealer.share(seq, 1 if n else len(seq.ids), fed=n > 0, sample=True)
+            handles.append(runner.submit(StepPlan(step=n, sequences=(share,))))
+            if n - behind in read:
+                tokens.append(runner.collect(handles[n - behind]).tokens[0].token_id)
+        return tokens
+
+    at_once = drawn(0, range(24))
+    assert len(set(at_once)) > 9
+    assert drawn(depth, range(24)) == at_once[: 24 - depth]
+    assert drawn(depth, range(12, 24)) == at_once[12 : 24 - depth]
+    runner.close()
 
 
 def test_penalties_biases_and_log_probabilities_are_those_of_the_eager_runner(
