@@ -46,5 +46,7 @@ class Rewriter:
             try:
                 await server.call("BGREWRITEAOF")
                 self.num_rewrites += 1
-            except RedisError as error:  # forbidden, switched off, or one is under way: the server's own rules hold
+            except RedisError as error:  # forbidden, or switched off: the server's own rules hold
                 log.info("the server does not rewrite its append-only file now: %s", error)
+                if "in progress" in str(error):  # it began before the deletion, and may keep what was deleted
+                    self.ask()
