@@ -66,6 +66,16 @@ class LiveRing:
         self.portal.call(replica.until, lambda: len(found()) >= count)
         return found()
 
+    def ended_by(self, end: str) -> int:
+        """Return how many requests ended so, by the edge's metrics."""
+
+        async def read() -> int:
+            lines = (await self.ring.http.get("/metrics")).text.splitlines()
+            found = [line for line in lines if line.startswith("headrace_requests_total") and f'end="{end}"' in line]
+            return int(sum(float(line.rsplit(" ", 1)[1]) for line in found))
+
+        return self.portal.call(read)
+
     def until_idle(self) -> None:
         """Wait until no request is in flight."""
         self.portal.call(self.ring.until_idle)

@@ -66,5 +66,6 @@ def test_deleting_a_conversation_stops_its_answer(ring: LiveRing, chat: ChatPage
     expect(chat.conversations).to_have_count(0)
     assert ring.cancelled()[0].request_id == ring.requests[-1].job.request_id
     ring.until_idle()
+    assert ring.ended_by("client_gone") == 1, "it ran into its deadline"
     expect(chat.turns).to_have_count(0)
     expect(chat.banner).to_be_empty()
