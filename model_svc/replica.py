@@ -9,16 +9,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from model_svc.checkpoints import keep_checkpoints
+from model_svc.commands import Commands
 from model_svc.disagg.orders import BlocksDone
 from model_svc.disagg.prefill import next_fields, next_job, note_prefilled, prefill_of
 from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
-from model_svc.engine_messages import CancelSequences, CloseThinking, Progress, Ready, Refused, ReportNames
+from model_svc.engine_messages import CancelSequences, CloseThinking, Progress, Ready, Refused
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
 from model_svc.open_requests import OpenRequest, OpenRequests
-from model_svc.outbox import EDGE_MAXLEN, Outbox
+from model_svc.outbox import Outbox
 from model_svc.persist import until_done
 from model_svc.quarantine import Quarantine
 from model_svc.request_span import span_of
@@ -32,7 +33,7 @@ from wire.errors import (
     InternalError,
     RequestCancelledError,
 )
-from wire.messages import Cancel, EndReasoning, Failure, Job, Placement, Prompt, ReportBlocks, Resubscribe
+from wire.messages import Job, Placement, Prompt
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Replica:
         self._quarantine = Quarantine(bus)
         metrics.show_trials(model)
         self._outbox = Outbox(bus, self.requests, replica_id=replica_id, model=model)
+        self._commands = Commands(bus, link, self.requests, self._outbox, replica_id)
         self._replica_id = replica_id
         self._model = model
 
@@ -92,18 +94,7 @@ class Replica:
 
     async def obey(self) -> None:
         """Follow the control stream until cancelled."""
-        async for message in self._bus.inbox(topics.control(self._replica_id)):
-            match message:
-                case Cancel():
-                    await self._cancel(message)
-                case EndReasoning():
-                    await self._end_thinking(message.request_id)
-                case Resubscribe():
-                    await self._resubscribe(message)
-                case ReportBlocks():
-                    await self._link.send(ReportNames())
-                case _:
-                    log.warning("a %s on the control stream", type(message).__name__)
+        await self._commands.follow()
 
     def _progress(self, progress: Progress) -> None:
         for chunk in progress.chunks:
@@ -129,51 +120,6 @@ class Replica:
         request = self.requests.get(refused.request_id)
         if request is not None and request.job.attempt == refused.attempt:
             request.fail(errors.by_code(refused.code)(refused.message, param=refused.param))
-
-    async def _cancel(self, cancel: Cancel) -> None:
-        # Whatever the attempt: the client's wish holds for all of them, and an edge may not know the newest yet.
-        request = self.requests.get(cancel.request_id)
-        if request is None or request.ended.is_set():
-            return
-        if not request.submitted:
-            request.cancelled = request.cancelled or cancel.choice is None
-        await self._link.send(CancelSequences(request_id=cancel.request_id, choice=cancel.choice))
-
-    async def _end_thinking(self, request_id: str) -> None:
-        request = self.requests.get(request_id)
-        if request is not None and (not request.submitted or request.is_prefill):
-            request.ends_thinking = True
-        else:
-            await self._link.send(CloseThinking(request_id=request_id))
-
-    async def _resubscribe(self, message: Resubscribe) -> None:
-        request = self.requests.get(message.request_id)
-        if request is None:
-            log.info("nothing is kept of request %s", message.request_id)
-            await self._tell_unknown(message)
-            return
-        request.edge = message.edge
-        choice = request.logs.get(message.choice)
-        if choice is not None:
-            choice.rewind(message.from_index)
-            self._outbox.put(0, request)
-            self._outbox.flush()
-
-    async def _tell_unknown(self, message: Resubscribe) -> None:
-        """End a request whose tokens nobody has any more: its client would wait for them until its deadline."""
-        if message.attempt < 0:
-            return
-        failure = Failure(
-            request_id=message.request_id,
-            attempt=message.attempt,
-            code=errors.UnavailableError.code,
-            message="The tokens of this request are not kept any more.",
-            desk="model",
-        )
-        try:
-            await self._bus.send(message.edge, failure, maxlen=EDGE_MAXLEN)
-        except HeadraceError as error:  # it asks again
-            log.warning("%s was not told: %r", message.edge, error)
 
     async def _serve(self, delivery: Delivery) -> None:
         """See one job through: to the engine, and at its end off the stream."""
