@@ -246,10 +246,11 @@ async def test_tokens_go_to_the_edge_that_holds_the_request_now(bus: Bus, bus_ur
 
 
 async def test_a_deadline_ends_a_request_that_waits_or_runs(bus: Bus, bus_url: str, tmp_path: Path) -> None:
-    make_model(tmp_path, ENDLESS)
+    minutes = Script(pieces=[65], num_blocks=1 << 18, max_model_len=1 << 22)  # longer than is waited for free blocks
+    make_model(tmp_path, minutes)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         await home.place("late", [1, 2, 3], deadline_s=-1.0)
-        await home.place("runs", [1, 2, 3], max_tokens=60_000, deadline_s=0.5)
+        await home.place("runs", [1, 2, 3], max_tokens=4_000_000, deadline_s=0.5)
         await home.until(lambda: len(home.failures) == 2)
         await home.until_open_work_is(0)
         await all_blocks_are_free(home)
