@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import dispatch, paged_attention
+from kernels import dependent, dispatch, paged_attention
 from kernels.attention_step import HIDDEN, score, update
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
@@ -101,14 +101,13 @@ def _launch(
     plan = _plan(T)
     partial = qkv.new_empty((T, K, plan.splits, group, D), dtype=torch.float32)
     state = qkv.new_empty((T, K, plan.splits, 2, group), dtype=torch.float32)
-    pdl = {"launch_pdl": True} if qkv.is_cuda else {}
     processors = dispatch.processors(qkv, elsewhere=8)
     _few_rows_attention_kernel[(T * K, plan.splits)](
         qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
         H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least,
-        PARTS=plan.parts * processors, ROWS=next_power_of_2(T), AHEAD=plan.ahead, PDL=qkv.is_cuda,
-        num_warps=plan.warps, **pdl,
+        PARTS=plan.parts * processors, ROWS=next_power_of_2(T), AHEAD=plan.ahead,
+        num_warps=plan.warps, **dependent.launch(qkv),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from kernels import dependent
 from kernels.float8_weight import Float8Weight, parts_of
 from kernels.language import jit, tl
 
@@ -71,13 +72,13 @@ def rotation(product: Product) -> tuple[Tensor | int, ...]:
 
 def constants(product: Product) -> dict[str, Any]:
     """Return what both kernels are specialised by; on a GPU they start before the kernel before them has ended."""
-    turn, on_gpu = product.turn, product.x.is_cuda
+    turn = product.turn
     heads, block_size = (1, 1) if turn is None else (turn.k_cache.shape[2], turn.k_cache.shape[1])
     common = {
         "KIND": product.kind, "D": product.head_dim, "KV_HEADS": heads, "B": block_size, "ACT": product.act,
-        "PDL": on_gpu, "SCALES": parts_of(product.weight)[2],
+        "SCALES": parts_of(product.weight)[2],
     }  # fmt: skip
-    return common | ({"launch_pdl": True} if on_gpu else {})
+    return common | dependent.launch(product.x)
 
 
 @jit

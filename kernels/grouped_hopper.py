@@ -21,10 +21,8 @@ from kernels.grouped_numbers import numbers_of, scales_of, upper_half, words_of
 from kernels.grouped_tiles import MAX_SPLIT, Tile, registers, tile_for
 from kernels.grouped_weight import GroupedWeight
 from kernels.grouped_words import FRAGMENT_BLOCK, FRAGMENT_ROWS
+from kernels.hopper_barrier import barrier
 from kernels.language import cdiv
-
-_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
-
 
 _COPY_REGISTERS = gl.constexpr(24)
 _PARTS = gl.constexpr(MAX_SPLIT)
@@ -141,7 +139,7 @@ def _multiply(
         acc = _add_stage(
             acc, nothing, words, scales, inputs, stage, GROUPS, REPEATS, BLOCKS, SPANS, BRAIN, BRAIN_SCALES, a_layout
         )  # fmt: skip
-        _barrier()
+        barrier()
         if COPIES:
             mbarrier.arrive(empty.index(stage))
         elif step + STAGES < steps:
@@ -234,7 +232,7 @@ def _store(
         inside = inside + gl.expand_dims(gl.arange(0, TOKENS, layout=gl.SliceLayout(0, layout)), 0)
         to = partial_ptr + (place * split * REPEATS + r).to(gl.int64) * SIZE + inside
         gl.store(to + gl.program_id(2) * (REPEATS * SIZE), acc)
-        _barrier()
+        barrier()
         counter = arrived_ptr + place * REPEATS + r
         last = gl.atomic_add(counter, 1, sem="acq_rel") == split - 1
     if last:

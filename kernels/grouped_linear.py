@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch, fixed_linear
+from kernels import dependent, dispatch, fixed_linear
+from kernels.dependent import follow
 from kernels.grouped_weight import GroupedWeight, scale_and_zero
 from kernels.grouped_words import excess, parts
-from kernels.language import TRITON_INSTALLED, cdiv, jit, jit_alike, next_power_of_2, tl
-
-if TRITON_INSTALLED:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 _MAX_ROWS = 64
 _MAX_HOPPER_ROWS = 256
@@ -78,15 +76,13 @@ def _launch(x: Tensor, weight: GroupedWeight, bias: Tensor | None, tile: Tile | 
     tokens = max(8, next_power_of_2(T))
     tiles, spans_a_group = cdiv(F, outputs), weight.group * weight.spans // weight.block
     partial = x.new_empty((tiles, split, outputs, tokens), dtype=torch.float32) if split > 1 else x
-    early = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9  # older cards cannot
-    pdl = {"launch_pdl": True} if early else {}
     _grouped_linear_kernel[(tiles, split)](
         x, weight.words, weight.scales, weight.scales if weight.zeros is None else weight.zeros,
         out if bias is None else bias, out, partial, weight.arrived, T, F, E, x.stride(0),
         weight.scales.shape[0], spans_a_group, split,
         **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BIAS=bias is not None,
         WHOLE=E % weight.block == 0, BLOCK=weight.block, TOKENS=tokens, OUTPUTS=outputs, STAGES=stages, SPLIT=split > 1,
-        SUBTRACT=subtract and weight.shifted, PDL=early, num_warps=warps, **pdl,
+        SUBTRACT=subtract and weight.shifted, num_warps=warps, **dependent.launch(x),
     )  # fmt: skip
     return out
 
@@ -114,9 +110,7 @@ def _grouped_linear_kernel(
     acc = tl.zeros([OUTPUTS, TOKENS], tl.float32)
     ones = tl.full([OUTPUTS, WIDTH], 1.0, DTYPE)
     first, end = blocks * tl.program_id(1) // split, blocks * (tl.program_id(1) + 1) // split
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     for block in tl.range(first, end, num_stages=STAGES):
         codes = parts(tl.load(words + block * WIDTH), BITS, KIND, DTYPE)
         at = block * BLOCK

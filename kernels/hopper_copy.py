@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
+from kernels.hopper_barrier import barrier
 
 
 @gluon.jit
@@ -54,7 +54,7 @@ def copy_tiles(
                 async_copy.commit_group()
                 async_copy.wait_group(0)
                 fence_async_shared()
-                _barrier()
+                barrier()
                 mbarrier.arrive(arrived)
     else:
         block, live = _blocks(table, begin, first, context, key, B, KEYS)
@@ -69,5 +69,5 @@ def copy_tiles(
             block, live = _blocks(table, t + 1, first, context, key, B, KEYS)
             async_copy.wait_group(0)
             fence_async_shared()  # each thread for its own copies; the barrier then speaks for all of them
-            _barrier()
+            barrier()
             mbarrier.arrive(full.index(stage))

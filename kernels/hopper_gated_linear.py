@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import dispatch
+from kernels.hopper_barrier import barrier
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 _STAGES = 4  # of 48 KB; the output's tiles take 32 KB more
@@ -30,7 +31,6 @@ _MULTIPLY_REGISTERS, _COPY_REGISTERS = 232, 40  # 128 threads x (2 x 232 + 40) f
 
 _LOG2_E, _INV_SQRT_2 = gl.constexpr(math.log2(math.e)), gl.constexpr(1 / math.sqrt(2))
 _TWO_SQRT_2_OVER_PI = gl.constexpr(2 * math.sqrt(2 / math.pi))
-_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
 
 
 def launch(x: Tensor, weight: Tensor, act: int, out: Tensor) -> None:
@@ -119,19 +119,19 @@ def _multiply(
             acc = warpgroup_mma(x, weight_tiles.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])  # the one before is done
             if step > 0:
-                _barrier()
+                barrier()
                 mbarrier.arrive(empty.index((j - 1) % STAGES))
             j += 1
         acc = warpgroup_mma_wait(0, deps=[acc])
-        _barrier()
+        barrier()
         mbarrier.arrive(empty.index((j - 1) % STAGES))
         gate, up = acc.reshape([HALF, 2, COLUMNS]).permute((0, 2, 1)).split()  # both lie in the same thread
         gated = _gate(gate, up, ACT)
         tma.store_wait(0)
-        _barrier()
+        barrier()
         out_tile.store(gated.to(out_tile.dtype))
         fence_async_shared()
-        _barrier()
+        barrier()
         tma.async_copy_shared_to_global(out_desc, [row * (2 * HALF) + GROUP * HALF, column * COLUMNS], out_tile)
     tma.store_wait(0)
 

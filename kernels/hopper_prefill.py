@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.attention_step import Step, Tile
+from kernels.hopper_barrier import barrier
 from kernels.hopper_copy import copy_tiles
 
 _ROWS = 128
@@ -29,7 +30,6 @@ _COPY_REGISTERS, _MULTIPLY_REGISTERS = gl.constexpr(64), gl.constexpr(224)
 _UNIT_COPY_REGISTERS, _UNIT_MULTIPLY_REGISTERS = gl.constexpr(40), gl.constexpr(232)
 
 _MASKED, _NOTHING, _LOG2_E = gl.constexpr(-1.0e30), gl.constexpr(-1.0e20), gl.constexpr(1.4426950408889634)
-_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed between Triton 3.6 and 3.9
 
 
 def tile(max_context_len: int) -> Tile:
@@ -116,7 +116,7 @@ def _tiles(
             mbarrier.wait(full.index(stage), (j // STAGES) & 1)
         # The wait names the new weights too, or the assembler would move it before the softmax.
         o, _p, p = warpgroup_mma_wait(0, deps=[acc, p, p_next])
-        _barrier()
+        barrier()
         mbarrier.arrive(empty.index(before))
         o = o * gl.expand_dims(gl.convert_layout(decay, gl.SliceLayout(1, o_layout)), 1)
     return p, o, top, total
@@ -149,7 +149,7 @@ def _multiply(
     q_tile = q_tiles.index(GROUP)
     q_tile.store(gl.load(q_ptr + q_at, mask=gl.expand_dims(io_live, 1), other=0.0))
     fence_async_shared()
-    _barrier()
+    barrier()
 
     row = GROUP * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
     position = context - n + i0 + row // G
@@ -206,7 +206,7 @@ def _multiply(
     o = o / gl.expand_dims(gl.convert_layout(divisor, gl.SliceLayout(1, o_layout)), 1)
     # Through the place of the queries, so that every thread stores 16 bytes.
     q_tile.store(o.to(dtype))
-    _barrier()
+    barrier()
     to = gl.expand_dims(io_token * out_stride + io_head * D, 1) + gl.expand_dims(d, 0)
     gl.store(out_ptr + to, q_tile.load(io_layout), mask=gl.expand_dims(io_live & (whole != 0), 1))
 

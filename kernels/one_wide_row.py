@@ -6,6 +6,7 @@ which then waits and computes by turns.
 
 # mypy: disable-error-code="no-untyped-def"
 
+from kernels import dependent
 from kernels.few_rows_product import ADD, PLAIN, Product
 from kernels.float8_weight import BLOCKS, CHANNELS, SPAN, Float8Weight, four_numbers, parts_of
 from kernels.language import TRITON_INSTALLED, jit, tl
@@ -28,10 +29,9 @@ def launch(product: Product) -> None:
     """Multiply one row."""
     F, E = product.weight.shape
     codes, scales, form = parts_of(product.weight)
-    pdl = {"launch_pdl": True} if product.x.is_cuda else {}
     _wide_row_kernel[(F // _ROWS,)](
         product.x, codes, scales, product.out, E=E, CHUNK=_CHUNK, ROWS=_ROWS, ADDED=product.kind == ADD.value,
-        SCALES=form, PDL=product.x.is_cuda, num_warps=_WARPS, **pdl,
+        SCALES=form, num_warps=_WARPS, **dependent.launch(product.x),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 import torch
 from torch import Tensor
 
+from kernels import dependent
 from kernels.few_rows_product import (
     ADD,
     GATE,
@@ -62,10 +63,9 @@ def _normed(x: Tensor, norm: RmsNormWeights) -> Tensor:
     T, E = x.shape
     normed = torch.empty_like(x)
     block = next_power_of_2(E)
-    pdl = {"launch_pdl": True} if x.is_cuda else {}
     _norm_kernel[(T,)](
-        x, norm.weight, normed, norm.eps, norm.offset, E=E, BLOCK=block, PDL=x.is_cuda,
-        num_warps=max(1, min(16, block // 256)), **pdl,
+        x, norm.weight, normed, norm.eps, norm.offset, E=E, BLOCK=block,
+        num_warps=max(1, min(16, block // 256)), **dependent.launch(x),
     )  # fmt: skip
     return normed
 
