@@ -91,6 +91,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if "/" in model or model in (".", ".."):
                 raise SettingsError(f"models: {model!r} is a path; a model is named by its directory below model_dir")
 
+    def _check_host(self, host: str) -> None:
+        """Raise SettingsError for a `host` that would be every address without saying so."""
+        if not host:
+            raise SettingsError("host must not be empty; 0.0.0.0 is every address of this machine")
+
     def _check_range(
         self, *names: str, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> None:

@@ -129,12 +129,14 @@ class Server:
         """Close what calls share, and what is idle."""
         if isinstance(self._shared, Way):
             self._shared.close()
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
 
     def _close_what_rests(self) -> None:
         if isinstance(self._shared, Way) and not self._shared.num_unanswered:
             self._shared.close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
