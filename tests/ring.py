@@ -107,9 +107,10 @@ class Ring:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     async def until_idle(self, timeout_s: float = 60.0) -> None:
-        """Wait until no request is in flight, neither at the edge nor at the replica."""
+        """Wait until no request is in flight, neither at the edge nor at the replica, and every bill is made up."""
+        edge = ("headrace_inflight_requests", "headrace_ending_requests")  # a request is in one of them at any time
         with anyio.fail_after(timeout_s):
-            while self.replica.running or await self.metric("headrace_inflight_requests"):
+            while self.replica.running or any([await self.metric(name) for name in edge]):
                 await anyio.sleep(0.005)
 
 

@@ -53,7 +53,7 @@ class Endings:
 
     def begin(self, generation: Generation, operation: str) -> None:
         """End a request whose answer is over, or was left off some time ago."""
-        self._num_ending += 1
+        self._note_ending(self._num_ending + 1)
         self._tasks.start_soon(self._end, generation, operation)
 
     def stop_choice(self, generation: Generation, choice: int | None) -> None:
@@ -74,12 +74,16 @@ class Endings:
         except Exception:
             logger.exception("request %s: its end was not put away", generation.job.request_id)
         finally:
-            self._num_ending -= 1
+            self._note_ending(self._num_ending - 1)
             self.tell_if_none_open()
             if not generation.handed_over:
                 self._metrics.note_end(generation, operation)
         if self._safety is not None and not generation.handed_over:
             self._safety.note(generation)
+
+    def _note_ending(self, count: int) -> None:
+        self._num_ending = count
+        self._metrics.note_ending(count)
 
     async def _cancel(self, generation: Generation, choice: int | None = None) -> None:
         self._metrics.note_cancel()

@@ -64,6 +64,11 @@ class Metrics:
         self._faults = Gauge(
             "headrace_safety_policy_faults", "Policy files that changed and could not be read.", registry=self.registry
         )
+        self._ending = Gauge(
+            "headrace_ending_requests",
+            "Requests whose answer is over, whose bill and turn are being put away.",
+            registry=self.registry,
+        )
         for model in models:  # a rate needs a zero to begin with
             self._thinking.labels("default", model)
             self._thinking_ended.labels("model", "default", model)
@@ -91,6 +96,10 @@ class Metrics:
     def note_policy_faults(self, count: int) -> None:
         """Tell how many policy files are faulty now."""
         self._faults.set(count)
+
+    def note_ending(self, count: int) -> None:
+        """Tell how many requests are being put away now."""
+        self._ending.set(count)
 
     def note_end(self, generation: Generation, operation: str) -> None:
         """Take over the numbers of a request that ended, however it ended."""
