@@ -157,7 +157,9 @@ def pull(
 def chat(
     url: Annotated[str, typer.Option(help="Server to talk to.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Model; the server's first one if not given.")] = None,
-    effort: Annotated[str | None, typer.Option(help="Reasoning effort: none, low, medium, high.")] = None,
+    effort: Annotated[
+        str | None, typer.Option(help="Reasoning effort: none, minimal, low, medium, high, xhigh.")
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Sampling temperature; what the model's makers advise if not given.")
     ] = None,

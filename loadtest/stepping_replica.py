@@ -4,8 +4,7 @@
 
 It says WINDOW steps at once, by courier as a model service does, and the next ones when few lie in the edge's inbox: an
 edge that keeps up finds several in a read, as one does that serves several fast replicas. Streams that come in the same
-instant are all open before it begins. What tokens cost that come
-alone shows in loadtest.token_path.
+instant are all open before it begins. What tokens cost that come alone shows in loadtest.token_path.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ HeadraceError
 ├── UnavailableError               503  no replica serves this model now
 ├── DeadlineExceededError          504
 └── InternalError                  500  our fault; the message never quotes the request
-    └── DeadLetterError            500  three desks in turn failed on this job
+    └── DeadLetterError            500  a desk failed three times on this job, or five replicas died of it
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class InternalError(HeadraceError):
 
 
 class DeadLetterError(InternalError):
-    """The job failed at three desks in turn and was set aside."""
+    """The job was given up: a desk failed on it three times, or replicas in a row died of it."""
 
     code = "dead_letter"
 

@@ -1,1 +1,1 @@
-"""The page at `/`: plain ES modules, style sheets and two vendored libraries, served as they lie here."""
+"""The page at `/`: plain ES modules, style sheets and three vendored libraries, served as they lie here."""

@@ -1,3 +1,5 @@
+"""Gates of the feed-forward block against their formulas, large numbers included."""
+
 import math
 
 import pytest

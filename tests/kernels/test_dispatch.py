@@ -1,3 +1,5 @@
+"""Which form of an op runs: by device, dtype, environment, or as forced."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""Rows of the embedding table: by id, scaled, zeros for ids outside."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""Products of few rows with norm, rotation, store, gate and addition inside, against the ops apart."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Attention of few rows, whose newest keys come from the projection, against attention over a cache that holds them."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""A number that is not finite marks its own row and no other."""
+
 import pytest
 import torch
 

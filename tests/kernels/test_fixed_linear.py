@@ -1,3 +1,5 @@
+"""Products in a fixed order: right, and the same bits for a row whatever the size of the batch."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Float8 weights: few rows are multiplied unrounded, many are rounded on a card, none in a fixed order."""
+
 import pytest
 import torch
 from torch import nn

@@ -1,3 +1,5 @@
+"""The gated product against its formula, in one kernel on a Hopper card."""
+
 import math
 
 import pytest

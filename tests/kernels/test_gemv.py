@@ -1,3 +1,5 @@
+"""The product of one or a few rows against its formula."""
+
 import pytest
 import torch
 

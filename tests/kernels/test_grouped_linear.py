@@ -1,3 +1,5 @@
+"""Products on weights that stay at 4 or 8 bits, against the formula, in each layout of their words."""
+
 from __future__ import annotations
 
 from typing import NamedTuple

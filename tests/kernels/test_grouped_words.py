@@ -1,3 +1,5 @@
+"""Codes packed in words come back, and lie where a tensor core's product wants them."""
+
 import torch
 
 from kernels.grouped_weight import GroupedWeight

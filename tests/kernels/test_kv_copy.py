@@ -1,3 +1,5 @@
+"""Blocks are gathered from a cache and scattered into one, in order and without touching others."""
+
 import pytest
 import torch
 from torch import Tensor

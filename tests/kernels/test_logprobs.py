@@ -1,3 +1,5 @@
+"""Log-probabilities of the best tokens and the chosen one against log_softmax."""
+
 import pytest
 import torch
 

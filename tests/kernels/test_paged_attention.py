@@ -1,3 +1,5 @@
+"""Paged attention against a float64 oracle: mixed batches, windows, caps, sinks, splits, and cells nobody may read."""
+
 from typing import Any
 
 import pytest

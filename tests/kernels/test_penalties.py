@@ -1,3 +1,5 @@
+"""Penalties, biases and masks: each row gets what it asked for, and masks win."""
+
 import pytest
 import torch
 from torch import Tensor

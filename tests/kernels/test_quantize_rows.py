@@ -1,3 +1,5 @@
+"""Rows rounded to float8 with scales of their own, alone, behind a norm and behind a gate."""
+
 import pytest
 import torch
 from torch import Tensor

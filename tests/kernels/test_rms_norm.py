@@ -1,3 +1,5 @@
+"""RMS norm against its formula, alone, of heads, and with the residual addition before it."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Rotation of queries and keys by position, in place, and fused with the store."""
+
 import pytest
 import torch
 from torch import Tensor

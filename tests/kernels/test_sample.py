@@ -1,3 +1,5 @@
+"""Draws: greedy, filtered and noisy, with odd logits, in the same tokens by kernel and reference."""
+
 import math
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Products of float8 weights and rounded activations against the product of the rounded numbers."""
+
 import pytest
 import torch
 

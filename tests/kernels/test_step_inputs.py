@@ -1,3 +1,5 @@
+"""A step's one buffer is unpacked into what model and sampler read, and drawn tokens are fed back."""
+
 import dataclasses
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Keys and values land in their tokens' slots and nowhere else."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""When a replica counts as lost: three missed heartbeats, or its own word."""
+
 from __future__ import annotations
 
 from wire.heartbeats import Heartbeats

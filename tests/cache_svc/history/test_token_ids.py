@@ -1,3 +1,5 @@
+"""Token ids of a chain: each turn gets its own back, and keeps only what its parent has not."""
+
 from __future__ import annotations
 
 from hypothesis import given

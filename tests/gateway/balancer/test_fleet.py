@@ -1,3 +1,5 @@
+"""What the balancer knows of replicas: who is ready, what was placed since the last heartbeat, who is lost."""
+
 from __future__ import annotations
 
 from collections import Counter

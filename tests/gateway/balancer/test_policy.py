@@ -1,3 +1,5 @@
+"""Placement policies: which of some replicas takes a request, by cached prefix, load and blocks."""
+
 from __future__ import annotations
 
 import pytest

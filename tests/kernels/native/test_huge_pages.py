@@ -1,3 +1,5 @@
+"""Memory in huge pages: aligned, zero, apart, and given back with its last piece."""
+
 import gc
 import mmap
 import weakref

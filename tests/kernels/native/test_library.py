@@ -1,3 +1,5 @@
+"""Which native build is taken, what is said when none can be made, and that every build is clean under sanitizers."""
+
 import os
 import platform
 import subprocess

@@ -1,3 +1,5 @@
+"""Repacking GGML blocks into tiles loses nothing, and refuses what tiles cannot hold."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""Products with packed weights: integer sums of rounded activations, the same for a row in any batch."""
+
 import pytest
 import torch
 

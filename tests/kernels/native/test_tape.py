@@ -1,3 +1,5 @@
+"""A replayed tape computes on new input what its calls would, and shares memory without harm."""
+
 from collections.abc import Callable
 
 import pytest

@@ -1,3 +1,5 @@
+"""How much memory a process may take: the machine's, or what its control groups leave."""
+
 from pathlib import Path
 
 import psutil
