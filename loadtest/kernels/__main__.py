@@ -5,6 +5,7 @@ sets of inputs where one would fit the L2 cache, and replayed: no launch gaps, n
 choose some; the function of an op's name in one of the files beside this one describes its cases.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -25,13 +26,15 @@ OPS = (
 )  # fmt: skip
 
 
-def main(names: Sequence[str]) -> int:
-    """Print the table for the ops `names`, or for all."""
+def main(arguments: Sequence[str]) -> int:
+    """Print the table for the ops that are named, or for all."""
     console = Console(width=120)
     known = {op.__name__: op for op in OPS}
+    parser = argparse.ArgumentParser("loadtest.kernels", description="Time kernels on a GPU.")
+    parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(known)}; all if none is named")
+    names = parser.parse_args(arguments).ops
     if unknown := set(names) - set(known):
-        console.print(f"unknown ops: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-        return 2
+        parser.error(f"unknown ops: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     if not torch.cuda.is_available():
         console.print("no CUDA device: the kernels' benchmark needs one")
         return 1
