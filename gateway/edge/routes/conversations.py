@@ -1,4 +1,4 @@
-"""/v1/conversations: create, read, update, delete, items, and the list of all (our extension)."""
+"""/v1/conversations: create, read, update, delete, and the list of all (our extension)."""
 
 from __future__ import annotations
 

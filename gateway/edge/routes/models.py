@@ -1,4 +1,4 @@
-"""/v1/models: what is served here. Both dialects have this path; Anthropic's clients say so in a header."""
+"""/v1/models: what is served here. OpenAI and Anthropic both have this path; Anthropic's clients say so in a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling fields that both dialects share: OpenAI's, and extensions that open servers agree on; and their ranges."""
+"""Sampling fields that dialects share: OpenAI's, and extensions that open servers agree on; and their ranges."""
 
 from __future__ import annotations
 
