@@ -4,8 +4,9 @@
 
 The time from the HTTP request to the first text is then what edge, tokenizer, prefix desk, balancer and the way between
 them cost (a chat request passes no history desk). Desks run in one process, as `headrace up` runs them, or (`--split`)
-each in its own; the replica and the client in another; all share the machine's cores. Processor time and round trips to the bus say more than the clock on
-a machine that has other work: both are printed for one request, round trips by the server's own account (MONITOR).
+each in its own; the replica and the client in another; all share the machine's cores. Processor time and round trips to
+the bus say more than the clock on a machine that has other work: both are printed for one request, round trips by the
+server's own account (MONITOR).
 """
 
 from __future__ import annotations
