@@ -97,3 +97,24 @@ def test_commands_exist_and_know_the_flags_given(page: Path) -> None:
             if name not in ("serve", "bench"):  # their flags are settings, or another parser's
                 flags = {option.removeprefix("--") for param in command.params for option in param.opts}
                 assert set(FLAG.findall(arguments)) <= flags, f"headrace {name}{arguments}"
+
+
+def figures(text: str) -> list[str]:
+    return re.findall(r"\d[\d,.]*\d|\d", text)
+
+
+def section(page: str, title: str) -> str:
+    return re.split(r"^## ", (ROOT / page).read_text().split(f"\n## {title}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_figures_of_the_readme_are_those_that_were_measured_last() -> None:
+    known = set(figures((ROOT / "docs/performance.md").read_text()))
+    assert not [figure for figure in figures(section("README.md", "How fast")) if figure not in known]
+
+
+def test_figures_of_the_one_screen_stand_in_the_tables_behind_it() -> None:
+    page, screen = (ROOT / "docs/performance.md").read_text(), section("docs/performance.md", "In one screen")
+    known = set(figures(page.replace(screen, "").split("\n## GPU kernels\n")[1]))
+    shown = [figure for bold in re.findall(r"\*\*([^*]*\d[^*]*)\*\*", screen) for figure in figures(bold)]
+    assert len(shown) > 40
+    assert not [figure for figure in shown if figure not in known]
