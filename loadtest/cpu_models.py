@@ -38,7 +38,7 @@ def requantized(model: Path, target: str, llama_python: str) -> Path:
 
 
 class Shape(NamedTuple):
-    """A decoder of the Llama family with a tied head."""
+    """A decoder of the Llama family with a tied head; with `experts` one of Qwen 3's, of which a token takes 8."""
 
     hidden: int
     inner: int
@@ -46,9 +46,19 @@ class Shape(NamedTuple):
     heads: int
     kv_heads: int
     vocab: int
+    experts: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        """The size of a head."""
+        return 128 if self.experts else self.hidden // self.heads
 
 
-SHAPES = {"llama-1b": Shape(2048, 8192, 16, 32, 8, 128256), "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152)}
+SHAPES = {
+    "llama-1b": Shape(2048, 8192, 16, 32, 8, 128256),
+    "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152),
+    "qwen3-moe": Shape(2048, 768, 8, 32, 4, 32768, experts=64),  # 30B-A3B has 48 layers of 128
+}
 
 
 def random_model(name: str, format_name: str) -> Path:
@@ -60,15 +70,18 @@ def random_model(name: str, format_name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_config(shape)))
     part = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, "llama")
+    writer = gguf.GGUFWriter(part, "qwen3moe" if shape.experts else "llama")
     _describe(writer, shape)
     rng = np.random.default_rng(0)
     kind = gguf.GGMLQuantizationType[format_name]
     for tensor, size in _tensors(shape).items():
         if len(size) == 1:
             writer.add_tensor(tensor, np.ones(size, dtype=np.float32))
+        elif tensor.endswith("ffn_gate_inp.weight"):
+            writer.add_tensor(tensor, rng.standard_normal(size, dtype=np.float32))
         else:
-            writer.add_tensor(tensor, _blocks(rng, format_name, *size), raw_dtype=kind)
+            blocks = _blocks(rng, format_name, int(np.prod(size[:-1])), size[-1])
+            writer.add_tensor(tensor, blocks.reshape(*size[:-1], -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -78,12 +91,16 @@ def random_model(name: str, format_name: str) -> Path:
 
 
 def _config(shape: Shape) -> dict[str, object]:
+    experts = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": shape.experts,
+        "num_experts_per_tok": 8, "moe_intermediate_size": shape.inner, "norm_topk_prob": True,
+    }  # fmt: skip
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": shape.vocab,
         "hidden_size": shape.hidden, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_act": "silu",
-        "eos_token_id": 2, "bos_token_id": 1,
+        "eos_token_id": 2, "bos_token_id": 1, "head_dim": shape.head_dim, **(experts if shape.experts else {}),
     }  # fmt: skip
 
 
@@ -96,19 +113,32 @@ def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
-    writer.add_rope_dimension_count(shape.hidden // shape.heads)
+    writer.add_rope_dimension_count(shape.head_dim)
     writer.add_vocab_size(shape.vocab)
     writer.add_tokenizer_model("none")
+    if shape.experts:
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(8)
+        writer.add_expert_feed_forward_length(shape.inner)
 
 
 def _tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
-    E, F, kv = shape.hidden, shape.inner, shape.hidden // shape.heads * shape.kv_heads
+    E, F, D = shape.hidden, shape.inner, shape.head_dim
+    q, kv = D * shape.heads, D * shape.kv_heads
     found: dict[str, tuple[int, ...]] = {"token_embd.weight": (shape.vocab, E), "output_norm.weight": (E,)}
     for layer in range(shape.layers):
-        sizes = {
-            "attn_norm": (E,), "ffn_norm": (E,), "attn_q": (E, E), "attn_k": (kv, E), "attn_v": (kv, E),
-            "attn_output": (E, E), "ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F),
+        sizes: dict[str, tuple[int, ...]] = {
+            "attn_norm": (E,), "ffn_norm": (E,), "attn_q": (q, E), "attn_k": (kv, E), "attn_v": (kv, E),
+            "attn_output": (E, q),
         }  # fmt: skip
+        if shape.experts:
+            X = shape.experts
+            sizes |= {"ffn_gate_exps": (X, F, E), "ffn_up_exps": (X, F, E), "ffn_down_exps": (X, E, F)}
+            sizes |= {"ffn_gate_inp": (X, E), "attn_q_norm": (D,), "attn_k_norm": (D,)}
+        else:
+            sizes |= {"ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F)}
         found |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
     return found
 

@@ -62,7 +62,7 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": integer("feed_forward_length"),
+        "intermediate_size": integer("feed_forward_length", integer("expert_feed_forward_length", 0) or None),
         "num_hidden_layers": integer("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": integer("attention.head_count_kv", heads),
@@ -126,7 +126,9 @@ def _llama3_scaling(header: GgufHeader) -> dict[str, Any]:
     }
 
 
-def _llama(_header: GgufHeader, config: dict[str, Any]) -> None:
+def _llama(header: GgufHeader, config: dict[str, Any]) -> None:
+    if header.value("llama.expert_count", int, 0):
+        raise PullError(f"{header.path}: Mixtral as a GGUF file is not supported; as safetensors it is")
     config.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu")
 
 
@@ -136,6 +138,19 @@ def _qwen2(_header: GgufHeader, config: dict[str, Any]) -> None:
 
 def _qwen3(_header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_act="silu", use_sliding_window=False)
+
+
+def _qwen3moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(
+        architectures=["Qwen3MoeForCausalLM"],
+        model_type="qwen3_moe",
+        hidden_act="silu",
+        use_sliding_window=False,
+        num_experts=header.value("qwen3moe.expert_count", int),
+        num_experts_per_tok=header.value("qwen3moe.expert_used_count", int),
+        moe_intermediate_size=header.value("qwen3moe.expert_feed_forward_length", int),
+        norm_topk_prob=True,  # all released models; the file does not say
+    )
 
 
 def _gemma2(header: GgufHeader, config: dict[str, Any]) -> None:
@@ -177,6 +192,7 @@ _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3moe": _qwen3moe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
 }

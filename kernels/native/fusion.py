@@ -34,9 +34,10 @@ def fuse(records: Sequence[Record]) -> list[Record]:
 
 
 def _rows_follow(norm: Record, call: Record) -> bool:
-    """A norm whose rows are rounded next."""
+    """A norm whose rows are rounded next, as they come: experts take theirs from where they stand."""
     rows, width = norm.numbers[:2]
-    return call.kind == QUANTIZE and call.pointers[0] == norm.pointers[3] and call.numbers[:3] == (rows, width, width)
+    as_they_come = call.kind == QUANTIZE and not any(call.pointers[3:])
+    return as_they_come and call.pointers[0] == norm.pointers[3] and call.numbers[:3] == (rows, width, width)
 
 
 def _decode_follows(rope: Record, call: Record) -> bool:

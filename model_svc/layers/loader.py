@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +12,19 @@ from torch import Tensor
 from model_svc.layers.group import ALONE, Group
 from model_svc.layers.linear import Linear
 from model_svc.layers.parallel_linear import SummedLinear
-from model_svc.quant.method import QuantMethod
+from model_svc.quant.method import ExpertsOp, QuantMethod
 from model_svc.weights.source import Shard, Stored, WeightSource, narrow
+
+
+class ExpertNames(NamedTuple):
+    """What a checkpoint calls the three matrices of an expert."""
+
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+
+USUAL_NAMES = ExpertNames()
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,19 @@ class Loader:
         if offset is not None and rank:
             offset = torch.zeros_like(offset)  # it is added once, and all ranks take the same path
         return SummedLinear(self.method.linear([part], offset), self.group)
+
+    def experts(self, names: ExpertNames, num_experts: int, hidden: int, inner: int, act: int) -> ExpertsOp:
+        """Fetch the feed-forward blocks of experts, cut along their inner size: what ranks compute is to be added."""
+        rank, ranks = self.group.rank, self.group.size
+
+        def fetched(expert: int, name: str, shape: tuple[int, int], dim: int) -> Stored:
+            path = f"{self.prefix}experts.{expert}.{name}.weight"
+            return self.source.get_shard(path, shape, Shard(dim, rank, ranks))
+
+        each = range(num_experts)
+        gate_up = [[fetched(n, name, (inner, hidden), 0) for name in (names.gate, names.up)] for n in each]
+        down = [fetched(n, names.down, (hidden, inner), 1) for n in each]
+        return self.method.experts(gate_up, down, act)
 
     def _parts(
         self, kind: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]], shards: Sequence[Shard]

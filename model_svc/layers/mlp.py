@@ -12,17 +12,22 @@ from model_svc.layers.loader import Loader
 _ACTIVATIONS = {"silu": activation.SILU, "gelu_pytorch_tanh": activation.GELU_TANH, "gelu": activation.GELU}
 
 
+def activation_named(name: str) -> int:
+    """Return the activation of a config's name, as `kernels.activation` numbers it. Raises ValueError."""
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"activation {name!r} is not supported; known are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
 class GatedMlp:
     """Gate and up are one product; `fused` names a checkpoint's own fused tensor (Phi-3's gate_up_proj)."""
 
     def __init__(
         self, loader: Loader, hidden: int, inner: int, act: str, *, bias: bool = False, fused: str | None = None
     ) -> None:
-        if act not in _ACTIVATIONS:
-            raise ValueError(f"activation {act!r} is not supported; known are {', '.join(_ACTIVATIONS)}")
         names = (fused,) if fused else ("gate_proj", "up_proj")
         self._gate_up = loader.columns(names, (inner, inner), hidden, (loader.shard(inner),) * 2, bias=bias)
-        self._act = _ACTIVATIONS[act]
+        self._act = activation_named(act)
         self._down = loader.rows("down_proj", hidden, inner, bias=bias)
 
     @property

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from model_svc.layers.attention import Attention, AttentionConfig
-from model_svc.layers.blocks import Layer, PreNorm, add_norm
+from model_svc.layers.blocks import Layer, Mlp, PreNorm, add_norm
 from model_svc.layers.embedding import load_tables
-from model_svc.layers.loader import Loader
+from model_svc.layers.experts import Experts, ExpertsConfig
+from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.rope import RopeTables, rope_tables
@@ -119,6 +120,10 @@ class Decoder:
         """Build a norm over the hidden size."""
         return RmsNorm(loader, name, self.config.hidden_size, self.config.norm_eps, offset=self.norm_offset)
 
+    def feed_forward(self, loader: Loader, index: int) -> Mlp:  # noqa: ARG002 - of most models all layers are alike
+        """Build a layer's block between its attention and the next layer."""
+        return self.mlp(loader)
+
     # --- parts that layers are built from ---
 
     def attention(self, loader: Loader, rope: RopeTables | None, **changes: object) -> Attention:
@@ -140,6 +145,24 @@ class Decoder:
         return GatedMlp(
             loader.at("mlp"), config.hidden_size, config.intermediate_size, config.act, bias=bias, fused=fused
         )
+
+    def experts(
+        self, loader: Loader, inner: int, *, renormalise: bool = True, names: ExpertNames = USUAL_NAMES
+    ) -> Experts:
+        """Build a mixture of experts of this inner size at `loader`'s place, of as many as the config says."""
+        config = self.config
+        num_experts = config.whole("num_experts") or config.whole("num_local_experts")
+        sizes = ExpertsConfig(
+            config.hidden_size, inner, num_experts, config.whole("num_experts_per_tok"), renormalise, config.act,
+            names,
+        )  # fmt: skip
+        return Experts(loader, sizes)
+
+    def has_experts(self, index: int) -> bool:
+        """Tell whether a layer is a mixture of experts, where only some are (Qwen)."""
+        dense = self.config.get("mlp_only_layers", [])
+        step = self.config.whole("decoder_sparse_step", 1) or 1
+        return not (isinstance(dense, list) and index in dense) and (index + 1) % step == 0
 
     def layer_type(self, index: int) -> str:
         """Return `full_attention` or `sliding_attention`."""

@@ -10,11 +10,11 @@ from model_svc.models.decoder import Decoder
 class Mistral(Decoder):
     """MistralForCausalLM."""
 
-    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+    def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         return PreNorm(
             self.norm(loader, "input_layernorm"),
             self.attention(loader, self.rope(), window=self.config.sliding_window),
             self.norm(loader, "post_attention_layernorm"),
-            self.mlp(loader),
+            self.feed_forward(loader, index),
         )

@@ -16,5 +16,5 @@ class Qwen2(Decoder):
             self.norm(loader, "input_layernorm"),
             self.attention(loader, self.rope(), bias=True, window=self.window(index)),
             self.norm(loader, "post_attention_layernorm"),
-            self.mlp(loader),
+            self.feed_forward(loader, index),
         )

@@ -17,5 +17,5 @@ class Qwen3(Decoder):
             self.norm(loader, "input_layernorm"),
             self.attention(loader, self.rope(), bias=bias, out_bias=bias, norm_qk="head", window=self.window(index)),
             self.norm(loader, "post_attention_layernorm"),
-            self.mlp(loader),
+            self.feed_forward(loader, index),
         )

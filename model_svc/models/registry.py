@@ -16,10 +16,14 @@ MODELS: dict[str, tuple[str, str]] = {
     "Gemma3ForCausalLM": ("gemma3", "Gemma3"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "MistralForCausalLM": ("mistral", "Mistral"),
+    "MixtralForCausalLM": ("mixtral", "Mixtral"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
+    "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
+    "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+    "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
 }
 

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels import dispatch, few_rows, fixed_linear, gemv
-from model_svc.quant.method import LinearOp
+from kernels import activation, dispatch, few_rows, fixed_linear, gemv
+from kernels.expert_linear import expert_linear
+from kernels.expert_order import ExpertOrder
+from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.weights.reading import Reading
 from model_svc.weights.stored.tensor import QuantizedTensor
 from model_svc.weights.upload import Upload
@@ -40,6 +42,18 @@ class DenseLinear:
             out.copy_(self(x))
 
 
+class DenseExperts:
+    """The feed-forward blocks of X experts: `gate_up` [X, 2F, E] and `down` [X, E, F]."""
+
+    def __init__(self, gate_up: Tensor, down: Tensor, act: int) -> None:
+        self._gate_up, self._down, self._act = gate_up, down, act
+
+    def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
+        """Multiply each token with its experts' weights."""
+        gated = activation.act_and_mul(expert_linear(x, self._gate_up, order, gather=True), self._act)
+        return expert_linear(gated, self._down, order, gather=False)
+
+
 class Dequantized:
     """Dense products in `dtype` on `device`; with `reading` matrices may arrive there after they are handed out."""
 
@@ -58,19 +72,26 @@ class Dequantized:
         """Return the dtype of activations."""
         return self._dtype
 
-    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
-        """Stack the parts into one dense matrix, part by part, so that no second copy of the whole exists."""
-        if len(parts) == 1:
-            weight = self.dense(parts[0])
-        else:
-            shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
-            weight = torch.empty(shape, dtype=self._dtype, device=self._device)
-            at = 0
-            for part in parts:
-                self.fill(weight[at : at + part.shape[0]], part)
-                at += part.shape[0]
-            self.num_bytes += weight.nbytes
-        return DenseLinear(weight, bias)
+    def linear(self, parts: Parts, bias: Tensor | None) -> LinearOp:
+        """Stack the parts into one dense matrix."""
+        return DenseLinear(self.dense(parts[0]) if len(parts) == 1 else self._stacked(parts), bias)
+
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+        """Stack the experts' matrices."""
+        first, second = self._stacked([part for parts in gate_up for part in parts]), self._stacked(down)
+        X, F, E = len(down), down[0].shape[1], down[0].shape[0]
+        return DenseExperts(first.view(X, 2 * F, E), second.view(X, E, F), act)
+
+    def _stacked(self, parts: Parts) -> Tensor:
+        """Return one dense matrix, filled part by part, so that no second copy of the whole exists."""
+        shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
+        weight = torch.empty(shape, dtype=self._dtype, device=self._device)
+        at = 0
+        for part in parts:
+            self.fill(weight[at : at + part.shape[0]], part)
+            at += part.shape[0]
+        self.num_bytes += weight.nbytes
+        return weight
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return the numbers in the computing dtype; no copy where the checkpoint holds them already."""

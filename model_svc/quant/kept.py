@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels.native.packed_weight import PackedWeight
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.method import ExpertsOp, Parts
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 
@@ -28,6 +31,10 @@ class Kept:
     def dtype(self) -> torch.dtype:
         """Return the dtype of activations."""
         return self._dense.dtype
+
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+        """Prepare experts as numbers."""
+        return self._dense.experts(gate_up, down, act)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return a tensor as numbers."""

@@ -8,11 +8,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.expert_order import ExpertOrder
 from kernels.native.packed_weight import PackedWeight
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 # x [T, in] -> x W^T + b [T, out]
 LinearOp = Callable[[Tensor], Tensor]
+# x [T, E], and who computes what -> what each expert makes of its tokens [P, E]
+ExpertsOp = Callable[[Tensor, ExpertOrder], Tensor]
+
+Parts = Sequence[Tensor | QuantizedTensor]  # stacked along the output dimension
 
 
 class QuantMethod(Protocol):
@@ -26,8 +31,15 @@ class QuantMethod(Protocol):
         """What the weights prepared so far take on the device."""
         ...
 
-    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
+    def linear(self, parts: Parts, bias: Tensor | None) -> LinearOp:
         """Prepare the product with the stacked parts, each [out, in]."""
+        ...
+
+    def experts(self, gate_up: Sequence[Parts], down: Sequence[Tensor | QuantizedTensor], act: int) -> ExpertsOp:
+        """Prepare the gated feed-forward blocks of X experts: of each a gate and an up [F, E], and a down [E, F].
+
+        `act` is one of `kernels.activation`'s.
+        """
         ...
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from kernels.expert_order import ExpertOrder
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
+from kernels.quantized_experts import quantized_experts, stacks
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.kept import Kept
-from model_svc.quant.method import LinearOp
+from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.grouped_tensor import GroupedTensor
@@ -51,6 +53,17 @@ class PackedLinear:
         return gated_rounded(x, self._weights[0], act, self._bias)
 
 
+class PackedExperts:
+    """The feed-forward blocks of experts, whose packed weights stand one after another."""
+
+    def __init__(self, gate_up: PackedWeight, down: PackedWeight, act: int) -> None:
+        self._gate_up, self._down, self._act = gate_up, down, act
+
+    def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
+        """Multiply each token with its experts' weights."""
+        return quantized_experts(x, self._gate_up, self._down, self._act, order)
+
+
 class Native(Kept):
     """Packed products on the CPU; activations are float32 between them."""
 
@@ -60,7 +73,7 @@ class Native(Kept):
         super().__init__(Dequantized(torch.float32, torch.device("cpu")))
         self._tables: dict[int, tuple[BlockTensor, PackedWeight]] = {}
 
-    def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
+    def linear(self, parts: Parts, bias: Tensor | None) -> LinearOp:
         """Pack the parts; neighbours of one format become one weight."""
         found = [_packable(part) for part in parts]
         blocks = [part for part in found if part is not None]
@@ -75,6 +88,19 @@ class Native(Kept):
                 runs.append([part])
         packed = PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
         return reordered(packed, order_of(parts[0]))
+
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+        """Pack the experts of a layer into two weights, if each is of one format."""
+        first, second = (self._one_format(parts) for parts in ([one for pair in gate_up for one in pair], down))
+        gates = sum(part.shape[0] for part in gate_up[0])
+        if first is None or second is None or not stacks(gates, down[0].shape[0]):
+            return self._dense.experts(gate_up, down, act)
+        return PackedExperts(self._pack(first), self._pack(second), act)
+
+    def _one_format(self, parts: Parts) -> list[BlockTensor] | None:
+        """Return parts of one format that can be packed, with their inputs in the usual order; None for others."""
+        blocks = [each for part in parts if order_of(part) is None and (each := _packable(part)) is not None]
+        return blocks if len(blocks) == len(parts) and len({each.type for each in blocks}) == 1 else None
 
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table; a tied head uses the same tiles."""

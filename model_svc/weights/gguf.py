@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ from model_svc.weights.stored.tensor import QuantizedTensor
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
+_MAX_EXPERTS = 1 << 12  # of a layer
+
+
+class _Place(NamedTuple):
+    """Where a tensor of ours lies: one of the file, or an expert's part of it; and what is to be undone on it."""
+
+    tensor: GgufTensor
+    change: Change
+    expert: int | None = None
+
 
 class GgufSource(TrackedSource):
     """The tensors of one GGUF file, named as the same model's safetensors would be."""
@@ -32,24 +43,33 @@ class GgufSource(TrackedSource):
         arch = self.header.value("general.architecture", str)
         heads = self.header.value(f"{arch}.attention.head_count", int)
         kv_heads = self.header.value(f"{arch}.attention.head_count_kv", int, heads)
-        self._tensors: dict[str, tuple[GgufTensor, Change]] = {}
+        num_experts = min(self.header.value(f"{arch}.expert_count", int, 0), _MAX_EXPERTS)
+        self._tensors: dict[str, _Place] = {}
+        self.shapes = {}
         for tensor in self.header.tensors.values():
             renamed = rename(tensor.name, arch, heads, kv_heads)
-            if renamed is not None:
-                self._tensors[renamed.name] = (tensor, renamed.change)
-        self.shapes = {name: tensor.shape for name, (tensor, _) in self._tensors.items()}
+            if renamed is None:
+                continue
+            if "{}" in renamed.name and len(tensor.shape) == 3 and tensor.shape[0] == num_experts:
+                for expert in range(num_experts):
+                    self._enter(renamed.name.format(expert), _Place(tensor, renamed.change, expert))
+            else:
+                self._enter(renamed.name, _Place(tensor, renamed.change))
 
     def read(self, name: str) -> Stored:
         """Return a tensor in the row order and offset that Hugging Face checkpoints have."""
-        tensor, change = self._tensors[name]
+        tensor, change, expert = self._tensors[name]
+        shape = self.shapes[name]
         raw = torch.frombuffer(self._map, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        if expert is not None:
+            raw = raw.view(tensor.shape[0], -1)[expert]
         stored: Stored
         if tensor.type.name in _PLAIN:
-            stored = raw.view(_PLAIN[tensor.type.name]).view(tensor.shape)
-        elif len(tensor.shape) == 1:  # a norm's weight or a bias: used as numbers
+            stored = raw.view(_PLAIN[tensor.type.name]).view(shape)
+        elif len(shape) == 1:  # a norm's weight or a bias: used as numbers
             stored = dequantize(raw.view(1, -1), tensor.type.name)[0]
         else:
-            stored = BlockTensor(raw.view(*tensor.shape[:-1], -1), tensor.shape, tensor.type)
+            stored = BlockTensor(raw.view(*shape[:-1], -1), shape, tensor.type)
         if change.unpermute:
             if change.unpermute < 0 or tensor.shape[0] % (2 * change.unpermute):
                 fault = f"tensor {tensor.name!r} has {tensor.shape[0]} rows, no pairs of {change.unpermute} heads"
@@ -59,6 +79,10 @@ class GgufSource(TrackedSource):
         if change.minus_one and isinstance(stored, Tensor):
             return stored - 1
         return stored
+
+    def _enter(self, name: str, place: _Place) -> None:
+        self._tensors[name] = place
+        self.shapes[name] = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
 
     def release(self) -> None:
         """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""

@@ -27,6 +27,13 @@ _LAYER = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
+# Experts lie in one tensor of three dimensions, of which each expert's matrix is a tensor of ours.
+_EXPERTS_LAYER = _LAYER | {
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+}
 _GEMMA_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -43,7 +50,7 @@ class Change(NamedTuple):
 
 
 class Renamed(NamedTuple):
-    """A tensor's Hugging Face name and what to undo."""
+    """A tensor's Hugging Face name and what to undo. A name with `{}` is one for each expert."""
 
     name: str
     change: Change
@@ -56,13 +63,18 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     """
     if gguf_name == "rope_freqs.weight":
         return None
-    gemma = arch.startswith("gemma")
-    minus_one = Change(minus_one=gemma and gguf_name.endswith("norm.weight"))
+    minus_one = Change(minus_one=arch.startswith("gemma") and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
     found = _BLOCK.match(gguf_name)
-    part = (_GEMMA_LAYER if gemma else _LAYER).get(found[2]) if found else None
+    part = _parts(arch).get(found[2]) if found else None
     if found is None or part is None:
         return Renamed(gguf_name, Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch == "llama" else 0
     return Renamed(f"model.layers.{found[1]}.{part}.{found[3]}", Change(heads) if heads else minus_one)
+
+
+def _parts(arch: str) -> dict[str, str]:
+    if arch.startswith("gemma"):
+        return _GEMMA_LAYER
+    return _EXPERTS_LAYER if arch.endswith("moe") else _LAYER

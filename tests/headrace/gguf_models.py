@@ -8,13 +8,13 @@ import numpy as np
 
 from tests.headrace.gguf_vocab import byte_vocab, sentencepiece_vocab, write
 
-HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 7
+HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, EXPERTS = 32, 48, 4, 2, 7, 5
 
 
 def tiny_model_file(path: Path, family: str) -> Path:
     """Write a model of 7 layers: enough for Gemma 3 to have a full layer among windowed ones."""
     gemma = family.startswith("gemma")
-    HEAD_DIM = {"gemma3": 256, "gemma2": 256, "qwen2": 8, "qwen3": 128}.get(
+    HEAD_DIM = {"gemma3": 256, "gemma2": 256, "qwen2": 8, "qwen3": 128, "qwen3moe": 128}.get(
         family, 16
     )  # transformers takes these whatever the file says
     rng = np.random.default_rng(3)
@@ -56,7 +56,12 @@ def tiny_model_file(path: Path, family: str) -> Path:
             f"blk.{n}.ffn_up.weight": matrix(INNER, HIDDEN),
             f"blk.{n}.ffn_down.weight": matrix(HIDDEN, INNER),
         }
-        if family in ("gemma3", "qwen3"):
+        if family == "qwen3moe":
+            for name in ("gate", "up", "down"):
+                shape = tensors.pop(f"blk.{n}.ffn_{name}.weight").shape
+                tensors[f"blk.{n}.ffn_{name}_exps.weight"] = matrix(EXPERTS, *shape)
+            tensors[f"blk.{n}.ffn_gate_inp.weight"] = matrix(EXPERTS, HIDDEN)
+        if family in ("gemma3", "qwen3", "qwen3moe"):
             tensors |= {
                 f"blk.{n}.attn_q_norm.weight": norm(HEAD_DIM),
                 f"blk.{n}.attn_k_norm.weight": norm(HEAD_DIM),
@@ -72,6 +77,12 @@ def tiny_model_file(path: Path, family: str) -> Path:
                 f"blk.{n}.post_attention_norm.weight": norm(HIDDEN),
                 f"blk.{n}.post_ffw_norm.weight": norm(HIDDEN),
             }
+    if family == "qwen3moe":
+        metadata |= {
+            f"{family}.expert_count": EXPERTS,
+            f"{family}.expert_used_count": 2,
+            f"{family}.expert_feed_forward_length": INNER,
+        }
     if gemma:
         metadata[f"{family}.attention.sliding_window"] = 6
     else:

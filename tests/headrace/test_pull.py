@@ -164,6 +164,7 @@ def test_advice_that_makes_no_sense_is_left_out_and_the_model_serves(tmp_path: P
     [
         ({"general.architecture": "mamba"}, "'mamba' are not supported"),
         ({"llama.attention.value_length": 8}, "different length"),
+        ({"llama.expert_count": 8}, "Mixtral as a GGUF file is not supported"),
         ({"llama.rope.scaling.type": "spiral", "llama.rope.scaling.factor": 4.0}, "'spiral' is not supported"),
         ({"llama.embedding_length": "wide"}, "is not a int"),
     ],
@@ -362,20 +363,22 @@ def test_an_interrupted_download_stops_pip_and_leaves_nothing(
     assert leftovers(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3"])
 def test_a_pulled_gguf_file_computes_what_transformers_computes_from_it(tmp_path: Path, family: str) -> None:
     """transformers reads the same file by its own reader, names and un-permutation."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from tests.headrace.gguf_models import tiny_model_file
+    from tests.headrace.gguf_models import INNER, tiny_model_file
     from tests.model_svc.paged import ModelDriver, Tracked
 
     logging.disable_progress_bar()
     directory = pull(str(tiny_model_file(tmp_path / "tiny.gguf", family)), tmp_path / "models")
+    # What its reader does not read, or the file does not say.
+    told = {"moe_intermediate_size": INNER, "norm_topk_prob": True} if family == "qwen3moe" else {}
     oracle = AutoModelForCausalLM.from_pretrained(
-        directory, gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager"
+        directory, gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager", **told
     ).eval()
     model = load_model(directory, dtype=torch.float32, device=torch.device("cpu"))
     ids = [5, 80, 199, 3, 41, 260, 7, 7, 120, 66, 31, 12, 250, 90]

@@ -30,6 +30,14 @@ TINY: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+EXPERTS: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "norm_topk_prob": True,
+}
+
 
 def tiny_llama(
     device: str = "cpu",
@@ -40,7 +48,10 @@ def tiny_llama(
     float8: bool = False,
     **changes: Any,
 ) -> Decoder:
-    """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype."""
+    """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype.
+
+    With `**EXPERTS` it is a mixture of experts.
+    """
     source = RandomSource(tied=False, spread=0.3, dtype=stored, stored=as_float8 if float8 else None)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)

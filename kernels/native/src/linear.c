@@ -5,6 +5,9 @@
  * passes the gate is rounded for the next product at once, and no float leaves the cache. n[5]: the activation; p[5], p[6]
  * instead of p[3]: q and scales of [T, N / 2].
  *
+ * With n[6] experts the tiles are those of so many weights, one after another, and p[7] (int32) tells with which of the T
+ * rows each begins, and where the last one ends. An item is one expert's, of its own rows.
+ *
  * Each row takes the same operations in the same order whatever rows stand beside it, so its bits do not depend on them. */
 #include "linear_tile.h"
 #include "pieces.h"
@@ -102,25 +105,36 @@ static void gated(const Op *op, const Args *a, int64_t item, int64_t from, int64
   for (int64_t t = 0; t < rows; t++) hr_round(both + t * WIDE, q + t * half, scales + t * blocks, 1);
 }
 
-static int64_t items(const Op *op) {
+static int64_t items_of_weight(const Op *op) {
   int64_t columns = op->shape == BY_COLUMN ? op->n[2] / 2 : op->n[2];
   return (columns + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
 }
 
+static int64_t items(const Op *op) { return items_of_weight(op) * (op->n[6] ? op->n[6] : 1); }
+
+/* One item of a weight, for rows from .. to - 1. */
+static void one(const Op *op, const Args *a, int64_t item, int64_t from, int64_t to) {
+  int64_t first = item * COLUMN_BLOCK, stride = op->n[3];
+  if (op->shape == BY_COLUMN) gated(op, a, item, from, to);
+  else RUN[op->n[4]](a, first, first + COLUMN_BLOCK, from, to, (float *)op->p[3] + from * stride + first, stride);
+}
+
+static void of_expert(const Op *op, Args a, int64_t item) {
+  int64_t each = items_of_weight(op), expert = item / each;
+  const int32_t *begins = op->p[7];
+  a.tiles += expert * (a.N / 16) * strip_bytes((int)op->n[4], a.K / 32);
+  for (int64_t t = begins[expert]; t < begins[expert + 1]; t += ROW_BLOCK)
+    one(op, &a, item % each, t, t + ROW_BLOCK < begins[expert + 1] ? t + ROW_BLOCK : begins[expert + 1]);
+}
+
 static void run(const Op *op, int64_t from, int64_t to) {
   Args a = {op->n[1], op->n[2], op->p[0], op->p[1], op->p[2], op->p[4]};
-  int64_t T = op->n[0], stride = op->n[3];
+  int64_t T = op->n[0];
   int tiled = T >= GROUP;
   if (tiled) tiles_ready((int)op->n[4]);
-  for (int64_t t = 0; t < T; t += ROW_BLOCK) {
-    int64_t end = t + ROW_BLOCK < T ? t + ROW_BLOCK : T;
-    for (int64_t item = from; item < to; item++) {
-      int64_t first = item * COLUMN_BLOCK;
-      float *out = (float *)op->p[3] + t * stride + first;
-      if (op->shape == BY_COLUMN) gated(op, &a, item, t, end);
-      else RUN[op->n[4]](&a, first, first + COLUMN_BLOCK, t, end, out, stride);
-    }
-  }
+  for (int64_t item = from; op->n[6] && item < to; item++) of_expert(op, a, item);
+  for (int64_t t = 0; !op->n[6] && t < T; t += ROW_BLOCK)
+    for (int64_t item = from; item < to; item++) one(op, &a, item, t, t + ROW_BLOCK < T ? t + ROW_BLOCK : T);
   if (tiled) _tile_release();
 }
 

@@ -28,7 +28,8 @@
 
 static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rms_norm, &hr_activation,
                                              &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding,
-                                             &hr_sample,   &hr_finite};
+                                             &hr_sample,   &hr_finite,    &hr_route,    &hr_expert_order,
+                                             &hr_expert_sum};
 
 typedef struct {
   int32_t first, last;
@@ -211,7 +212,7 @@ static double work_of(const Op *op) {
       return 16.0 * keys * (double)(n[2] * n[4]);
     }
     case OP_ROPE: return 16.0 * (double)(n[0] * (n[1] + 2 * n[2]) * n[3]);
-    case OP_MERGE: return 0;
+    case OP_MERGE: case OP_EXPERT_ORDER: return 0;
     case OP_EMBEDDING: return 64.0 * (double)(n[0] * n[2]);
     default: return 16.0 * (double)(n[0] * n[1]);
   }

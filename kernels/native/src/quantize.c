@@ -1,5 +1,6 @@
 /* Rows of floats -> int8 in blocks of 32 with a scale each. Every block stands alone: a row's bits never depend on what
- * else is in the batch. p: x, q, scales. n: T, K, stride of x, parts (BY_HEAD: a row is cut into so many items). */
+ * else is in the batch. p: x, q, scales, and which row of x each is (int32), or NULL: they come as they are. n: T, K, stride of x,
+ * parts (BY_HEAD: a row is cut into so many items). */
 #include "ops.h"
 #include "pieces.h"
 #include "simd.h"
@@ -31,11 +32,12 @@ static void run(const Op *op, int64_t from, int64_t to) {
   const float *x = op->p[0];
   int8_t *q = op->p[1];
   BlockScale *scales = op->p[2];
+  const int32_t *rows = op->p[3];
   int64_t K = op->n[1], stride = op->n[2], blocks = K / 32;
   int64_t parts = op->shape == BY_HEAD ? op->n[3] : 1, width = K / parts;
   for (int64_t item = from; item < to; item++) {
     int64_t t = item / parts, at = item % parts * width;
-    hr_round(x + t * stride + at, q + t * K + at, scales + t * blocks + at / 32, width / 32);
+    hr_round(x + (rows ? rows[t] : t) * stride + at, q + t * K + at, scales + t * blocks + at / 32, width / 32);
   }
 }
 

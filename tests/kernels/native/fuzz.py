@@ -14,13 +14,17 @@ import torch
 from kernels import dispatch
 from kernels.activation import GELU, GELU_TANH, SILU, gelu_and_mul, silu_and_mul
 from kernels.embedding import embedding
+from kernels.expert_order import expert_order
+from kernels.expert_sum import expert_sum
 from kernels.finite import all_finite
 from kernels.native.library import set_threads, using
 from kernels.native.packed_weight import FORMATS
 from kernels.paged_attention import paged_attention
+from kernels.quantized_experts import quantized_experts
 from kernels.quantized_linear import gated_rounded, quantized_linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope_store_kv
+from kernels.route import route
 from kernels.sample import sample
 from tests.kernels.native.blocks import random_weight
 
@@ -43,6 +47,20 @@ def gate(rng: random.Random) -> None:
     bias = torch.randn(2 * F) if rng.random() < 0.5 else None
     gated = gated_rounded(torch.randn(rng.randint(1, 150), K), up, rng.choice([SILU, GELU, GELU_TANH]), bias)
     quantized_linear(gated, [down])
+
+
+def experts(rng: random.Random) -> None:
+    """A router that may have no numbers, and what the chosen experts make of a few tokens."""
+    X, T, E, F = rng.randint(1, 9), rng.randint(1, 90), 32 * rng.randint(1, 3), 32 * rng.randint(1, 3)
+    names = [rng.choice([name for name in FORMATS if not name.endswith("K")]) for _ in range(2)]
+    gate_up, _ = random_weight(names[0], X * 2 * F, E)
+    down, _ = random_weight(names[1], X * E, F)
+    logits = torch.randn(T, X + 2)[:, 2:]
+    if rng.random() < 0.5:
+        logits[rng.randrange(T), rng.randrange(X)] = rng.choice([torch.nan, torch.inf, -torch.inf])
+    routes = route(logits, rng.randint(1, X), renormalise=rng.random() < 0.5)
+    order = expert_order(routes, X)
+    expert_sum(quantized_experts(torch.randn(T, E), gate_up, down, SILU, order), order.places, routes.shares)
 
 
 def rows(rng: random.Random) -> None:
@@ -103,7 +121,7 @@ def main(folder: str, isa: str, seed: str = "") -> None:
     with using(isa, Path(folder)), dispatch.forced("native"):
         for number in range(60):
             set_threads(1 + number % 3)
-            for part in (linear, gate, rows, attention, draws):
+            for part in (linear, gate, experts, rows, attention, draws):
                 part(rng)
     sys.stdout.write("all well\n")
 

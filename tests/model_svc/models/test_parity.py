@@ -49,6 +49,7 @@ LONG = {
     "rope_theta": 10000.0,
 }
 SLIDING = ["sliding_attention", "full_attention"] * 2
+EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama_biases_untied": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -78,6 +79,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 2.0},
     ),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 1, 1, 0]}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 8}),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 32}),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        {**EXPERTS, "norm_topk_prob": False, "decoder_sparse_step": 2, "shared_expert_intermediate_size": 40},
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False}),
     "cohere2": ("Cohere2", {"sliding_window": 8, "logit_scale": 0.25, "layer_types": SLIDING}),
 }
 
@@ -184,7 +192,7 @@ def test_nothing_is_made_of_a_matrix_that_may_not_have_arrived(pair: tuple[Any, 
         out.copy_(part)
     usual = load_model(directory, dtype=torch.float32, device=cpu)
     late, early = (ModelDriver(each).logits((Tracked(0, list(ids)), 9))[0] for each in (model, usual))
-    assert torch.equal(late, early)
+    torch.testing.assert_close(late, early, rtol=1e-5, atol=1e-5)  # a library's sums hang on where a matrix begins
     assert len(method.late) > 8
 
 

@@ -25,7 +25,7 @@ from model_svc.runner import compile_steps
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.load import make_runner
 from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked
-from tests.model_svc.tiny import tiny_llama
+from tests.model_svc.tiny import EXPERTS, tiny_llama
 from wire.messages import SamplingParams, pack_ids
 
 SIZES: dict[str, Any] = {
@@ -35,6 +35,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "even": {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64},
     "one KV head": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64, "num_key_value_heads": 1},
     "float8": {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "float8": True},
+    "experts": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64, **EXPERTS},
     "odd": {"vocab_size": 1003, "head_dim": 80, "num_key_value_heads": 4},
 }
 PLAIN = SamplingParams(temperature=1.0)
@@ -181,7 +182,9 @@ def model_of(shape: str, device: str) -> Decoder:
     return tiny_llama(device, kind, torch.bfloat16, **{"max_position_embeddings": 4096} | SHAPES[shape])
 
 
-@pytest.mark.parametrize(("shape", "fused"), [("even", True), ("one KV head", False), ("float8", True), ("odd", False)])
+@pytest.mark.parametrize(
+    ("shape", "fused"), [("even", True), ("one KV head", False), ("float8", True), ("experts", True), ("odd", False)]
+)
 def test_no_step_meets_a_kernel_that_going_through_all_did_not(shape: str, fused: bool) -> None:
     environ = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(

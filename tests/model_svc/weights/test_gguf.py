@@ -205,6 +205,29 @@ def test_rows_that_are_no_pairs_of_heads_are_refused(tmp_path: Path, heads: int)
         GgufSource(path).get("model.layers.0.self_attn.q_proj.weight", (64, 64))
 
 
+@pytest.mark.parametrize("told", [3, 4, 0xFFFFFFFF])
+def test_each_expert_is_a_tensor_if_there_are_as_many_as_the_file_says(tmp_path: Path, told: int) -> None:
+    numbers = np.random.default_rng(1).standard_normal((3, 2, 64)).astype(np.float32)
+    writer = gguf.GGUFWriter(str(tmp_path / "experts.gguf"), "qwen3moe")
+    writer.add_head_count(2)
+    writer.add_expert_count(told)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writer.add_tensor("blk.1.ffn_up_exps.weight", gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    source = GgufSource(tmp_path / "experts.gguf")
+    if told != 3:
+        assert source.names() == {"model.layers.1.mlp.experts.{}.up_proj.weight"}  # which nobody asks for
+        return
+    for expert in range(3):
+        stored = source.get_shard(f"model.layers.1.mlp.experts.{expert}.up_proj.weight", (2, 64))
+        assert isinstance(stored, BlockTensor)
+        np.testing.assert_allclose(stored.dequantize().numpy(), numbers[expert], atol=0.02)
+    assert not source.unused()
+
+
 def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
     assert rename("blk.3.ssm_a.weight", "llama", 4, 2).name == "blk.3.ssm_a.weight"  # type: ignore[union-attr]
     assert rename("rope_freqs.weight", "llama", 4, 2) is None

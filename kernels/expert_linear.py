@@ -1,0 +1,109 @@
+"""A linear layer with a weight for each expert: every token is multiplied with that of the expert it stands with."""
+
+# mypy: disable-error-code="no-untyped-def"
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import dispatch
+from kernels.expert_order import ExpertOrder
+from kernels.language import cdiv, jit_alike, next_power_of_2, tl
+from kernels.native import record
+
+
+def expert_linear(x: Tensor, weight: Tensor, order: ExpertOrder, *, gather: bool) -> Tensor:
+    """Return [P, F]: at each place of `order` its token times the transposed `weight` [X, F, E] of its expert.
+
+    `x` is [P, E], in that order; with `gather` [T, E], from which the tokens are taken.
+    """
+    P, X = order.rows.shape[0], order.begins.shape[0] - 1
+    if weight.dim() != 3 or weight.shape[0] != X or not weight.is_contiguous():
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be contiguous [{X}, F, E]")
+    if x.dim() != 2 or x.shape[1] != weight.shape[2] or not (gather or x.shape[0] == P):
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {weight.shape[2]}]")
+    if dispatch.form(x) != "triton":
+        return reference(x, weight, order, gather)
+    out = torch.empty((P, weight.shape[1]), dtype=x.dtype, device=x.device)
+    if P:
+        _launch(x if x.stride(1) == 1 else x.contiguous(), weight, order, gather, out)
+    return out
+
+
+def reference(x: Tensor, weight: Tensor, order: ExpertOrder, gather: bool) -> Tensor:
+    """Multiply expert by expert in plain torch. It reads on the host who has how many: no tape holds it."""
+    record.refuse("experts in plain torch")
+    taken = x[order.rows] if gather else x
+    out = x.new_empty((len(taken), weight.shape[1]))
+    for each, (begin, end) in zip(weight, pairwise(order.begins.tolist()), strict=True):
+        if end > begin:
+            out[begin:end] = functional.linear(taken[begin:end], each)
+    return out
+
+
+class _Tile(NamedTuple):
+    """Tokens, outputs and inputs of a tile, and how Triton is to run it."""
+
+    tokens: int
+    outputs: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def _tile(P: int, X: int, x: Tensor) -> _Tile:
+    """Few tokens an expert: what counts is how much of the weights is under way. Not yet measured on a card."""
+    if x.element_size() > 2 or not x.is_cuda:
+        return _Tile(16, 64, 32, 4, 2)
+    if dispatch.fixed() or P <= 16 * X:  # in a fixed order one tile serves all, so that its sums are the same
+        return _Tile(16, 64, 128, 4, 4)
+    return _Tile(64, 128, 64, 4, 4) if P <= 128 * X else _Tile(128, 128, 64, 8, 3)
+
+
+def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, gather: bool, out: Tensor) -> None:
+    P, (X, F, E) = out.shape[0], weight.shape
+    tile = _tile(P, X, x)
+    # Each expert's tokens begin a tile: as many tiles as that can make at the most. Who finds none for it ends.
+    num_tiles = min(P, P // tile.tokens + X)
+    _expert_linear_kernel[(num_tiles, cdiv(F, tile.outputs))](
+        x, weight, order.rows, order.begins, out, X, F, E, x.stride(0),
+        GATHER=gather, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs, DEPTH=tile.depth,
+        STAGES=tile.stages, num_warps=tile.warps,
+    )  # fmt: skip
+
+
+@jit_alike("X")
+def _expert_linear_kernel(
+    x_ptr, weight_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
+    GATHER: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    # Which expert has this tile: the one before which so many tiles, or fewer, have begun.
+    each = tl.arange(0, EXPERTS)
+    begin = tl.load(begins_ptr + each, mask=each < X, other=0)
+    end = tl.load(begins_ptr + each + 1, mask=each < X, other=0)
+    tiles = (end - begin + TOKENS - 1) // TOKENS
+    upto = tl.cumsum(tiles, 0)
+    mine = (tl.program_id(0) < upto) & (tl.program_id(0) >= upto - tiles)
+    if tl.sum(mine.to(tl.int32), 0) == 0:
+        return
+    expert = tl.sum(tl.where(mine, each, 0), 0).to(tl.int64)
+    first = tl.sum(tl.where(mine, begin + (tl.program_id(0) - upto + tiles) * TOKENS, 0), 0)
+    place = first + tl.arange(0, TOKENS)
+    live = place < tl.sum(tl.where(mine, end, 0), 0)
+    row = tl.load(rows_ptr + place, mask=live, other=0) if GATHER else tl.where(live, place, 0)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    real = output < F
+    k = tl.arange(0, DEPTH)
+    inputs = x_ptr + row.to(tl.int64)[:, None] * x_stride + k[None, :]
+    weights = weight_ptr + expert * F * E + tl.where(real, output, 0).to(tl.int64)[None, :] * E + k[:, None]
+    acc = tl.zeros([TOKENS, OUTPUTS], tl.float32)
+    for at in tl.range(0, E, DEPTH, num_stages=STAGES):
+        inside = at + k < E
+        x = tl.load(inputs + at, mask=inside[None, :], other=0.0)
+        w = tl.load(weights + at, mask=inside[:, None], other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+    to = out_ptr + place.to(tl.int64)[:, None] * F + output[None, :]
+    tl.store(to, acc.to(out_ptr.dtype.element_ty), mask=live[:, None] & real[None, :])

@@ -1,0 +1,24 @@
+"""Qwen 1.5 and 2 with experts: as Qwen 2, but for experts and one block beside them that all tokens share."""
+
+from __future__ import annotations
+
+from model_svc.layers.blocks import Mlp
+from model_svc.layers.experts import ExpertsBesideShared
+from model_svc.layers.loader import Loader
+from model_svc.layers.mlp import GatedMlp
+from model_svc.models.qwen2 import Qwen2
+
+
+class Qwen2Moe(Qwen2):
+    """Qwen2MoeForCausalLM."""
+
+    def feed_forward(self, loader: Loader, index: int) -> Mlp:
+        """Build a layer's experts and what stands beside them, or its one block."""
+        if not self.has_experts(index):
+            return self.mlp(loader)
+        config, place = self.config, loader.at("mlp")
+        renormalise = bool(config.get("norm_topk_prob", False))
+        experts = self.experts(place, config.whole("moe_intermediate_size"), renormalise=renormalise)
+        inner = config.whole("shared_expert_intermediate_size")
+        shared = GatedMlp(place.at("shared_expert"), config.hidden_size, inner, config.act)
+        return ExpertsBesideShared(experts, shared, place, config.hidden_size)
