@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request, Response, expect
 
 LIMIT_MS = 60_000  # for what must happen, however busy the machine is
 expect.set_options(timeout=LIMIT_MS)
+
+SHOWN = """(words) => ({
+    once: new Promise((resolve) => {
+        const look = () => {
+            const labels = [...document.querySelectorAll("[aria-label]")].map((one) => one.getAttribute("aria-label"));
+            if ([...labels, document.querySelector("#banner").textContent].includes(words)) resolve();
+        };
+        const options = { subtree: true, childList: true, characterData: true, attributes: true };
+        new MutationObserver(look).observe(document.body, options);
+    }),
+})"""
 
 
 class ChatPage:
@@ -120,6 +133,13 @@ class ChatPage:
         """Wait until the newest answer is complete and its bill is there."""
         expect(self.newest).to_have_attribute("data-status", "completed")
         expect(self.bill).to_be_visible()
+
+    @contextmanager
+    def soon_shown(self, words: str) -> Iterator[None]:
+        """What the block does makes the page show `words`, as a label or in the banner, however briefly."""
+        shown = self.page.evaluate_handle(SHOWN, words)
+        yield
+        shown.evaluate("(shown) => shown.once")
 
     def call(self, module: str, body: str, argument: Any = None) -> Any:
         """Run the body of an async function of `(m, argument)`, where `m` is a module of the page."""

@@ -71,8 +71,8 @@ def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
     expect(chat.notices).to_have_text("The connection broke. What came before is kept.")
     expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
     expect(chat.answer).to_have_text("The first half")
-    edge.start()
-    expect(chat.banner).to_have_text("Reconnected.")
+    with chat.soon_shown("Reconnected."):
+        edge.start()
     ring.play(*spoken("All of it."))
     chat.ask("Go on")
     chat.page.reload()
@@ -89,8 +89,8 @@ def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: Seco
     chat.button("New chat").click()
     chat.send("Into the void")
     expect(chat.notices).to_have_text("The connection broke before an answer came.")
-    edge.start()
-    expect(chat.banner).to_have_text("Reconnected.")
+    with chat.soon_shown("Reconnected."):
+        edge.start()
     expect(chat.conversations).to_have_text(["Meanwhile", "Are you there?"])
     expect(chat.newest.locator(".said")).to_have_text("Into the void")
     chat.button("Try again").click()

@@ -26,6 +26,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
 # A turn on the page that takes `text` up to `from`, then grows by 40 tokens, one a frame.
 GROW = """
     const [text, from] = argument;
+    performance.now = () => 0; // on a slow machine text is drawn less often
     const { Turn } = await import('/js/turn.js');
     const turn = new Turn("Question");
     const view = new m.Thread().add(turn);

@@ -218,8 +218,8 @@ def test_what_is_copied_is_the_source(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken(text))
     chat.ask("Formulas")
     expect(chat.answer.locator("math")).to_have_count(2)
-    chat.button("Copy answer").click()
-    expect(chat.button("Copied")).to_be_visible()
+    with chat.soon_shown("Copied"):
+        chat.button("Copy answer").click()
     assert _clipboard(chat.page) == text
     chat.answer.evaluate("(answer) => getSelection().selectAllChildren(answer)")
     chat.page.keyboard.press("Control+c")

@@ -87,8 +87,8 @@ def test_code_keeps_its_text_and_can_be_copied(ring: LiveRing, chat: ChatPage) -
     ring.play(*spoken(f"Here:\n\n```python\n{code}\n```\n\nDone."))
     chat.ask("Code")
     expect(chat.answer.locator("figcaption")).to_contain_text("python")
-    chat.button("Copy code").click()
-    expect(chat.button("Copied")).to_be_visible()
+    with chat.soon_shown("Copied"):
+        chat.button("Copy code").click()
     assert chat.page.evaluate("() => navigator.clipboard.readText()") == code
 
 
