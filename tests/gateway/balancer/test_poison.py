@@ -136,7 +136,7 @@ async def test_only_the_request_that_kills_replicas_ends_in_a_failure(
     make_model(
         tmp_path, Script(dies_of=DEADLY, dies_after=dies_after, vocab_size=250, num_blocks=4096, max_model_len=2000)
     )
-    settings = settings_for(tmp_path, bus_url, drain_s=0.0)
+    settings = settings_for(tmp_path, bus_url, drain_s=0.0, heartbeat_s=5.0)  # the living are not taken for dead
     prompts = {f"r{number}": prompt_of(number, 2, 3) for number in range(12)}
     prompts["poison"] = prompt_of(1, DEADLY, 3)
     async with running(bus, settings, num_replicas) as (edge, houses):
