@@ -187,6 +187,6 @@ async def _until_ready(http: httpx.AsyncClient) -> None:
             try:
                 if (await http.get("/health/ready")).status_code == 200:
                     return
-            except httpx.ConnectError:  # a process that is still starting
+            except httpx.TransportError:  # it is still starting, or has just closed a connection that was idle
                 pass
             await anyio.sleep(0.02)

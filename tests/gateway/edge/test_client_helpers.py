@@ -146,7 +146,7 @@ async def test_a_full_server_is_asked_again_when_it_says(make_ring: MakeRing) ->
 
 
 async def test_clients_that_leave_long_streams_leave_nothing_behind(ring: Ring, client: Any) -> None:
-    ring.replica.play(*say("one ", "two ") * 1_000, finish=None)
+    ring.replica.play(*say("one ", "two ") * 900, finish=None)  # fewer than may come: no answer ends by itself
     for shown in (1, 900):
         async with await client.chat.completions.create(**BASE, max_tokens=1_900, stream=True) as stream:
             pieces = 0
@@ -154,5 +154,5 @@ async def test_clients_that_leave_long_streams_leave_nothing_behind(ring: Ring, 
                 pieces += len((chunk.choices[0].delta.content or "").split())
                 if pieces >= shown:
                     break
-        await ring.until_idle()
+        await ring.until_idle()  # what is not cancelled never is
     assert len({(cancel.request_id, cancel.choice) for cancel in ring.replica.cancels}) == 2
