@@ -12,6 +12,8 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from model_svc.engine.request import EngineRequest
+from model_svc.engine_link import EngineLink
+from model_svc.engine_messages import ToEngine
 from model_svc.outbox import EDGE_MAXLEN
 from tests.model_svc.engine.oracle import answer
 from tests.model_svc.house import (
@@ -72,16 +74,26 @@ async def all_blocks_are_free(home: House) -> None:
     await home.until(all_free)
 
 
-async def test_jobs_are_answered_token_by_token_and_leave_nothing(bus: Bus, bus_url: str, tmp_path: Path) -> None:
+async def test_jobs_are_answered_token_by_token_and_leave_nothing(
+    bus: Bus, bus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_model(tmp_path, Script())
+    send, given = EngineLink.send, list[ToEngine]()
+
+    async def noted(link: EngineLink, message: ToEngine) -> None:
+        await send(link, message)
+        given.append(message)
+
+    monkeypatch.setattr(EngineLink, "send", noted)
     sampling = SamplingParams(n=2, seed=1)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         [engine] = engines_of(os.getpid())
         engine.suspend()  # until all are there, so that some are computed together
         for number in range(6):
             await home.place(f"r{number}", [number, 2, 3], sampling=sampling)
-        while (await bus.route.call(home.stream, "XPENDING", home.stream, "replica"))[0] < 6:
-            await anyio.sleep(0.01)
+        with anyio.fail_after(60):
+            while sum(isinstance(message, EngineRequest) for message in given) < 6:
+                await anyio.sleep(0.01)
         engine.resume()
         for number in range(6):
             for choice in range(2):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -226,10 +227,18 @@ async def test_many_that_want_blocks_at_once_get_them_however_few_the_slots_are(
     assert len(source.link.for_reading._free) == NUM_SLOTS // 2
 
 
-async def test_a_slot_is_free_again_only_when_the_engine_is_done_with_it(tmp_path: Path) -> None:
-    source, target = Cache(), Cache(patience_s=0.2)
+async def test_a_slot_is_free_again_only_when_the_engine_is_done_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = Cache(), Cache()
     source.hold(NAMES[:4])
-    let_go = anyio.Event()
+    fail_after, patience = anyio.fail_after, list[anyio.CancelScope]()
+
+    @contextmanager
+    def noted(seconds: float) -> Iterator[None]:
+        with fail_after(seconds) as scope:
+            patience.append(scope)
+            yield
 
     async with serving(source, tmp_path) as place, anyio.create_task_group() as tasks:
         orders: list[WriteBlocks] = []
@@ -237,14 +246,15 @@ async def test_a_slot_is_free_again_only_when_the_engine_is_done_with_it(tmp_pat
         async def stuck(order: ReadBlocks | WriteBlocks) -> None:
             assert isinstance(order, WriteBlocks)
             orders.append(order)
+            patience[0].deadline = anyio.current_time()  # over, now that all has come
 
         target.link._send = stuck  # the engine answers when it has ended a long step
+        monkeypatch.setattr(anyio, "fail_after", noted)
         fetched = await target.fetcher.fetch(place, b"".join(NAMES[:4]))
         assert fetched.failure.startswith("not within")
         assert len(target.link.for_writing._free) == NUM_SLOTS // 2 - 1
         target.link.answered(target.engine.obey(orders[0]))
         assert len(target.link.for_writing._free) == NUM_SLOTS // 2
-        let_go.set()
         tasks.cancel_scope.cancel()
     assert target.held() == [1, 2, 3, 4]
 
