@@ -69,10 +69,14 @@ def test_a_prompt_that_one_replica_knows_is_cached_for_the_other(pair: House) ->
     assert bills[2]["fetched_tokens"] == 0  # back where it was computed
     wait_for(lambda: pair.metric("headrace_replica_fetched_blocks_total") > 0, timeout_s=60, what="it is counted")
     assert pair.metric("headrace_replica_failed_fetches_total") == 0
-    command = [sys.executable, "-m", "headrace", "ledger", f"--state-dir={pair.state_dir}"]
+    wait_for(lambda: len(ledger(pair)) == 3, timeout_s=60, what="what was used is noted, which no answer waits for")
+    assert [entry.get("fetched_tokens", 0) for entry in ledger(pair)] == [bill["fetched_tokens"] for bill in bills]
+
+
+def ledger(house: House) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "headrace", "ledger", f"--state-dir={house.state_dir}"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    noted = [entry.get("fetched_tokens", 0) for entry in map(json.loads, printed.splitlines())]
-    assert noted == [bill["fetched_tokens"] for bill in bills]
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def asks_behind(house: House, question: str, **changes: Any) -> Callable[[], dict[str, Any]]:
@@ -143,9 +147,11 @@ def test_a_prompt_is_computed_by_one_replica_and_answered_by_another_as_by_one(
     assert text(answer) == text(ask(pair, "Tell me of the hills."))
     bill = answer["usage"]["headrace"]
     assert bill["fetched_tokens"] == bill["cached_tokens"] == (bill["prompt_tokens"] - 1) // 16 * 16
-    wait_for(
-        lambda: by_replica(disaggregated, "headrace_replica_given_blocks_total")["p0"] > 0, timeout_s=60, what="given"
-    )
+
+    def given() -> float:
+        return by_replica(disaggregated, "headrace_replica_given_blocks_total")["p0"]
+
+    wait_for(lambda: given() == bill["fetched_tokens"] // 16, timeout_s=60, what="all that was fetched was given")
 
     def generated() -> dict[str, float]:
         return by_replica(disaggregated, "headrace_replica_generated_tokens_total")

@@ -32,6 +32,7 @@ def body(text: str, tokens: int) -> dict[str, object]:
 
 @pytest.mark.anyio
 async def test_fifty_streams_with_random_disconnects_leave_nothing_behind(house: House) -> None:
+    wait_for(lambda: house.metric("headrace_replica_running") == 0, timeout_s=60, what="nothing of a test before runs")
     free_before = house.metric("headrace_replica_free_blocks")
     random_ = random.Random(1)
 
