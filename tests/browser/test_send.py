@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.live_ring import LiveRing, spoken, thought
@@ -19,6 +19,23 @@ def test_an_answer_appears_under_its_question_with_a_bill(ring: LiveRing, chat: 
     assert re.fullmatch(r"\d+ in", parts[0])
     assert parts[1:3] == ["0 cached", "16 out"]
     assert re.fullmatch(r"first token after [\d.]+ (ms|s)", parts[3])
+
+
+def test_a_message_may_be_sent_before_the_page_knows_a_model(ring: LiveRing, chat: ChatPage) -> None:
+    held: list[Route] = []
+    chat.page.route("**/v1/models", lambda route: held.append(route))
+    chat.page.reload()
+    ring.play(*spoken("Yes."))
+    chat.send("Are you there?")
+    expect(chat.conversations).to_have_text(["Are you there?"])
+    chat.button("Stop").click()
+    expect(chat.notices).to_have_text("You stopped this answer.")
+    chat.send("And now?")
+    expect(chat.turns).to_have_count(2)
+    held[0].continue_()
+    chat.until_done()
+    expect(chat.answer).to_have_text("Yes.")
+    assert len(ring.requests) == 1
 
 
 def test_the_bill_opens_to_show_where_the_time_went(ring: LiveRing, chat: ChatPage) -> None:

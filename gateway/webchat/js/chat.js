@@ -163,6 +163,7 @@ export class Chat extends EventTarget {
     const { conversation, turn, after } = run;
     const note = (responseId) => notePending({ conversation, input: turn.input, responseId, after });
     note(null);
+    if (!this.settings.model) await Promise.race([this.settings.asked, run.stopped]); // sent before the page knew one
     const body = { ...this.settings.requestFields(), input: turn.input, conversation: { id: conversation }, store: true };
     await run.go(body, note);
     if (turn.status === "lost") this.connection.lose();

@@ -54,9 +54,13 @@ function newChat() {
 const refreshList = () => conversations.refresh().catch((problem) => connection.tell(problem));
 
 async function readModels() {
-  const offered = await connection.keepTrying(() => api.models());
-  const data = offered.data.filter((model) => model.kind !== "embedding");
-  settings.offer(data.map((model) => model.id));
+  try {
+    const offered = await connection.keepTrying(() => api.models());
+    const data = offered.data.filter((model) => model.kind !== "embedding");
+    settings.offer(data.map((model) => model.id));
+  } finally {
+    settings.noteAsked();
+  }
 }
 
 chat.addEventListener("change", showState);

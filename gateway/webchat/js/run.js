@@ -5,6 +5,8 @@ import { Problem } from "./problem.js";
 
 export class Run {
   #controller = new AbortController();
+  /** Resolves when `stop` is called. */
+  stopped = new Promise((resolve) => this.#controller.signal.addEventListener("abort", resolve));
 
   /** `after` is the last stored item before this turn. */
   constructor({ api, conversation, turn, view, after }) {

@@ -11,6 +11,8 @@ export class Settings extends EventTarget {
   values = { ...DEFAULTS, ...recall("settings", {}) };
   /** Names that the server offers. */
   models = [];
+  /** Resolves once the server was asked for these names; `noteAsked` says so. */
+  asked = new Promise((resolve) => (this.noteAsked = resolve));
 
   constructor() {
     super();
