@@ -6,7 +6,9 @@ Playwright's loop stays in this thread and ends with this folder's tests, so tha
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.browser import deaf
 from tests.browser.chat_page import ChatPage
 from tests.browser.live_ring import LiveRing
 from tests.ring import MakeRing, make_ring, tiny_model
@@ -46,11 +49,14 @@ def _chromium_path() -> str:
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A running Chromium."""
-    path = _chromium_path()
+    start = tmp_path_factory.mktemp("chromium") / "start"
+    command = shlex.join([sys.executable, deaf.__file__, _chromium_path()])
+    start.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    start.chmod(0o755)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=start, args=list(ARGUMENTS))
         yield browser
         browser.close()
 
