@@ -142,7 +142,7 @@ class Outbox:
         for request, chunks in taken:
             for chunk in chunks:
                 request.logs[chunk.choice].take_back(chunk.index)
-            self._dirty[request.job.request_id] = request
+            self._dirty.setdefault(request.job.request_id, request)  # a later attempt may have taken its place
         self._resting[edge] = anyio.current_time() + _PAUSE_S
 
     def _batch(self, taken: Taken) -> TokenBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from model_svc.outbox import Outbox
 from tests.wire.conftest import make_relay  # noqa: F401 - a fixture
 from wire import topics
 from wire.bus import Bus
-from wire.messages import Job, TokenBatch, TokenChunk
+from wire.errors import RequestCancelledError
+from wire.messages import AnyMessage, EndReasoning, Job, TokenBatch, TokenChunk
 
 pytestmark = pytest.mark.anyio
 
@@ -29,11 +30,16 @@ def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wire.bus.courier.CHECK_S", 1e9)
 
 
+def attempt(number: int) -> OpenRequest:
+    deadline = time.time() + 60
+    return OpenRequest(Job(request_id="r", partition=0, model="m", edge=EDGE, deadline=deadline, attempt=number))
+
+
 class Talk:
     """One request that says a token at a time through an outbox; its edge keeps what came, by index."""
 
     def __init__(self, far: Bus, near: Bus) -> None:
-        self.request = OpenRequest(Job(request_id="r", partition=0, model="m", edge=EDGE, deadline=time.time() + 60))
+        self.request = attempt(0)
         self.outbox = Outbox(far, OpenRequests(), replica_id="m-a", model="m")
         self.tokens: dict[int, int] = {}
         self._near = near
@@ -116,3 +122,37 @@ async def test_what_was_under_way_on_a_lost_line_is_sent_again(bus: Bus, make_re
         await one.until(lambda: len(one.tokens) == COUNT)
     assert lost
     assert one.tokens == {number: 100 + number for number in range(COUNT)}
+
+
+async def test_a_later_attempt_is_heard_though_the_edge_refuses_what_the_one_before_said(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_svc.outbox.EDGE_MAXLEN", 1)
+    await bus.send(EDGE, EndReasoning(request_id="x"), maxlen=1)  # it is full
+    old, new = attempt(0), attempt(1)
+    outbox = Outbox(bus, OpenRequests(), replica_id="m-a", model="m")
+    send_many, refused = bus.send_many, anyio.Event()
+
+    async def meanwhile(messages: Iterable[tuple[str, AnyMessage]], *, maxlen: int) -> list[str]:
+        if old.error is None:
+            old.fail(RequestCancelledError("a later attempt of this request took over"))
+            new.add(TokenChunk(request_id="r", attempt=1, index=0, token_ids=(7,), finish_reason="stop"))
+            outbox.put(2, new)
+        full = await send_many(messages, maxlen=maxlen)
+        refused.set()
+        return full
+
+    monkeypatch.setattr(bus, "send_many", meanwhile)
+    old.add(TokenChunk(request_id="r", attempt=0, index=0, token_ids=(7,)))
+    outbox.put(1, old)
+    outbox.flush()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outbox.run)
+        with anyio.fail_after(60):
+            await refused.wait()
+            async for message in bus.inbox(EDGE):  # which makes room
+                if isinstance(message, TokenBatch):
+                    assert [chunk.attempt for chunk in message.chunks] == [1]
+                    break
+            await new.settled.wait()
+        tasks.cancel_scope.cancel()
