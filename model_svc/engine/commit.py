@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from model_svc.engine.chunk import chunk_of, next_token
-from model_svc.engine.draw_rules import MIN_JUMP
+from model_svc.engine.draw_rules import jump_of
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
 from model_svc.engine.reasoning import ReasoningTracker
@@ -193,8 +193,8 @@ class Committer:
             return reason
         if grammar.turns and seq.num_pending:
             seq.void_draws()  # planned while thinking went on, they know nothing of the grammar
-        forced = () if seq.request.sampling.logprobs is not None else tuple(grammar.forced())
-        if len(forced) < MIN_JUMP or not seq.stop.stop_ids.isdisjoint(forced):
+        forced = jump_of(seq, grammar)
+        if not forced:
             return None
         for token_id in self._put(seq, forced):
             grammar.take(token_id)

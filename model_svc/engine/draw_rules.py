@@ -10,7 +10,7 @@ from model_svc.engine.plan import DrawRules
 from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.sequence import Sequence
 
-MIN_JUMP = 3  # fewer tokens that need no draw are drawn all the same: a step with a jump is dearer than others
+_MIN_JUMP = 3  # fewer tokens that need no draw are drawn all the same: a step with a jump is dearer than others
 
 
 class Drafts(NamedTuple):
@@ -31,6 +31,18 @@ def rules_of(seq: Sequence) -> dict[str, Any]:
         rules["mask_follows"] = True
         return rules
     return _rules(seq, seq.reasoning, seq.grammar, seq.token_ids)
+
+
+def jump_of(seq: Sequence, grammar: AnswerGrammar) -> tuple[int, ...]:
+    """Return the tokens that the grammar leaves no choice about, if they may go without draws; else none.
+
+    Where log-probabilities are wanted, or other rules may forbid what the grammar demands, each is drawn.
+    """
+    sampling = seq.request.sampling
+    if sampling.logprobs is not None or sampling.allowed_token_ids is not None or seq.bad_words is not None:
+        return ()
+    forced = tuple(grammar.forced())
+    return forced if len(forced) >= _MIN_JUMP and seq.stop.stop_ids.isdisjoint(forced) else ()
 
 
 def mask_of(seq: Sequence, vocab_size: int) -> bytes:
@@ -86,8 +98,7 @@ def _turns(seq: Sequence, grammar: AnswerGrammar) -> bool:
         return True
     if not grammar.governs:
         return False
-    jumps = seq.request.sampling.logprobs is None and len(grammar.forced()) >= MIN_JUMP
-    return jumps or grammar.allowed() is None
+    return bool(jump_of(seq, grammar)) or grammar.allowed() is None
 
 
 def _rules(

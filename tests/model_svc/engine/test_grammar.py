@@ -296,6 +296,19 @@ def test_forced_tokens_are_drawn_where_their_log_probabilities_are_wanted(drive:
     assert len([item for plan in driver.runner.plans for item in plan.sequences if item.sample]) == 10
 
 
+FORBID_E = [{"allowed_token_ids": tuple(b"abcdfghij")}, {"bad_words": [tuple(b"e")]}, {"bad_words": [tuple(b"de")]}]
+
+
+@pytest.mark.parametrize("rule", FORBID_E, ids=["allowed", "word of one", "word of two"])
+def test_what_another_rule_forbids_is_not_said_though_the_grammar_forces_it(drive: Drive, rule: dict[str, Any]) -> None:
+    driver = drive(scripted_reply(ord("a")))
+    driver.ask("r", [1], max_tokens=40, grammar=Grammar(kind="regex", source="abcdefghij"), **rule)
+    driver.run()
+    assert text_of(driver).startswith("abcd")
+    assert ord("e") not in driver.ids("r")
+    assert driver.reason("r") == "error"
+
+
 def test_no_draw_is_wasted_that_could_not_be_masked_yet(drive: Drive) -> None:
     driver = drive(hashed_reply(VOCAB_SIZE), **lengths(1))
     driver.ask("r", [1], max_tokens=100, grammar=OBJECT, logprobs=0)
