@@ -113,7 +113,13 @@ class ScriptedRunner:
     def _check_turns(self, plan: StepPlan) -> None:
         """Assert that a plan hangs on nothing that is still drawn: a slot comes again only with another sequence."""
         in_flight = self.plans[len(self.plans) - len(self._uncollected) :]
-        drawing = {item.slot for other in in_flight for item in other.sequences if item.sample}
+        newest = {item.slot: n for n, other in enumerate(in_flight) for item in other.sequences if item.new is not None}
+        drawing = {
+            item.slot
+            for n, other in enumerate(in_flight)
+            for item in other.sequences
+            if item.sample and n >= newest.get(item.slot, 0)  # else of one who has left the slot
+        }
         for item in plan.sequences:
             assert not item.from_device, "an id that the first stage cannot know"
             assert item.new is not None or item.slot not in drawing, "an answer whose draw is in flight"

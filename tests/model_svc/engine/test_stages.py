@@ -43,6 +43,16 @@ def test_chunks_of_one_prompt_follow_one_another_through_the_stages() -> None:
     assert [plan.sequences[0].start for plan in house.runner.plans] == [0, 8, 16, 24, 30]
 
 
+def test_a_prompt_comes_in_chunks_to_a_slot_whose_last_answer_was_cancelled_in_flight() -> None:
+    house = driver(3, max_num_seqs=1, max_num_batched_tokens=1)
+    house.ask("gone", [1], max_tokens=4)
+    house.step()
+    house.engine.cancel("gone")
+    house.ask("r", [2, 3, 4], max_tokens=2, ignore_eos=True)
+    house.run()
+    assert (house.reason("gone"), house.reason("r"), len(house.ids("r"))) == ("cancelled", "length", 2)
+
+
 def test_answers_are_those_of_one_stage() -> None:
     found = []
     for stages in (1, 2, 3):
