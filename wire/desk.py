@@ -43,7 +43,6 @@ _OUTCOMES = {
     HandOff.CANCELLED: RequestCancelledError.code,
 }
 
-
 Handler = Callable[[Job, dict[str, Any]], Awaitable[Step | None]]
 AtOnce = Callable[[Job, dict[str, Any]], Step | None]
 OnMessage = Callable[[Delivery], Awaitable[None]]
@@ -221,8 +220,11 @@ class _Desk:
     async def _handled(self, job: Job, record: dict[str, Any], span: Span, wait_ms: float) -> tuple[Job, Step | None]:
         """Do our part; return the job with the time that it took, and where it goes. Raises DeadlineExceededError."""
         started, left_s = time.perf_counter(), job.deadline - time.time()
-        with anyio.move_on_after(left_s) as scope:
-            step = await self.handle(job, record) if left_s > 0 else None
+        try:
+            with anyio.move_on_after(left_s) as scope:
+                step = await self.handle(job, record) if left_s > 0 else None
+        except HeadraceError as error:  # from a thread it comes in a circle with a future, and with texts and ids
+            raise error.with_traceback(None) from error.__cause__
         if scope.cancelled_caught or left_s <= 0:
             raise DeadlineExceededError(f"the deadline passed at the {self.name} desk")
         work_ms = (time.perf_counter() - started) * 1e3
@@ -283,9 +285,8 @@ class _Desk:
         log.error("the %s desk failed on %r", self.name, delivery, exc_info=error)
         try:
             if delivery.times_delivered >= MAX_DELIVERIES:
-                await self.bus.dead_letter(
-                    delivery, reason=f"the {self.name} desk failed on it: {type(error).__name__}"
-                )
+                reason = f"the {self.name} desk failed on it: {type(error).__name__}"
+                await self.bus.dead_letter(delivery, reason=reason)
                 return metrics.DEAD_LETTER
             await reader.release(delivery, delay_s=self.bus.options.retry_delay_s)
         except (HeadraceError, RedisError) as away:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gc
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -126,6 +129,29 @@ async def test_an_error_of_ours_ends_the_job_at_once(bus: Bus, make_job: Any) ->
         param="messages",
         desk="history",
     )
+
+
+async def test_what_an_error_of_ours_has_passed_on_its_way_does_not_wait_for_the_garbage_collector(
+    bus: Bus, make_job: Any
+) -> None:
+    texts: list[weakref.ref[set[int]]] = []
+
+    def refuse() -> Step:
+        text = {1}
+        texts.append(weakref.ref(text))
+        raise ContextLengthExceededError("too long")
+
+    async def handle(_job: Job, _record: dict[str, Any]) -> Step:
+        return await anyio.to_thread.run_sync(refuse)
+
+    await bus.admit(make_job(), {}, to=HISTORY, ttl_s=60)
+    gc.disable()
+    try:
+        async with desk(bus, handle):
+            await told(bus)
+        assert [text() for text in texts] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_any_other_error_gives_the_job_back_and_the_second_try_may_succeed(bus: Bus, make_job: Any) -> None:
