@@ -54,5 +54,6 @@ class TokenizeDesk:
                 raise ModelNotFoundError(f"no model {call.request.model!r} is served here", param="model")
             ids = await anyio.to_thread.run_sync(builder.tokenize, call, limiter=self._limiter)
         except HeadraceError as error:
+            error.__traceback__ = None  # from a thread it comes in a circle with a future, and with the text
             return TokenizeReply(call_id=call.call_id, code=error.code, message=error.message, param=error.param)
         return TokenizeReply(call_id=call.call_id, token_ids=pack_ids(ids))
