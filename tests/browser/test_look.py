@@ -69,6 +69,39 @@ def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage
     )
 
 
+def test_a_new_chat_begins_at_its_top_on_a_small_screen(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, viewport={"width": 390, "height": 480})
+    heading = chat.page.locator(".greeting h2")
+    expect(heading).to_be_in_viewport(ratio=1)
+    chat.page.locator("#scroller").press("End")
+    expect(heading).not_to_be_in_viewport()
+    chat.page.locator("#scroller").press("Home")
+    expect(heading).to_be_in_viewport(ratio=1)
+    expect(chat.button("Latest")).to_be_hidden()
+
+
+def test_letters_of_twice_the_size_leave_everything_in_its_box(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url)
+    chat.page.evaluate("() => (document.documentElement.style.fontSize = '200%')")
+    box, send = chat.page.locator("#composer").bounding_box(), chat.button("Send").bounding_box()
+    assert box is not None and send is not None and send["x"] + send["width"] <= box["x"] + box["width"]
+    expect(chat.page.locator("#model-name")).to_be_visible()
+    assert chat.page.locator("#model-name").evaluate("(name) => name.scrollWidth <= name.clientWidth")
+
+
+def test_with_colours_of_the_system_lines_tell_what_grounds_do(ring: LiveRing, open_page: OpenPage) -> None:
+    chat = open_page(ring.url, forced_colors="active")
+    chat.ask("One")
+    chat.button("New chat").first.click()
+    chat.ask("Two")
+    current, other = chat.page.locator(".side-item").all()
+    expect(current).to_have_css("outline-style", "solid")
+    expect(other).to_have_css("outline-style", "none")
+    expect(chat.newest.locator(".said")).to_have_css("border-style", "solid")
+    chat.bill.click()
+    expect(chat.newest.locator(".race .stretch").first).to_have_css("forced-color-adjust", "none")
+
+
 def test_the_side_list_is_a_drawer_on_a_phone(ring: LiveRing, open_page: OpenPage) -> None:
     chat = open_page(ring.url, **PHONE)
     chat.ask("A question")

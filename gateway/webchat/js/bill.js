@@ -33,10 +33,10 @@ export function bill(usage) {
   const line = parts.map(([text, title]) => make("span", { title }, text));
   const phases = phasesOf(usage.headrace ?? {});
   if (!phases.length) return make("div", { class: "bill-line" }, ...line);
-  const name = `Cost of this answer: ${parts.map(([text]) => text).join(", ")}`; // a name hides what it stands on: so it says all
+  const name = make("span", { class: "visually-hidden" }, "Cost of this answer: "); // beside what is seen, which can be said to press it
   // No details element: each one makes the browser look through the style sheets of all others on the page.
   const more = make("div", { hidden: true });
-  const opener = make("button", { type: "button", class: "bill-line", "aria-label": name, "aria-expanded": "false", onclick: toggle }, ...line);
+  const opener = make("button", { type: "button", class: "bill-line", "aria-expanded": "false", onclick: toggle }, name, ...line);
   function toggle() {
     if (!more.hasChildNodes()) more.append(race(phases));
     more.hidden = !more.hidden;

@@ -7,8 +7,7 @@ export class Stick {
   #top = 0;
 
   constructor(scroller, content, button) {
-    this.scroller = scroller;
-    this.button = button;
+    Object.assign(this, { scroller, content, button });
     scroller.addEventListener("scroll", () => this.#look(), { passive: true });
     // Wheel and touch up count before the scroll event: between them a growing answer would pull the reader down again.
     scroller.addEventListener("wheel", ({ deltaY }) => deltaY < 0 && this.#let(false), { passive: true });
@@ -23,8 +22,13 @@ export class Stick {
     this.#follow();
   }
 
+  // The greeting has no end to follow.
+  get #isEmpty() {
+    return !this.content.hasChildNodes();
+  }
+
   #follow() {
-    if (this.#sticking) this.scroller.scrollTop = this.scroller.scrollHeight;
+    if (this.#sticking) this.scroller.scrollTop = this.#isEmpty ? 0 : this.scroller.scrollHeight;
     else this.#look();
   }
 
@@ -38,7 +42,7 @@ export class Stick {
 
   #let(sticking) {
     const { clientHeight, scrollHeight } = this.scroller;
-    this.#sticking = sticking || scrollHeight <= clientHeight;
+    this.#sticking = sticking || this.#isEmpty || scrollHeight <= clientHeight;
     this.button.hidden = this.#sticking;
   }
 }
