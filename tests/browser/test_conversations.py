@@ -72,13 +72,29 @@ def test_of_two_readings_of_the_list_the_later_one_is_shown(chat: ChatPage) -> N
     assert chat.call("conversations", crossed) == [1]
 
 
-def test_a_conversation_from_the_future_is_one_of_today(ring: LiveRing, chat: ChatPage) -> None:
-    """The clock of the server, or of who wrote it, may be ahead of the reader's."""
+def test_the_whole_list_is_read_only_while_somebody_searches_it(chat: ChatPage) -> None:
+    searched = """
+        let numRead = 0;
+        const api = { conversations: async () => ({ data: [], last_id: "conv_x", has_more: (numRead += 1) % 9 > 0 }) };
+        const side = Object.assign(new EventTarget(), { show: () => {}, isSearched: true });
+        const list = new m.Conversations({ api, connection: { keepTrying: (read) => read() }, tabs: null, side });
+        const isRead = new Promise((resolve) => list.addEventListener("change", resolve, { once: true }));
+        side.dispatchEvent(new Event("all"));
+        await isRead;
+        side.isSearched = false;
+        await list.refresh();
+        return numRead;
+    """
+    assert chat.call("conversations", searched) == 10
+
+
+def test_a_conversation_of_today_is_one_whatever_the_readers_clock_says(ring: LiveRing, chat: ChatPage) -> None:
     chat.ask("A question")
-    chat.page.clock.set_fixed_time(datetime.now(UTC) - timedelta(days=3))
-    chat.page.reload()
-    expect(chat.conversations).to_have_text(["A question"])
-    expect(chat.page.locator(".side-day")).to_have_text(["Today"])
+    for days in (-3, 3):
+        chat.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(days=days))
+        chat.page.reload()
+        expect(chat.conversations).to_have_text(["A question"])
+        expect(chat.page.locator(".side-day")).to_have_text(["Today"])
 
 
 def test_a_conversation_is_renamed_in_place(ring: LiveRing, chat: ChatPage) -> None:

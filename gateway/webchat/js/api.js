@@ -1,5 +1,6 @@
 // The server's HTTP interface, as far as the page needs it. Every failure is a Problem.
 
+import { setClock } from "./clock.js";
 import { readEvents } from "./event_stream.js";
 import { Problem, problemOf } from "./problem.js";
 import { recall, remember, tabStorage } from "./storage.js";
@@ -67,6 +68,7 @@ export class Api {
       if (body !== undefined) headers["content-type"] = "application/json";
       if (this.#key) headers.authorization = `Bearer ${this.#key}`;
       const response = await send(path, { method, headers, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) }, signal);
+      setClock(response);
       if (response.ok) return response;
       if (response.status !== 401 || !(await this.#newKey(again))) throw await problemOf(response);
     }

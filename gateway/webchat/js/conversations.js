@@ -13,10 +13,7 @@ export class Conversations extends EventTarget {
       this.#pages += 1;
       void this.refresh();
     });
-    side.addEventListener("all", () => {
-      this.#pages = Infinity;
-      void this.refresh();
-    });
+    side.addEventListener("all", () => void this.refresh());
     side.addEventListener("rename", ({ detail }) => this.#change(() => api.renameConversation(detail.id, detail.title)));
     side.addEventListener("delete", ({ detail }) => this.#delete(detail));
   }
@@ -33,7 +30,7 @@ export class Conversations extends EventTarget {
     const asked = (this.#numAsked += 1);
     const entries = [];
     let page = { has_more: true, last_id: undefined };
-    for (let i = 0; i < this.#pages && page.has_more; i += 1) {
+    for (let i = 0; (i < this.#pages || this.side.isSearched) && page.has_more; i += 1) {
       page = await this.connection.keepTrying(() => this.api.conversations(page.last_id));
       entries.push(...page.data);
     }

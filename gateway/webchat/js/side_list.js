@@ -1,5 +1,6 @@
 // The list of conversations: grouped by day, renamed in place, deleted after a question.
 
+import { midnight } from "./clock.js";
 import { byId, make } from "./dom.js";
 import { sideItem } from "./side_item.js";
 
@@ -21,6 +22,11 @@ export class SideList extends EventTarget {
 
   get #wanted() {
     return this.#field.value.trim().toLocaleLowerCase();
+  }
+
+  /** Somebody looks for a title, which any conversation may have. */
+  get isSearched() {
+    return Boolean(this.#wanted);
   }
 
   get entries() {
@@ -101,10 +107,9 @@ function placeOf(control) {
 const titleOf = (entry) => entry.metadata?.title || "Untitled";
 
 function dayOf(entry) {
-  const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const at = entry.updated_at ?? entry.created_at;
-  if (at >= midnight) return "Today";
-  if (at >= midnight - 86_400) return "Yesterday";
-  if (at >= midnight - 6 * 86_400) return "This week";
+  const at = (entry.updated_at ?? entry.created_at) * 1000;
+  if (at >= midnight(0)) return "Today";
+  if (at >= midnight(1)) return "Yesterday";
+  if (at >= midnight(6)) return "This week";
   return "Earlier";
 }
