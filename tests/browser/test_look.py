@@ -97,7 +97,8 @@ def test_with_colours_of_the_system_lines_tell_what_grounds_do(ring: LiveRing, o
     current, other = chat.page.locator(".side-item").all()
     expect(current).to_have_css("outline-style", "solid")
     expect(other).to_have_css("outline-style", "none")
-    expect(chat.newest.locator(".said")).to_have_css("border-style", "solid")
+    for shape in (chat.newest.locator(".said"), chat.button("Send")):
+        expect(shape).to_have_css("border-style", "solid")
     chat.bill.click()
     expect(chat.newest.locator(".race .stretch").first).to_have_css("forced-color-adjust", "none")
 
