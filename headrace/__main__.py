@@ -87,6 +87,7 @@ def up(
             "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "split": split, "models": model,
         }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
+        command.check_desks(settings)
     except (SettingsError, command.UpError) as error:
         _fail(str(error))
     raise typer.Exit(command.main(settings))

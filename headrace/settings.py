@@ -26,7 +26,7 @@ class UpSettings(Settings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_range("port", least=1, most=65_535)
-        self._check_host(self.host)
+        self._check_host("host")
         self._check_range("replicas", "tensor_parallel", "pipeline_parallel", "edges", least=1)
         self._check_range("prefill_replicas", least=0)
         self._check_range("ready_timeout_s", above=0)

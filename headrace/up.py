@@ -14,18 +14,20 @@ from pathlib import Path
 
 import anyio
 import httpx
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 
 from headrace.catalogue import CATALOGUE
 from headrace.complain import complain
 from headrace.pull import PullError, pull, refresh_advice
-from headrace.roles import LIGHT_DESKS
+from headrace.roles import LIGHT_DESKS, ROLES, settings_class
 from headrace.settings import UpSettings
 from headrace.supervisor import Supervisor
 from wire.bus.embedded import embedded_server
 from wire.errors import StartError
 from wire.process import first_leaf, until_signal
+from wire.settings import load
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _AWAKE_MS, _CORES_TO_SPARE = 10.0, 8
@@ -49,6 +51,14 @@ def check_port(host: str, port: int) -> None:
                     f"{host} is no address of this machine ({error.strerror}); choose one with --host."
                 ) from None
             raise UpError(f"Port {port} on {host} cannot be used ({error.strerror}); choose one with --port.") from None
+
+
+def check_desks(settings: UpSettings) -> None:
+    """Raise SettingsError for a variable that one of the desks would refuse: before any of them has been started."""
+    shared = msgspec.structs.asdict(settings) | {"model": "", "role": "both"}
+    for role in ROLES:
+        cls = settings_class(role)
+        load(cls, overrides={name: value for name, value in shared.items() if name in cls.__struct_fields__})
 
 
 def model_place(model: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from model_svc.spec.ngram import PROPOSERS
 from wire.settings import Settings, SettingsError
 
 ROLES = ("both", "prefill", "decode")
+_UNSET_OR_ABOVE_0 = ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval")
 
 
 class ModelSettings(Settings, frozen=True, kw_only=True):
@@ -66,20 +67,13 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        for name in ("num_draft_tokens", "kv_port"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must not be negative, not {getattr(self, name)}")
-        for name in ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} must be at least 1, not {value}")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel", "pipeline_parallel"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        given = [name for name in _UNSET_OR_ABOVE_0 if getattr(self, name) is not None]
+        self._check_range(*given, "max_num_seqs", "max_num_batched_tokens", least=1)
+        self._check_range("tensor_parallel", "pipeline_parallel", least=1)
+        self._check_range("num_draft_tokens", least=0)
+        self._check_range("kv_port", least=0, most=65_535)
+        self._check_range("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s", "inter_token_ms", above=0)
         self._check_stages()
-        for name in ("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be above 0, not {getattr(self, name)}")
 
     def _check_stages(self) -> None:
         if self.pipeline_parallel > 1 and self.tensor_parallel > 1:

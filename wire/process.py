@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -19,7 +20,7 @@ from anyio.abc import TaskStatus
 from wire import metrics, telemetry
 from wire.errors import StartError, UnavailableError
 from wire.exposition import serve_metrics
-from wire.settings import Settings
+from wire.settings import Settings, SettingsError
 
 S = TypeVar("S", bound=Settings)
 _ALIVE_S = 2.0
@@ -31,7 +32,8 @@ _GC_EVERY = 20_000
 def run(serve: Callable[[S], Awaitable[None]], settings: S, *, name: str) -> None:
     """Run `serve(settings)` until SIGTERM or SIGINT, which cancel it: it drains by itself. A second signal ends it.
 
-    What an operator can mend (StartError, a bus that does not answer, a taken address) is one sentence and exit code 1.
+    What an operator can mend (StartError, a bus that does not answer, a taken address) is one sentence and exit code 1;
+    a setting (SettingsError) exit code 2.
     """
     name = settings.process_name or name
     logging.basicConfig(
@@ -47,7 +49,7 @@ def run(serve: Callable[[S], Awaitable[None]], settings: S, *, name: str) -> Non
         if not isinstance(cause, StartError | UnavailableError | OSError):
             raise
         sys.stderr.write(f"headrace {name}: {cause}\n")
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(cause, SettingsError) else 1) from None
     finally:
         telemetry.shutdown()
 
@@ -62,9 +64,12 @@ def first_leaf(error: BaseException) -> BaseException:
 async def _run(serve: Callable[[S], Awaitable[None]], settings: S) -> None:
     async with anyio.create_task_group() as tasks:
         if settings.alive_file:
+            with names_setting("alive_file", settings.alive_file):
+                Path(settings.alive_file).touch()  # noqa: ASYNC240 - microseconds
             tasks.start_soon(_show_life, Path(settings.alive_file))
         if settings.metrics_port:
-            await tasks.start(serve_metrics, settings.metrics_host, settings.metrics_port)
+            with names_setting("metrics_host, metrics_port", f"{settings.metrics_host}:{settings.metrics_port}"):
+                await tasks.start(serve_metrics, settings.metrics_host, settings.metrics_port)
         async with until_signal():
             await serve(settings)
         tasks.cancel_scope.cancel()
@@ -84,13 +89,27 @@ async def until_signal() -> AsyncIterator[None]:
 
 
 @contextmanager
+def names_setting(name: str, value: object) -> Iterator[None]:
+    """Name the setting whose value cannot be used, and raise SettingsError; an address taken by another is no such."""
+    try:
+        yield
+    except OSError as error:
+        kind = StartError if error.errno == errno.EADDRINUSE else SettingsError
+        raise kind(f"{name}: {value} cannot be used ({error.strerror or error})") from None
+    except StartError as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+@contextmanager
 def shows_readiness(settings: Settings) -> Iterator[Callable[[], None]]:
     """Yield what makes the file for readiness probes. One that a killed process left does not count."""
     path = Path(settings.ready_file) if settings.ready_file else None
     if path is None:
         yield lambda: None
         return
-    path.unlink(missing_ok=True)
+    with names_setting("ready_file", settings.ready_file):  # now: not when the model is loaded
+        path.touch()
+        path.unlink()
     try:
         yield path.touch
     finally:

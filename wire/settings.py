@@ -6,13 +6,15 @@ HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import math
 import os
 import re
+import string
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -76,7 +78,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise SettingsError(f"{name} must be a finite number, not {value}")
-        self._check_range("partitions", least=1)
+            if isinstance(value, int):  # what ends in C code: bytes in 64 bits, counts in 32
+                self._check_range(name, most=2**63 - 1 if name.endswith("_bytes") else 2**31 - 1)
+        self._check_range("partitions", least=1, most=_HASH_SLOTS)
+        for name in _FOLDERS:
+            if not getattr(self, name):
+                raise SettingsError(f"{name} must be the path of a folder, not empty")
+        self._check_host("metrics_host")
         self._check_range("drain_s", least=0)
         self._check_range("metrics_port", least=0, most=65_535)
         if self.awake_ms is not None:
@@ -91,17 +99,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if "/" in model or model in (".", ".."):
                 raise SettingsError(f"models: {model!r} is a path; a model is named by its directory below model_dir")
 
-    def _check_host(self, host: str) -> None:
-        """Raise SettingsError for a `host` that would be every address without saying so."""
-        if not host:
-            raise SettingsError("host must not be empty; 0.0.0.0 is every address of this machine")
+    def _check_host(self, name: str) -> None:
+        """Raise SettingsError for a host that would be every address without saying so."""
+        if not getattr(self, name).strip():
+            raise SettingsError(f"{name} must not be empty; 0.0.0.0 is every address of this machine")
 
     def _check_range(
         self, *names: str, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> None:
         """Raise SettingsError that names the first of these fields whose value lies outside."""
-        lower = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        wanted = lower if most == math.inf else f"{lower} and at most {most:g}"
+        bounds = {f"above {above:g}": above, f"at least {least:g}": least, f"at most {most:g}": most}
+        wanted = " and ".join(text for text, bound in bounds.items() if math.isfinite(bound))
         for name in names:
             value = getattr(self, name)
             if not (value > above and least <= value <= most):
@@ -122,7 +130,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 S = TypeVar("S", bound=Settings)
-_AT = re.compile(r"(.*) - at `\$\.(\w+).*`")  # msgspec names the field last
+_AT = re.compile(r" - at `\$\.(\w+).*`")  # msgspec names the field last
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS |= {int | None: _KINDS[int], float | None: _KINDS[float]}
+_NAME = string.ascii_lowercase + "_"
+_FOLDERS = ("state_dir", "model_dir")
+_HASH_SLOTS = 16_384  # of a Redis Cluster: more partitions than these are spread over no more servers
 
 
 def _subclasses(cls: type[Settings]) -> set[type[Settings]]:
@@ -159,8 +172,25 @@ def _from_environment(cls: type[S], environ: Mapping[str, str]) -> dict[str, str
         known = _known_names() | OTHER_NAMES
         for name in unknown:
             if name.removeprefix(ENV_PREFIX) not in known:
-                raise SettingsError(f"{name}: no setting of this name exists")
+                near = guess(name, [ENV_PREFIX + other for other in known])
+                raise SettingsError(f"{name}: no setting of this name exists{near}")
     return {own[name]: environ[name] for name in names if name in own}
+
+
+def guess(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` for a name that is nearly one of those known, else nothing."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _wrong_kind(cls: type[S], values: Mapping[str, Any], error: msgspec.ValidationError) -> str:
+    """Return what a value should have been, in the words of whoever set it."""
+    at = _AT.search(str(error))
+    if at is None:
+        return str(error)
+    kind = next(_KINDS.get(field.type) for field in msgspec.structs.fields(cls) if field.name == at[1])
+    unit = " of bytes" if at[1].endswith("_bytes") else ""
+    return f"{at[1]} must be {kind}{unit}, not {values[at[1]]!r}" if kind else f"{at[1]}: {error}"
 
 
 def _split_lists(cls: type[S], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,12 +209,19 @@ def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapp
 
     Raises SettingsError that names the variable or flag at fault.
     """
-    values: dict[str, Any] = dict(_from_environment(cls, os.environ if environ is None else environ))
-    values.update({name: value for name, value in (overrides or {}).items() if value is not None})
+    set_outside = _from_environment(cls, os.environ if environ is None else environ)
+    flags = {name: value for name, value in (overrides or {}).items() if value is not None}
+    values: dict[str, Any] = {**set_outside, **flags}
+    values |= {name: str(Path(values[name]).expanduser()) for name in _FOLDERS if values.get(name)}
     try:
         return msgspec.convert(_split_lists(cls, values), cls, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(_AT.sub(r"\2: \1", str(error))) from error
+        said = _wrong_kind(cls, values, error)
+    except SettingsError as error:
+        said = str(error)
+    field = said[: len(said) - len(said.lstrip(_NAME))]
+    from_variable = field in set_outside and field not in flags
+    raise SettingsError((ENV_PREFIX + field.upper() if from_variable else field) + said[len(field) :])
 
 
 def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:

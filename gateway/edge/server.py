@@ -21,7 +21,9 @@ from starlette.types import ASGIApp
 from gateway.edge.connection import Connection
 from gateway.edge.room import Room
 from gateway.edge.settings import EdgeSettings
+from wire.process import names_setting
 
+_LONGEST_S = 2 * 32_767  # half of it is the longest that Linux keeps between probes
 _KEEP_ALIVE_PROBES = 3
 _CLOSE_S = 2.0
 _IDLE_S = 75
@@ -67,7 +69,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(settings: EdgeSettings) -> socket.socket:
-    """Return the listening socket. Raises OSError when the address is taken."""
+    """Return the listening socket. Raises StartError that names the address when it cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -76,15 +78,16 @@ def listen(settings: EdgeSettings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit these
-            timeout_s = max(1, round(settings.send_timeout_s))
+            timeout_s = min(max(1, round(settings.send_timeout_s)), _LONGEST_S)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_s * 1000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, timeout_s // 2))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, timeout_s // 6))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEP_ALIVE_PROBES)
-        listener.bind((settings.host, settings.port))
+        with names_setting("host, port", f"{settings.host}:{settings.port}"):
+            listener.bind((settings.host, settings.port))
         listener.listen(2048)
         listener.setblocking(False)
-    except OSError:
+    except BaseException:
         listener.close()
         raise
     return listener

@@ -22,6 +22,7 @@ from gateway.edge.tenancy.keyring import Keyring
 from gateway.postprocess.safety.store import Policies
 from wire import metrics
 from wire.bus import Bus
+from wire.process import names_setting
 
 _LAST_S = 2.0
 
@@ -72,8 +73,10 @@ async def _set_when_cancelled(stop: anyio.Event) -> None:
 
 
 def _load_keys(settings: EdgeSettings) -> Keyring | None:
-    return Keyring(Path(settings.api_keys).expanduser()) if settings.api_keys else None
+    with names_setting("api_keys", settings.api_keys):
+        return Keyring(Path(settings.api_keys).expanduser()) if settings.api_keys else None
 
 
 def _load_policies(settings: EdgeSettings) -> Policies | None:
-    return Policies(Path(settings.safety_policy).expanduser()) if settings.safety_policy else None
+    with names_setting("safety_policy", settings.safety_policy):
+        return Policies(Path(settings.safety_policy).expanduser()) if settings.safety_policy else None

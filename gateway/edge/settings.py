@@ -88,7 +88,7 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
         )
         self._check_range("max_wait_s", "max_connections", least=0)
         self._check_range("port", least=0, most=65_535)
-        self._check_host(self.host)
+        self._check_host("host")
         if not self.reasoning_fields or not set(self.reasoning_fields) <= {"reasoning_content", "reasoning"}:
             raise SettingsError("reasoning_fields must be reasoning_content, reasoning or both, separated by a comma")
         for entry in self.tool_styles:

@@ -22,8 +22,8 @@ from model_svc.engine.kv_layout import KvLayout
 from model_svc.settings import ModelSettings
 from wire.block_hash import DIGEST_BYTES
 from wire.bus import Bus
-from wire.errors import StartError
 from wire.messages import Placement, Prompt
+from wire.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class BlockSharing:
     async def open(
         cls, bus: Bus, engine: Engine, settings: ModelSettings, form: KvLayout, replica_id: str
     ) -> AsyncIterator[BlockSharing | None]:
-        """Listen while the block runs; None where nobody can. Raises StartError if `kv_host` is no place to listen."""
+        """Listen while the block runs; None where nobody can. Raises SettingsError if `kv_host` is no place for it."""
         host = settings.kv_host
         try:
             if host == AUTO:
@@ -64,7 +64,7 @@ class BlockSharing:
             listener, own = address.listen(settings.state_dir, replica_id, host, settings.kv_port)
         except (OSError, OverflowError) as error:
             if settings.kv_host:
-                raise StartError(f"kv_host {settings.kv_host}, port {settings.kv_port}: {error}") from error
+                raise SettingsError(f"kv_host {settings.kv_host}, port {settings.kv_port}: {error}") from error
             log.warning("KV blocks are not shared with other replicas: %s", error)
             yield None
             return

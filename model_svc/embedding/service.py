@@ -16,8 +16,8 @@ from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import become_ready, drain
 from model_svc.settings import ModelSettings
 from wire.bus import Bus
-from wire.errors import StartError
 from wire.model_card import ModelCard
+from wire.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ async def run(
 
 def _load(settings: ModelSettings) -> Embedder:
     if settings.dtype not in _DTYPES:
-        raise StartError(f"dtype must be one of {', '.join(_DTYPES)} for an embedding model, not {settings.dtype!r}")
+        raise SettingsError(f"dtype must be one of {', '.join(_DTYPES)} for an embedding model, not {settings.dtype!r}")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     path = settings.model_path(settings.served_model)

@@ -66,7 +66,7 @@ def test_the_doctor_says_why_a_bus_does_not_answer_and_not_its_password(monkeypa
 def test_the_doctor_looks_at_the_settings_of_every_desk_and_names_the_one_at_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value, said in (("MAX_NUM_SEQS", "0", "max_num_seqs"), ("REPLICAS", "two", "replicas: Expected `int`")):
+    for name, value, said in (("MAX_NUM_SEQS", "0", "HEADRACE_MAX_NUM_SEQS"), ("REPLICAS", "two", "a whole number")):
         with monkeypatch.context() as patch:
             patch.setenv(f"HEADRACE_{name}", value)
             found = doctor.check_settings()

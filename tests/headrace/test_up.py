@@ -110,3 +110,11 @@ def test_processes_stay_awake_beside_a_gpu_with_cores_to_spare_unless_told_other
     monkeypatch.setenv("HEADRACE_DEVICE", device)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert f"--awake-ms={wanted}" in up.common_flags(UpSettings(awake_ms=given), "unix:///own.sock")
+
+
+def test_a_variable_that_a_desk_would_refuse_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    up.check_desks(UpSettings(models=("a", "b"), tensor_parallel=2))
+    monkeypatch.setenv("HEADRACE_MAX_INFLIGHT", "-1")
+    result = CliRunner().invoke(app, ["up"])
+    assert result.exit_code == 2
+    assert "HEADRACE_MAX_INFLIGHT must be at least 1" in result.stderr

@@ -9,6 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from wire.process import run, shows_readiness
+from wire.settings import Settings
+
 _PROCESS = """
 import sys, time, anyio
 from wire.process import run
@@ -35,6 +40,30 @@ async def main():
 
 anyio.run(main)
 """
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alive_file": "/nonexistent/alive"},
+        {"ready_file": "/nonexistent/ready"},
+        {"metrics_host": "not an address", "metrics_port": 9},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_setting_that_the_system_refuses_is_named_and_ends_with_code_2(
+    wrong: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc.set_threshold", lambda *_: None)
+
+    async def serve(settings: Settings) -> None:
+        with shows_readiness(settings):
+            raise AssertionError
+
+    with pytest.raises(SystemExit) as left:
+        run(serve, Settings(**wrong), name="probe")
+    assert left.value.code == 2
+    assert next(iter(wrong)) in capsys.readouterr().err
 
 
 def _age_s(path: Path) -> float:

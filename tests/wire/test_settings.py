@@ -20,6 +20,7 @@ class DeskSettings(Settings, frozen=True, kw_only=True):
     max_items: int = 5
     ratio: float = 0.5
     loud: bool = False
+    room_bytes: int | None = None
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -37,15 +38,51 @@ def test_a_variable_of_another_service_is_no_error() -> None:
     assert load(Settings, {"HEADRACE_MAX_ITEMS": "7"}).partitions == 1
 
 
-def test_a_value_of_the_wrong_kind_names_its_field() -> None:
-    with pytest.raises(SettingsError, match="max_items"):
-        load(DeskSettings, {"HEADRACE_MAX_ITEMS": "many"})
+def test_a_misspelt_variable_brings_the_name_that_was_meant() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean HEADRACE_MAX_ITEMS\?"):
+        load(DeskSettings, {"HEADRACE_MAX_ITMES": "7"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("MAX_ITEMS", "many", "a whole number"),
+        ("MAX_ITEMS", "", "a whole number"),
+        ("MAX_ITEMS", "1.5", "a whole number"),
+        ("ROOM_BYTES", "10GB", "a whole number of bytes"),
+        ("RATIO", "1e400", "a number"),
+        ("LOUD", "maybe", "true or false"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_names_its_variable_and_what_would_be_right(
+    name: str, value: str, wanted: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(DeskSettings, {f"HEADRACE_{name}": value})
+    assert str(refused.value) == f"HEADRACE_{name} must be {wanted}, not {value!r}"
+
+
+def test_a_flag_s_fault_is_not_put_on_the_variable() -> None:
+    with pytest.raises(SettingsError, match=r"^partitions must be at least 1"):
+        load(Settings, {"HEADRACE_PARTITIONS": "4"}, {"partitions": "0"})
+    with pytest.raises(SettingsError, match=r"^HEADRACE_PARTITIONS must be at least 1"):
+        load(Settings, {"HEADRACE_PARTITIONS": "0"})
+
+
+def test_a_home_directory_is_named_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = load(Settings, {"HEADRACE_STATE_DIR": "~/state"}, {"model_dir": "~/models"})
+    assert (settings.state_dir, settings.model_dir) == ("/home/me/state", "/home/me/models")
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("partitions", "0"),
+        ("partitions", "99999999999999999999"),
+        ("state_dir", ""),
+        ("model_dir", ""),
+        ("metrics_host", ""),
         ("block_size", "12"),
         ("models", ""),
         ("models", "a,b/c"),

@@ -35,7 +35,8 @@ from wire.bus.connection import Server
 from wire.bus.line import Arg, Command
 from wire.bus.options import BusOptions
 from wire.bus.script import Script
-from wire.errors import OverloadedError, StartError, UnavailableError
+from wire.errors import OverloadedError, UnavailableError
+from wire.settings import SettingsError
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class Route:
     """Sends commands to the server that holds their key."""
 
     def __init__(self, url: str, options: BusOptions) -> None:
-        """`url`: see `Bus.open`. Raises StartError for what is no such address."""
+        """`url`: see `Bus.open`. Raises SettingsError for what is no such address."""
         self._options = options
         self._asked_for_cluster = url.startswith(("redis+cluster://", "rediss+cluster://"))
         self._kwargs = _address(url)
@@ -220,7 +221,7 @@ def _address(url: str) -> dict[str, Any]:
         return dict(parse_url(url.replace("+cluster://", "://", 1)))
     except ValueError:
         wrong = "redis_url is no address of a bus" if url else "redis_url is not set"
-        raise StartError(
+        raise SettingsError(
             f"{wrong}; write redis://HOST:PORT, rediss://HOST:PORT, redis+cluster://HOST:PORT or unix:///PATH"
         ) from None
 
