@@ -36,14 +36,23 @@ class SettingsError(StartError):
 
 def default_state_dir() -> str:
     """Return where the bus keeps its append-only file and sockets (XDG state directory)."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return str(Path(base) / "headrace")
+    return _at_home("state_dir", "XDG_STATE_HOME", ".local/state") + "/headrace"
 
 
 def default_model_dir() -> str:
     """Return where model directories live (XDG data directory)."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return str(Path(base) / "headrace" / "models")
+    return _at_home("model_dir", "XDG_DATA_HOME", ".local/share") + "/headrace/models"
+
+
+def _at_home(name: str, variable: str, place: str) -> str:
+    return os.environ.get(variable) or _expanded(name, f"~/{place}")
+
+
+def _expanded(name: str, path: str) -> str:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        raise SettingsError(f"{name} must be set to a folder, as this user has no home directory") from None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +140,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 S = TypeVar("S", bound=Settings)
 _AT = re.compile(r" - at `\$\.(\w+).*`")  # msgspec names the field last
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _KINDS |= {int | None: _KINDS[int], float | None: _KINDS[float]}
 _NAME = string.ascii_lowercase + "_"
 _FOLDERS = ("state_dir", "model_dir")
@@ -212,8 +221,8 @@ def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapp
     set_outside = _from_environment(cls, os.environ if environ is None else environ)
     flags = {name: value for name, value in (overrides or {}).items() if value is not None}
     values: dict[str, Any] = {**set_outside, **flags}
-    values |= {name: str(Path(values[name]).expanduser()) for name in _FOLDERS if values.get(name)}
     try:
+        values |= {name: _expanded(name, values[name]) for name in _FOLDERS if values.get(name)}
         return msgspec.convert(_split_lists(cls, values), cls, strict=False)
     except msgspec.ValidationError as error:
         said = _wrong_kind(cls, values, error)

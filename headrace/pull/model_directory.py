@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headrace.pull.errors import PullError
 from headrace.pull.gguf_config import config_json, generation_config
@@ -81,6 +83,33 @@ def build(directory: Path, fill: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise storage_error(error, directory) from error
     return directory
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Hold the making of a model directory: a second process waits until the first has ended. Raises PullError."""
+    path = directory.with_name(f".{directory.name}.lock")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    except OSError as error:
+        raise storage_error(error, directory) from error
+    with lock:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    while True:
+        lock = path.open("w")
+        with contextlib.suppress(OSError):  # a file system without locks: whoever is last wins, as a whole
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                return lock
+        lock.close()  # whom we waited for has removed the file
 
 
 def storage_error(error: OSError, where: Path) -> PullError:

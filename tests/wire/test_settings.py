@@ -1,5 +1,7 @@
 """Settings: defaults, environment, flags, and every way to get them wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from wire.settings import (
@@ -136,3 +138,13 @@ def test_a_password_in_the_bus_url_is_not_shown() -> None:
     assert without_password("unix:///run/bus.sock") == "unix:///run/bus.sock"
     hidden = without_password("rediss://bus?db=1&password=se:c@ret&ssl_password=pass&ssl_ca_certs=ca.pem")
     assert hidden == "rediss://bus?db=1&password=***&ssl_password=***&ssl_ca_certs=ca.pem"
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError(path)
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    with pytest.raises(SettingsError, match="state_dir must be set to a folder"):
+        load(Settings, {})
