@@ -34,6 +34,8 @@ def add(path: Path, key: ApiKey, console: Console) -> str:
 def show(path: Path, console: Console) -> None:
     """Print the keys of a file. Raises KeyFileError."""
     table = Table("id", "tenant", "requests/min", "tokens/min", "at a time", "priority", "models", "state")
+    for column in table.columns:
+        column.overflow = "fold"  # a narrow terminal, or none, loses no letter of a name
     for key in load(path.expanduser()).values():
         limits = (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
         texts = [str(limit) if limit else "-" for limit in limits]

@@ -52,6 +52,8 @@ def _line(entry_id: str, entry: Entry) -> str:
 
 def _table(totals: dict[tuple[str, str], list[int]]) -> Table:
     table = Table("tenant", "model", "requests", *(name.removesuffix("_tokens") for name in _COUNTS))
+    for column in table.columns:
+        column.overflow = "fold"  # a narrow terminal, or none, loses no letter of a name
     for (tenant, model), counts in sorted(totals.items()):
         table.add_row(escape(tenant or "-"), escape(model), *map(str, counts))
     return table

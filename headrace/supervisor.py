@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,9 @@ class Child:
             return "its log is above"
         with contextlib.suppress(OSError):
             end = self.log.read_text(errors="replace").splitlines()[-lines:]
+            if not end:
+                full = shutil.disk_usage(self.log.parent).free == 0
+                return f"(its log {self.log} is empty{': no space is left on that disk' if full else ''})"
             said = [at for at, line in enumerate(end) if line.startswith(f"headrace {self.name}: ")]
             return "\n".join([*end[said[-1] :], f"(its log: {self.log})"] if said else end)
         return ""

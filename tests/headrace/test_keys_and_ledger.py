@@ -37,6 +37,13 @@ def test_a_key_is_printed_once_and_its_file_opens_the_door(tmp_path: Path) -> No
     assert code == 0 and "team-2" in listed and "500" in listed
 
 
+def test_a_narrow_terminal_loses_no_letter_of_a_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "keys.toml")
+    run("keys", "add", "team-with-a-rather-long-name", "--file", path, "--model", "model-with-a-long-name")
+    listed = run("keys", "list", "--file", path, COLUMNS="60")[1]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in listed
+
+
 def test_a_tenants_name_may_look_like_mark_up(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     code, key, said = run("keys", "add", "[/team]", "--id", "one", "--file", str(path))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -39,6 +40,16 @@ async def test_a_child_that_never_comes_up_fails_the_whole_with_its_last_words(t
             await supervisor.start("odd", ["serve", "no-such-role"])
             await anyio.sleep(150)
     assert caught.group_contains(ChildError, match="no-such-role")
+
+
+def test_of_a_child_that_could_not_write_a_word_the_full_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "model.log"
+    log.touch()
+    assert Child("model", [], log, "model").last_words() == f"(its log {log} is empty)"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    assert "no space is left" in Child("model", [], log, "model").last_words()
 
 
 def test_of_a_child_that_said_why_it_ended_nothing_else_is_shown(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ anyio.run(main)
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_setting_that_the_system_refuses_is_named_and_ends_with_code_2(
-    wrong: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    wrong: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc.set_threshold", lambda *_: None)
 
