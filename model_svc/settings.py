@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from model_svc.engine.policy import POLICIES
 from model_svc.spec.ngram import PROPOSERS
 from wire.settings import Settings, SettingsError
 
 ROLES = ("both", "prefill", "decode")
+DTYPES = ("auto", "int8", "packed", "fp8", "float32", "bfloat16", "float16")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _UNSET_OR_ABOVE_0 = ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval")
 
 
@@ -59,9 +63,16 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         if self.model and self.model not in self.models:
             raise SettingsError(f"model must be one of models ({', '.join(self.models)}), not {self.model!r}")
         speculate = ("auto", "off", *PROPOSERS)
-        for name, known in (("scheduling_policy", POLICIES), ("speculate", speculate), ("role", ROLES)):
+        for name, known in (
+            ("scheduling_policy", POLICIES),
+            ("speculate", speculate),
+            ("role", ROLES),
+            ("dtype", DTYPES),
+        ):
             if getattr(self, name) not in known:
                 raise SettingsError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if not _DEVICE.fullmatch(self.device):
+            raise SettingsError(f"device must be cpu, cuda or a card like cuda:1, not {self.device!r}")
         if self.runner.count(":") != 1:
             raise SettingsError(f"runner must read module:function, not {self.runner!r}")
         self._check_numbers()

@@ -20,7 +20,7 @@ class TokenizerSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_range("tokenizer_threads", least=1)
+        self._check_range("tokenizer_threads", least=1, most=1024)
         self._check_range("template_timeout_s", above=0, most=60)
         for entry in self.reasoning_budgets:
             try:
