@@ -43,13 +43,18 @@ def load_settings(roles: Sequence[str], flags: Mapping[str, Any]) -> dict[str, S
     known = {name for cls in classes.values() for name in cls.__struct_fields__}
     unknown = sorted(set(flags) - known)
     if unknown:
-        raise SettingsError(f"--{unknown[0].replace('_', '-')}: no such flag for {', '.join(roles)}")
+        near = wire_settings.guess(_flag(unknown[0]), map(_flag, known))
+        raise SettingsError(f"{_flag(unknown[0])}: no such flag for {', '.join(roles)}{near}")
     return {
         role: wire_settings.load(
             cls, overrides={name: value for name, value in flags.items() if name in cls.__struct_fields__}
         )
         for role, cls in classes.items()
     }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def serve(roles: Sequence[str], settings: Mapping[str, Settings]) -> None:

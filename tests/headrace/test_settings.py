@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.roles import settings_class
+from headrace.roles import load_settings, settings_class
 from headrace.settings import UpSettings
 from wire.settings import Settings, SettingsError, load
 
@@ -50,3 +50,8 @@ def test_a_value_that_makes_no_sense_names_its_field(role: str, field: str, valu
     load(kind, {}, {})
     with pytest.raises(SettingsError, match=f"^{field}"):
         load(kind, {}, {field: value})
+
+
+def test_a_misspelt_flag_brings_the_one_that_was_meant() -> None:
+    with pytest.raises(SettingsError, match=r"--max-inflght: no such flag for edge; did you mean --max-inflight\?"):
+        load_settings(["edge"], {"max_inflght": "3"})
