@@ -124,7 +124,7 @@ def _routes() -> list[Route]:
 
 
 def _handle_http_error(request: Request, error: Exception) -> Response:
-    """Give unknown paths and wrong methods OpenAI's error shape."""
+    """Give unknown paths and wrong methods the client's error shape."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     message = f"{request.method} {path[:200]}: {error.detail}."
@@ -132,7 +132,7 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
         message += hint(request.scope, request.app.routes)
     kind = NotFoundError if error.status_code == 404 else InvalidRequestError
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
-    return json_response(error_body(kind(message), path), error.status_code, headers)
+    return json_response(error_body(kind(message), request.scope), error.status_code, headers)
 
 
 def _allowed(request: Request) -> str:

@@ -93,13 +93,13 @@ class GenerationResponse:
                 with controls.known_as(names, generation.generations):
                     await answer(generation, scope, receive, send)
         except HeadraceError as error:  # before the first byte
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
     async def _send_whole(self, generation: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
-            response = await _whole(generation, scope["path"])
+            response = await _whole(generation, scope)
             tasks.cancel_scope.cancel()
         if response is not None:
             await response(scope, receive, send)
@@ -150,7 +150,7 @@ class GenerationResponse:
         )
 
 
-async def _whole(generation: Answer, path: str) -> Response:
+async def _whole(generation: Answer, scope: Scope) -> Response:
     """Collect the answer, or the error that ended it."""
     try:
         while not generation.ended:
@@ -159,7 +159,7 @@ async def _whole(generation: Answer, path: str) -> Response:
         body = to_json(generation.reply.whole(bill))
     except HeadraceError as error:
         generation.error = error
-        return error_response(error, path)
+        return error_response(error, scope)
     return Response(body, headers=generation.headers(), media_type="application/json")
 
 

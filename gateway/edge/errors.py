@@ -1,6 +1,6 @@
 """Errors as OpenAI clients know them: `{"error": {message, type, param, code}}`, the right status, no stack trace.
 
-Below /v1/messages they have Anthropic's shape: `{"type": "error", "error": {type, message}}`.
+Anthropic's clients get Anthropic's shape: `{"type": "error", "error": {type, message}}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 _LINGER_BYTES = 32 * 1024 * 1024
 _LINGER_S = 1.0
 _RETRY_AFTER_S = 1.0
-ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_HEADER = b"anthropic-version"
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -61,18 +62,24 @@ def _message(error: HeadraceError) -> str:
 _UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-def error_body(error: HeadraceError, path: str) -> dict[str, Any]:
-    """Return the error object in the dialect of a path."""
-    return anthropic_error(error) if path.startswith(ANTHROPIC_PATH) else error_object(error)
+def speaks_anthropic(scope: Scope) -> bool:
+    """Tell whether a request is of Anthropic's dialect: by its path, or where both have the path, by its header."""
+    path: str = scope["path"]
+    return path.startswith(_ANTHROPIC_PATH) or any(name == _ANTHROPIC_HEADER for name, _ in scope["headers"])
 
 
-def error_response(error: HeadraceError, path: str = "") -> Response:
-    """Return the HTTP answer to a request for `path`, for an error that is known before the first byte was sent."""
+def error_body(error: HeadraceError, scope: Scope) -> dict[str, Any]:
+    """Return the error object in the dialect of a request."""
+    return anthropic_error(error) if speaks_anthropic(scope) else error_object(error)
+
+
+def error_response(error: HeadraceError, scope: Scope) -> Response:
+    """Return the HTTP answer to a request, for an error that is known before the first byte was sent."""
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.retry_after_s is not None else {}
     if isinstance(error, UnsupportedEncodingError):
         headers["Accept-Encoding"] = ACCEPTED
     kind = _LingeringResponse if error.status == 413 else Response
-    return kind(to_json(error_body(error, path)), error.status, headers, "application/json")
+    return kind(to_json(error_body(error, scope)), error.status, headers, "application/json")
 
 
 class _LingeringResponse(Response):
@@ -111,7 +118,7 @@ def from_reply(reply: HistoryReply | TokenizeReply) -> HeadraceError:
 def handle_error(request: Request, error: Exception) -> Response:
     """Starlette's hook for errors raised by a route."""
     assert isinstance(error, HeadraceError)
-    return error_response(error, request.url.path)
+    return error_response(error, request.scope)
 
 
 class ErrorBoundary:
@@ -138,4 +145,4 @@ class ErrorBoundary:
             logger.exception("unhandled fault in %s", scope.get("path"))
             if started:
                 raise  # the server closes the connection: the client sees a cut stream, not a false end
-            await error_response(InternalError(INTERNAL), scope["path"])(scope, receive, send)
+            await error_response(InternalError(INTERNAL), scope)(scope, receive, send)

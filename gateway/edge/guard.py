@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.edge.errors import ANTHROPIC_PATH, error_response
+from gateway.edge.errors import error_response, speaks_anthropic
 from gateway.edge.identity import new_request_id
 from gateway.edge.schema.body import WARNINGS
 from gateway.edge.schema.unknown import HEADER
@@ -37,7 +37,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, path = Headers(scope=scope), scope["path"]
+        headers = Headers(scope=scope)
         request_id = _printable(headers.get("x-request-id", "")) or new_request_id()
         scope["headrace.request_id"] = request_id
 
@@ -45,27 +45,27 @@ class Guard:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
                 answer["X-Request-Id"] = request_id
-                if path.startswith(ANTHROPIC_PATH) or "anthropic-version" in headers:
+                if speaks_anthropic(scope):
                     answer["request-id"] = request_id
                 if WARNINGS in scope:
                     answer[HEADER] = scope[WARNINGS]
             await send(message)
 
-        refusal = self._refusal(headers, path)
+        refusal = self._refusal(headers, scope)
         app = refusal if refusal is not None else self.app
         await app(scope, receive, with_id)
 
-    def _refusal(self, headers: Headers, path: str) -> Response | None:
+    def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "").lower()
         name = _split(f"//{host}")[0]
         if not self._host_allowed(name):
             return error_response(
-                ForbiddenError(f"Host {name[:80]!r} is not served here; name it in HEADRACE_ALLOWED_HOSTS."), path
+                ForbiddenError(f"Host {name[:80]!r} is not served here; name it in HEADRACE_ALLOWED_HOSTS."), scope
             )
         origin = headers.get("origin")
         if origin is not None and not self._origin_allowed(origin.lower(), host):
             return error_response(
-                ForbiddenError("Pages of this origin may not call; name it in HEADRACE_CORS_ORIGINS."), path
+                ForbiddenError("Pages of this origin may not call; name it in HEADRACE_CORS_ORIGINS."), scope
             )
         return None
 

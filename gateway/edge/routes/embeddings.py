@@ -25,14 +25,14 @@ async def create_embeddings(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     body = await read_as(request, EmbeddingRequest, edge.settings.max_body_bytes)
     card = edge.served.embedder(body.model)
-    answer = error_response(RequestCancelledError("The client left before its inputs were embedded."))
+    answer = error_response(RequestCancelledError("The client left before its inputs were embedded."), request.scope)
 
     async def embed() -> None:
         nonlocal answer
         try:
             answer = await _embed(edge, request, body, card)
         except HeadraceError as error:
-            answer = error_response(error)
+            answer = error_response(error, request.scope)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.edge.edge import Edge
+from gateway.edge.errors import speaks_anthropic
 from gateway.edge.jsontext import json_response
 from wire.model_card import ModelCard
 
@@ -42,7 +43,7 @@ def _room(edge: Edge, card: ModelCard) -> int:
 
 
 def _shape(request: Request) -> tuple[Callable[[ModelCard, int], dict[str, Any]], bool]:
-    is_anthropic = "anthropic-version" in request.headers
+    is_anthropic = speaks_anthropic(request.scope)
     return (_anthropic_model if is_anthropic else _model), is_anthropic
 
 

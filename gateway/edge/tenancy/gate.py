@@ -1,6 +1,6 @@
 """The ASGI layer that asks for an API key. Open without one: what only reads and is no API (page, health, metrics).
 
-Answers to known callers carry `x-ratelimit-*` headers as OpenAI's do (Anthropic's names on its own path).
+Answers to known callers carry `x-ratelimit-*` headers as OpenAI's do (Anthropic's names for its clients).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.edge.errors import ANTHROPIC_PATH, error_response
+from gateway.edge.errors import error_response, speaks_anthropic
 from gateway.edge.tenancy.caller import Caller, current
 from gateway.edge.tenancy.key_file import ApiKey
 from gateway.edge.tenancy.keyring import Keyring
@@ -39,12 +39,12 @@ class KeyGate:
         try:
             caller = Caller(self._admitted(Headers(scope=scope)), self._limits)
         except HeadraceError as error:
-            await _refusal(error, scope["path"])(scope, receive, send)
+            await _refusal(error, scope)(scope, receive, send)
             return
 
         async def with_standing(message: Message) -> None:
             if message["type"] == "http.response.start" and caller.standing is not None:
-                MutableHeaders(scope=message).update(_headers(caller.key, caller.standing, scope["path"]))
+                MutableHeaders(scope=message).update(_headers(caller.key, caller.standing, scope))
             await send(message)
 
         scope["headrace.tenant"] = caller.key.tenant
@@ -77,15 +77,16 @@ def _given(headers: Headers) -> str:
     return value.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", headers.get("api-key", ""))
 
 
-def _refusal(error: HeadraceError, path: str) -> Response:
+def _refusal(error: HeadraceError, scope: Scope) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-    response = error_response(error, path)
+    response = error_response(error, scope)
     response.headers.update(headers)
     return response
 
 
-def _headers(key: ApiKey, standing: Standing, path: str) -> dict[str, str]:
+def _headers(key: ApiKey, standing: Standing, scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
+    is_anthropic = speaks_anthropic(scope)
     rows = (
         ("requests", key.requests_per_minute, standing.requests, standing.requests_reset_s),
         ("tokens", key.tokens_per_minute, standing.tokens, standing.tokens_reset_s),
@@ -93,7 +94,7 @@ def _headers(key: ApiKey, standing: Standing, path: str) -> dict[str, str]:
     for name, limit, left, reset_s in rows:
         if not limit:
             continue
-        if path.startswith(ANTHROPIC_PATH):
+        if is_anthropic:
             at = datetime.now(UTC) + timedelta(seconds=reset_s)
             start = f"anthropic-ratelimit-{name}-"
             found |= {f"{start}limit": str(limit), f"{start}remaining": str(left)}

@@ -114,6 +114,19 @@ async def test_the_id_of_a_request_is_at_hand_in_answers_streams_and_errors(ring
     assert refused.value.request_id == "wrong"
 
 
+async def test_an_error_has_this_clients_shape_on_paths_that_both_dialects_have(ring: Ring, client: Any) -> None:
+    wanted = {"type": "error", "error": {"type": "not_found_error", "message": "The model 'other' is not served here."}}
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        await client.models.retrieve("other")
+    assert refused.value.body == wanted
+    with pytest.raises(anthropic.NotFoundError) as nowhere:
+        await client.post("/v1/files", body={}, cast_to=object)
+    body: Any = nowhere.value.body
+    assert body["error"]["type"] == "not_found_error"
+    theirs = (await ring.http.get("/v1/models/other")).json()
+    assert theirs["error"]["code"] == "model_not_found", "OpenAI's clients send no anthropic-version"
+
+
 async def test_a_full_server_is_said_to_be_so_with_the_time_to_wait(make_ring: MakeRing) -> None:
     async with make_ring(max_inflight=1) as ring:
         ring.replica.play(*say("hello"), finish=None)
