@@ -105,8 +105,8 @@ class PromptBuilder:
 
     def _checked_messages(self, messages: Sequence[ChatMessage], request: Request) -> list[ChatMessage]:
         check_kwargs(request.template_kwargs)
-        if not messages:
-            raise InvalidRequestError("messages must hold at least one message", param="messages")
+        if not messages:  # the edge lets that in only where a conversation may hold some
+            raise InvalidRequestError("the conversation is empty, and so is the input", param="input")
         check_roles(messages)
         return [without_tags(message) for message in messages]
 

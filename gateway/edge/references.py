@@ -20,9 +20,11 @@ from wire.errors import NotFoundError
 MAX_REFERENCES = 100
 
 
-async def resolve(items: str | list[Item], history: HistoryClient, *, tenant: str, partitions: int) -> str | list[Item]:
+async def resolve(
+    items: str | list[Item] | None, history: HistoryClient, *, tenant: str, partitions: int
+) -> str | list[Item] | None:
     """Return the input with the items that were meant. Raises NotFoundError naming the reference."""
-    if isinstance(items, str):
+    if items is None or isinstance(items, str):
         return items
     places = [at for at, item in enumerate(items) if _is_reference(item)]
     if not places:

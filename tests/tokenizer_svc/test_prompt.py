@@ -256,7 +256,7 @@ def test_an_empty_raw_prompt_is_bos_or_refused(inst: PromptBuilder, chatml: Prom
 def test_a_conversation_without_messages_is_refused_and_an_empty_message_is_not(chatml: PromptBuilder) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         chatml.build(chat())
-    assert caught.value.param == "messages"
+    assert caught.value.param == "input", "only what goes on with a conversation comes here without any"
     assert ids_of(chatml.build(chat(("user", ""))))
 
 

@@ -108,7 +108,7 @@ async def test_a_refused_request_ends_at_its_edge(bus: Bus, bus_url: str, tmp_pa
         with anyio.fail_after(60):
             async for message in bus.inbox(topics.edge("e")):
                 assert isinstance(message, Failure)
-                assert (message.code, message.param, message.desk) == ("invalid_request", "messages", "tokenizer")
+                assert (message.code, message.param, message.desk) == ("invalid_request", "input", "tokenizer")
                 break
 
 

@@ -17,7 +17,7 @@ from gateway.edge.schema.message_answers import AnthropicAnswer, CountedTokens
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
 from gateway.edge.schema.paging import DEFAULT_LIMIT, MAX_LIMIT
-from gateway.edge.schema.responses import INCLUDES, InputTokensRequest, ResponsesRequest
+from gateway.edge.schema.responses import INCLUDES, ResponsesRequest
 from gateway.edge.schema.sampling import EFFORTS, MAX_TOP_LOGPROBS, RANGES
 from gateway.edge.schema.tier import MAX_PRIORITY, PRIORITIES
 from gateway.edge.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -75,7 +75,7 @@ OPERATIONS: dict[str, Operation] = {
     "cancel_response": Operation(answer=answers.Stored, errors=_STORED),
     "delete_response": Operation(answer=answers.Stored, errors=_STORED),
     "list_input_items": Operation(answer=answers.Page, query=_ITEMS, errors=_STORED),
-    "count_input_tokens": Operation(body=InputTokensRequest, answer=answers.CountedInput, errors=_STORED),
+    "count_input_tokens": Operation(body=ResponsesRequest, answer=answers.CountedInput, errors=_STORED),
     "create_conversation": Operation(
         body=CreateConversation, answer=answers.Stored, body_needed=False, errors=_STORED, links=_OF_CONVERSATION
     ),

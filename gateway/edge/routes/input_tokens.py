@@ -11,14 +11,13 @@ from gateway.edge.edge import Edge
 from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.routes.responses import read_wanted
-from gateway.edge.schema.responses import InputTokensRequest
 from wire.messages import ConversationRef, Recalled
 
 
 async def count_input_tokens(request: Request) -> Response:
     """Return the number; nothing is generated or stored, and nothing is left out for being too long."""
     edge: Edge = request.app.state.edge
-    _, wanted = await read_wanted(request, InputTokensRequest, counting=True)
+    _, wanted = await read_wanted(request)
     with edge.admission.slot():
         recalled = await _recalled(edge, wanted.conversation, wanted.model, tenant_of(request))
         ids = await edge.tokenizer.token_ids(wanted, recalled=recalled)

@@ -33,7 +33,7 @@ from wire.errors import ConflictError, NotFoundError
 async def create_response(request: Request) -> ASGIApp:
     """Answer a request of the Responses API: as a stream, whole, or in the background."""
     edge: Edge = request.app.state.edge
-    body, wanted = await read_wanted(request, ResponsesRequest)
+    body, wanted = await read_wanted(request)
     wanted = await screen(wanted, edge.safety, "input")
     warn(request, *await edge.grammars.admit(wanted))
     stream = bool(body.stream)
@@ -50,21 +50,17 @@ async def create_response(request: Request) -> ASGIApp:
     )
 
 
-async def read_wanted(
-    request: Request, kind: type[ResponsesRequest], *, counting: bool = False
-) -> tuple[ResponsesRequest, messages.Request]:
+async def read_wanted(request: Request) -> tuple[ResponsesRequest, messages.Request]:
     """Read a body of the Responses API, and translate it with the items that it refers to in their places."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, kind, edge.settings.max_body_bytes)
+    body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
     _tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     before = await tools_before(
         body.previous_response_id, edge.history, tenant=tenant, partitions=edge.settings.partitions
     )
-    wanted = await translated(
-        request, lambda: translate_responses(body, card, tenant=tenant, counting=counting, before=before)
-    )
+    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, before=before))
     return body, wanted
 
 

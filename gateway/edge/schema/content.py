@@ -91,10 +91,10 @@ def role_of(role: str, where: str) -> str:
     return ROLES[role]
 
 
-def check_number(messages: Sequence[object]) -> None:
-    """Refuse no messages and too many."""
-    if not 1 <= len(messages) <= MAX_MESSAGES:
-        raise fail("messages", f"must hold at least one message, and at most {MAX_MESSAGES}, not {len(messages)}.")
+def check_number(messages: Sequence[object], param: str = "messages", *, least: int = 1) -> None:
+    """Refuse too few messages and too many."""
+    if not least <= len(messages) <= MAX_MESSAGES:
+        raise fail(param, f"must hold {least} to {MAX_MESSAGES} messages, not {len(messages)}.")
 
 
 def translate_message(message: MessageIn, where: str) -> ChatMessage:

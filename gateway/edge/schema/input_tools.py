@@ -13,11 +13,12 @@ Placed = tuple[str, dict[str, Any]]
 """A tool, behind its place in the body."""
 
 
-def parted(items: str | list[Item], where: str) -> tuple[str | list[Item], list[Placed]]:
+def parted(items: str | list[Item] | None, where: str) -> tuple[str | list[Item], list[Placed]]:
     """Part the input from the tools that stand in it (`additional_tools`); returns these with their places.
 
     Agents repeat what they said before: of tools of one name the last one counts.
     """
+    items = [] if items is None else items
     if isinstance(items, str) or not any(item.type == ADDITIONAL for item in items):
         return items, []
     found = [

@@ -14,6 +14,7 @@ import msgspec
 from gateway.edge.identity import new_id, new_root, root_of
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.chat import check_salt
+from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.input_tools import inherited, kept, latest, parted
 from gateway.edge.schema.items import Item, translate_items
@@ -103,7 +104,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         "thinking_token_budget": Misleading("use reasoning.max_tokens"),
     }
     model: str
-    input: str | list[Item]
+    input: str | list[Item] | None = None
     instructions: str | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
@@ -140,18 +141,11 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         return self.stream_options is not None and bool(self.stream_options.resumable)
 
 
-class InputTokensRequest(ResponsesRequest, kw_only=True):
-    """The body of a count; without `input` it is that of the conversation."""
-
-    input: str | list[Item] = msgspec.field(default_factory=list)
-
-
 def translate_responses(
     body: ResponsesRequest,
     card: ModelCard,
     *,
     tenant: str = "",
-    counting: bool = False,
     before: Sequence[dict[str, Any]] = (),
 ) -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field.
@@ -165,8 +159,7 @@ def translate_responses(
     conversation = _conversation(body, with_tools=bool(more))
     messages = translate_items(said, "input", root=root_of(conversation.response_id))
     continues = bool(conversation.conversation_id or conversation.previous_response_id)
-    if not messages and not (counting and continues):
-        raise fail("input", "must hold at least one message.")
+    check_number(messages, "input", least=0 if continues else 1)
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)
     sampling = translate_sampling(body, card, max_tokens=max_tokens, logprobs=_logprobs(body))
     tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card, more=more, is_response=True)

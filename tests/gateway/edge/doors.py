@@ -16,7 +16,7 @@ from gateway.edge.schema.conversations import CreateConversation, CreateItems, U
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
-from gateway.edge.schema.responses import InputTokensRequest, ResponsesRequest
+from gateway.edge.schema.responses import ResponsesRequest
 from gateway.edge.schema.tokenize import DetokenizeRequest, TokenizeRequest
 
 TERM = "zorgblat"
@@ -32,7 +32,7 @@ SCHEMAS: dict[str, tuple[type, dict[str, Any]]] = {
     "/v1/conversations/{id}": (UpdateConversation, {"metadata": {}}),
     "/v1/conversations/{id}/items": (CreateItems, {"items": HI}),
     "/v1/messages/count_tokens": (MessagesRequest, {}),
-    "/v1/responses/input_tokens": (InputTokensRequest, {}),
+    "/v1/responses/input_tokens": (ResponsesRequest, {}),
     "/v1/moderations": (ModerationRequest, {}),
     "/tokenize": (TokenizeRequest, {}),
     "/detokenize": (DetokenizeRequest, {}),

@@ -41,7 +41,7 @@ from gateway.edge.schema.conversations import CreateConversation
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
-from gateway.edge.schema.responses import InputTokensRequest, ResponsesRequest
+from gateway.edge.schema.responses import ResponsesRequest
 from gateway.edge.schema.tools import is_unasked
 from gateway.edge.schema.unknown import REFUSED
 from tests.gateway.edge.asks import ASK, CHAT, RESPONSES
@@ -56,7 +56,7 @@ BODIES: list[tuple[Any, type[msgspec.Struct], set[str]]] = [
     (chat.CompletionCreateParamsBase, ChatRequest, {"prompt_cache_options", "verbosity"}),
     (completion.CompletionCreateParamsBase, CompletionRequest, set()),
     (response.ResponseCreateParamsBase, ResponsesRequest, {"access_programs", "background_options", "image"}),
-    (input_tokens.InputTokenCountParams, InputTokensRequest, {"personality"}),
+    (input_tokens.InputTokenCountParams, ResponsesRequest, {"personality"}),
     (embedding.EmbeddingCreateParams, EmbeddingRequest, set()),
     (moderation.ModerationCreateParams, ModerationRequest, set()),
     (conversation.ConversationCreateParams, CreateConversation, set()),

@@ -49,6 +49,32 @@ async def get(ring: Ring, path: str, status: int = 200) -> dict[str, Any]:
     return body
 
 
+async def test_a_conversation_goes_on_without_input(ring: Ring) -> None:
+    ring.replica.play(*say("hello"))
+    items = [{"role": "user", "content": "question"}]
+    conversation = (await ring.http.post("/v1/conversations", json={"items": items})).json()["id"]
+    ways: list[dict[str, Any]] = [{}, {"input": None}, {"input": []}]
+    for given in ways:
+        ask = {"model": "tiny", "conversation": conversation, **given}
+        response = await ring.http.post(RESPONSES, json=ask)
+        assert response.status_code == 200, response.text
+    listed = (await get(ring, f"/v1/conversations/{conversation}/items?order=asc"))["data"]
+    assert [item["content"][0]["text"] for item in listed] == ["question", "hello", "hello", "hello"]
+    last = response.json()["id"]
+    assert (await get(ring, f"{RESPONSES}/{last}/input_items"))["data"] == []
+    again = await ring.http.post(RESPONSES, json={"model": "tiny", "previous_response_id": last})
+    assert again.status_code == 200, again.text
+    empty = (await ring.http.post("/v1/conversations", json={})).json()["id"]
+    await refused(ring, "input", RESPONSES, input=None, conversation=empty)
+    await refused(ring, "input", RESPONSES, input=None)
+
+
+async def test_input_holds_as_many_messages_as_a_chat(ring: Ring) -> None:
+    many = [{"role": "user", "content": ""}] * 4_097
+    await refused(ring, "input", RESPONSES, input=many)
+    await refused(ring, "messages", messages=many)
+
+
 async def test_the_events_of_a_stream_come_in_openais_order_and_are_numbered(ring: Ring) -> None:
     ring.replica.play(*say("hello", " world"))
     stream = await respond_streamed(ring)
