@@ -36,6 +36,7 @@ OPERATION = "chat"
 _PACE_S = 0.05  # between two blocks of events: what comes meanwhile is joined
 _DROP_S = 2.0
 _LOOK_S = 0.05  # how often a reader looks for new events
+_END_S = 2.0  # for the end of what was cancelled; if its edge is dead, that comes later than a client would wait
 
 
 class NotTheWriterError(Exception):
@@ -95,6 +96,16 @@ class Background:
     async def cancel(self, response_id: str) -> None:
         """Stop a response wherever it is; whoever makes it stores what there is. One that is over stays as it is."""
         await jobs.cancel(self._bus, self._partition(response_id), response_id, reason="cancelled")
+
+    async def ended(self, response_id: str) -> None:
+        """Wait until a response that was cancelled is stored, but not long."""
+        log = self.log(response_id)
+        with anyio.move_on_after(_END_S):
+            while True:
+                newest = await log.newest()
+                if newest is None or newest.last:
+                    return
+                await anyio.sleep(_LOOK_S)
 
     async def events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         """Yield the events with a number above `after` as they are written, to the last one."""

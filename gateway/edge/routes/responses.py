@@ -93,6 +93,8 @@ async def cancel_response(request: Request) -> Response:
         raise fail("response_id", "only a response that is made in the background can be cancelled.")
     if found["status"] in RUNNING:
         await edge.background.cancel(found["id"])
+        if found["status"] == "in_progress":  # what was said is still being stored
+            await edge.background.ended(found["id"])
         found = await _found(request)
     return json_response(await _with_progress(edge, found))
 

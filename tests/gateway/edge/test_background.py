@@ -167,6 +167,18 @@ async def test_it_is_cancelled_as_often_as_one_likes_and_keeps_what_was_said(rin
     assert (await events(ring.http, response_id))[-1].json()["response"]["status"] == "cancelled"
 
 
+async def test_what_was_cancelled_is_over_when_its_client_is_told_so(ring: Ring) -> None:
+    ring.replica.play(*say("one "), finish=None)
+    response_id = await begin(ring.http)
+    await until(ring.http, response_id, text="one ")
+    answer = (await ring.http.post(f"{RESPONSES}/{response_id}/cancel")).json()
+    assert answer == await get(ring.http, response_id)
+    assert (answer["output"][0]["status"], answer["usage"]["output_tokens"]) == ("incomplete", 1)
+    ring.replica.play(*say("two "))
+    more = {"model": "tiny", "input": "go on", "previous_response_id": response_id}
+    assert (await ring.http.post(RESPONSES, json=more)).status_code == 200
+
+
 async def test_one_that_waits_for_a_replica_is_cancelled_and_never_placed(ring: Ring) -> None:
     ring.replica.state = "loading"
     await ring.replica.beat_once()
