@@ -121,6 +121,8 @@ def _document(block: Block, place: str) -> str:
         source = block.source if isinstance(block.source, dict) else {}
         named, path = [block.title, block.context], f"{place}.source"
         inner = source.get("data") if source.get("type") == "text" else None
+        if not isinstance(inner, str | None):
+            raise must_be(f"{path}.data", "a string", inner)
         if source.get("type") == "content":
             inner = _blocks(source.get("content"), f"{path}.content")
     if inner is None:

@@ -41,7 +41,7 @@ def declared(tool: dict[str, Any], where: str, *, namespaces: bool) -> list[Decl
     kind = tool.get("type")
     if kind == "namespace" and namespaces:
         return _namespace(tool, where)
-    if kind not in _READ:
+    if not isinstance(kind, str) or kind not in _READ:
         known = "'function', 'custom' or 'namespace'" if namespaces else "'function' or 'custom'"
         raise fail(f"{where}.type", f"must be {known}; this server runs no tools itself.")
     check_depth(tool, where)
@@ -123,7 +123,7 @@ def _format(given: Any, where: str) -> Grammar | None:
         raise fail(f"{where}.type", f"must be 'text' or 'grammar', not {shown(kind)}.")
     inner, place = (given["grammar"], f"{where}.grammar") if "grammar" in given else (given, where)
     syntax, source = (inner.get("syntax"), inner.get("definition")) if isinstance(inner, dict) else (None, None)
-    if syntax not in _SYNTAX:
+    if syntax not in [*_SYNTAX]:  # it may be a value that cannot be looked up
         raise fail(f"{place}.syntax", "must be 'lark' or 'regex'.")
     place = f"{place}.definition"
     if not isinstance(source, str) or not 1 <= len(source) <= _SYNTAX[syntax][1]:

@@ -51,7 +51,8 @@ class _Finiteness:
             raise InvalidRequestError(f"{self._param}: its references are too intertwined.", param=self._param)
         if not isinstance(schema, dict):
             return schema is not False
-        if "$ref" in schema and schema["$ref"] not in self._finite:
+        to = schema.get("$ref")
+        if isinstance(to, str) and to not in self._finite:
             return False
         if not all(map(self._check, _list(schema.get("allOf")))):
             return False
@@ -66,7 +67,7 @@ class _Finiteness:
     def _has_finite_type(self, schema: dict[str, Any]) -> bool:
         kinds = schema.get("type")
         kinds = [kinds] if isinstance(kinds, str) else kinds
-        if not isinstance(kinds, list) or not set(kinds) <= {"object", "array"}:
+        if not isinstance(kinds, list) or not all(kind in ("object", "array") for kind in kinds):
             return True  # a number or a string will do
         return ("object" in kinds and self._object(schema)) or ("array" in kinds and self._array(schema))
 

@@ -139,7 +139,7 @@ def _target(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 def _multiple(value: Any) -> int:
     """Return how many remainders are told apart: of 0.25 and 2500 it is 25."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return 0
     digits = Decimal(str(value)).normalize().as_tuple().digits
     return int("".join(map(str, digits)))

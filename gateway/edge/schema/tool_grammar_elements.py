@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.edge.schema.custom_lark import nested
 from gateway.edge.schema.lark import TEXT, Calls, Opening, any_of, quote, tag_of
@@ -18,6 +18,8 @@ from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.element_reader import kinds_of, resolved
 from wire.messages import Grammar
 from wire.model_card import ModelCard
+
+T = TypeVar("T")
 
 _OF_TEXTS = ("pattern", "format", "minLength", "maxLength")
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -62,8 +64,9 @@ def _arguments(functions: Sequence[dict[str, Any]], written: _Written, line: str
     rules += [f"free: {written.before} KEY {written.between} text {line}".rstrip()]
     for at, function in enumerate(functions):
         root = settled(without_prose(function.get("parameters") or {"properties": {}, "additionalProperties": False}))
-        elements, needed = [], root.get("required") or ()
-        properties: dict[str, Any] = root.get("properties") or {}
+        # What is of a wrong kind here is refused with the schema, which is tried by itself.
+        needed = [key for key in _kind(root.get("required"), list) if isinstance(key, str)]
+        elements, properties = [], _kind(root.get("properties"), dict)
         for number, key in enumerate(dict.fromkeys((*properties, *needed))):
             name = f"args_{at}_{number}"
             head = f"{written.before} {quote(key)} {written.between}"
@@ -74,6 +77,10 @@ def _arguments(functions: Sequence[dict[str, Any]], written: _Written, line: str
             elements.append("free{0,32}")
         rules.append(f"args_{at}: {' '.join(elements) or quote('')}")
     return rules
+
+
+def _kind(value: Any, kind: type[T]) -> T:
+    return value if isinstance(value, kind) else kind()
 
 
 def _value(
