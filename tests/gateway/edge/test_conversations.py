@@ -33,6 +33,14 @@ async def test_the_list_is_newest_first_and_in_pages(ring: Ring) -> None:
     assert rest["has_more"] is False
 
 
+async def test_metadata_that_was_read_can_be_written_back_however_full(ring: Ring) -> None:
+    metadata = {f"key {at}": "value" for at in range(16)}
+    conversation = await make(ring, metadata=metadata, items=[{"role": "user", "content": "hi"}])
+    read = (await ring.http.get(f"{PATH}/{conversation}")).json()["metadata"]
+    assert read == metadata
+    assert (await ring.http.post(f"{PATH}/{conversation}", json={"metadata": read})).status_code == 200
+
+
 async def test_a_conversation_counts_turns_and_takes_its_title_from_the_first_words(ring: Ring) -> None:
     ring.replica.play(*say("hello"))
     conversation = await make(ring)
