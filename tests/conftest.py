@@ -23,6 +23,7 @@ from tests.alone import (
     same_draws,
 )
 from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
+from tests.interpreter import hasten_interpreter
 from tests.lanes import pytest_xdist_make_scheduler
 from wire.bus import Bus, BusOptions
 
@@ -67,7 +68,8 @@ anyio.run(main)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a card where there is none."""
+    """Skip what needs a card where there is none, and get the interpreter ready."""
+    hasten_interpreter()  # by now Triton was imported, where anything needs it
     if Path("/proc/driver/nvidia").exists():
         return
     for item in items:
