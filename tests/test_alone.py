@@ -34,8 +34,8 @@ def test_draws():
 
 def run(folder: Path, *which: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.alone", "-p", "no:cacheprovider"]
-    command += ["-p", "no:langsmith_plugin", *which]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command += ["-p", "anyio", *which]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 

