@@ -1,8 +1,9 @@
 """Two lanes of tests, for a run over two processes (`pytest -n 2`, as `make test` does where there are two processors).
 
-In one lane run the tests that only compute, in the other all that start servers, browsers, services and replicas. So no
-two houses share the machine, and a test that waits for something waits beside one busy core, never beside another that
-waits. A test belongs to a lane by its folder, and within a lane tests keep their order.
+In one lane run the tests that compute, and those of the bus; in the other all that start houses, edges and browsers. So
+no two houses share the machine, and a test that waits for something waits beside one busy core, hardly ever beside
+another that waits. A test belongs to a lane by its folder, and within a lane tests keep their order. The folders are
+dealt out so that both lanes take about as long.
 """
 
 from __future__ import annotations
@@ -14,16 +15,11 @@ import pytest
 _COMPUTES = tuple(
     f"tests/{folder}/"
     for folder in (
-        "kernels",
         "gateway/postprocess",
-        "model_svc/embedding",
-        "model_svc/engine",
-        "model_svc/models",
-        "model_svc/parallel",  # starts processes, but these compute too
-        "model_svc/quant",
-        "model_svc/runner",
-        "model_svc/spec",
-        "model_svc/weights",
+        "kernels",
+        "model_svc",  # starts processes, but these compute too
+        "tokenizer_svc",
+        "wire",  # starts servers, but no house
     )
 )
 

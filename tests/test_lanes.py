@@ -26,12 +26,12 @@ test_two = test_three = test_one
 def test_each_folder_that_computes_is_there() -> None:
     assert [folder for folder in _COMPUTES if not (ROOT / folder).is_dir()] == []
     assert lane_of("tests/kernels/test_sample.py::test_x") == "computes"
-    assert lane_of("tests/e2e/test_kernel_forms.py::test_x") == lane_of("tests/model_svc/test_pipe.py::test_x")
+    assert lane_of("tests/e2e/test_kernel_forms.py::test_x") == lane_of("tests/gateway/edge/test_x.py::test_x")
 
 
 def test_a_lane_stays_in_one_process_and_in_order(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.lanes import pytest_xdist_make_scheduler\n")
-    for folder in ("kernels", "wire", "browser", "model_svc/engine"):
+    for folder in ("kernels", "gateway/edge", "browser", "model_svc/engine"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_in_{folder[:4]}.py").write_text(WHO)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -41,6 +41,6 @@ def test_a_lane_stays_in_one_process_and_in_order(tmp_path: Path) -> None:
     assert "12 passed" in done.stdout, done.stdout + done.stderr
     found = re.findall(r"test_in_(\w+)\.py (gw\d)", (tmp_path / "who").read_text())
     workers = {folder: {worker for name, worker in found if name == folder} for folder, _ in found}
-    assert workers["kern"] == workers["mode"] and workers["wire"] == workers["brow"]
-    assert workers["kern"].isdisjoint(workers["wire"]) and len(workers["kern"]) == 1
-    assert [name for name, worker in found if worker in workers["wire"]] == ["brow"] * 3 + ["wire"] * 3
+    assert workers["kern"] == workers["mode"] and workers["gate"] == workers["brow"]
+    assert workers["kern"].isdisjoint(workers["gate"]) and len(workers["kern"]) == 1
+    assert [name for name, worker in found if worker in workers["gate"]] == ["brow"] * 3 + ["gate"] * 3
