@@ -7,6 +7,7 @@ The results are the same to the bit. Nothing is compiled in a process that inter
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -31,8 +32,9 @@ def hasten_interpreter() -> None:
     one_by_one = interpreter.ReduceOps.generic_reduce
     exclusive_or = language.standard._xor_combine
 
+    @functools.wraps(one_by_one)
     def reduce(self: Any, tensors: tuple[Any, ...]) -> Any:
-        if self.combine_fn is not exclusive_or:
+        if self.combine_fn is not exclusive_or or self.axis is None:
             return one_by_one(self, tensors)
         data = np.bitwise_xor.reduce(tensors[0].handle.data, axis=self.axis, keepdims=self.keep_dims)
         return self.to_tensor(data, tensors[0].dtype)
