@@ -41,8 +41,8 @@ class GgufSource(TrackedSource):
         self.header = read_header(path)
         self._map = map_file(path)
         arch = self.header.value("general.architecture", str)
-        heads = self.header.value(f"{arch}.attention.head_count", int)
-        kv_heads = self.header.value(f"{arch}.attention.head_count_kv", int, heads)
+        heads = self._num_heads(f"{arch}.attention.head_count")
+        kv_heads = self._num_heads(f"{arch}.attention.head_count_kv", heads)
         num_experts = min(self.header.value(f"{arch}.expert_count", int, 0), _MAX_EXPERTS)
         self._tensors: dict[str, _Place] = {}
         self.shapes = {}
@@ -71,7 +71,7 @@ class GgufSource(TrackedSource):
         else:
             stored = BlockTensor(raw.view(*shape[:-1], -1), shape, tensor.type)
         if change.unpermute:
-            if change.unpermute < 0 or tensor.shape[0] % (2 * change.unpermute):
+            if tensor.shape[0] % (2 * change.unpermute):
                 fault = f"tensor {tensor.name!r} has {tensor.shape[0]} rows, no pairs of {change.unpermute} heads"
                 raise CheckpointError(self.header.path, fault)
             order = _unpermuted_rows(tensor.shape[0], change.unpermute)
@@ -81,6 +81,9 @@ class GgufSource(TrackedSource):
         return stored
 
     def _enter(self, name: str, place: _Place) -> None:
+        if name in self._tensors:
+            taken = self._tensors[name].tensor.name
+            raise CheckpointError(self.header.path, f"tensors {taken!r} and {place.tensor.name!r} are both {name!r}")
         self._tensors[name] = place
         self.shapes[name] = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
 
@@ -88,6 +91,12 @@ class GgufSource(TrackedSource):
         """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _num_heads(self, key: str, default: int | None = None) -> int:
+        count: int = self.header.value(key, int, default)
+        if count < 1:
+            raise CheckpointError(self.header.path, f"metadata key {key!r} is {count}; it must be at least 1")
+        return count
 
 
 def _unpermuted_rows(num_rows: int, num_heads: int) -> Tensor:

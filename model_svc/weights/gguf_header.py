@@ -49,7 +49,7 @@ class GgufHeader(NamedTuple):
             found = float(found)
         if found is default and default is not None:
             return default
-        if not isinstance(found, kind):
+        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
             fault = (
                 f"metadata key {key!r} is missing"
                 if found is None
@@ -199,8 +199,8 @@ class _Cursor:
 
     def place(self, infos: list[tuple[str, tuple[int, ...], GgmlType, int, int]], align: Any) -> dict[str, GgufTensor]:
         """Turn offsets within the data part into offsets in the file; refuse what overlaps or lies outside."""
-        if not isinstance(align, int) or not 1 <= align <= 1 << 20 or align & (align - 1):
-            raise self.fail(f"alignment {align!r} is no power of two")
+        if not isinstance(align, int) or not 8 <= align <= 1 << 20 or align & (align - 1):
+            raise self.fail(f"alignment {align!r} is no power of two from 8 to 2^20")
         base = -(-self.at // align) * align
         tensors: dict[str, GgufTensor] = {}
         end, last = 0, ""

@@ -39,7 +39,7 @@ _GEMMA_LAYER = _LAYER | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_BLOCK = re.compile(r"^blk\.(\d+)\.(\w+)\.(weight|bias)$")
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class Change(NamedTuple):
@@ -66,7 +66,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     minus_one = Change(minus_one=arch.startswith("gemma") and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
-    found = _BLOCK.match(gguf_name)
+    found = _BLOCK.fullmatch(gguf_name)
     part = _parts(arch).get(found[2]) if found else None
     if found is None or part is None:
         return Renamed(gguf_name, Change())

@@ -22,7 +22,7 @@ from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.tensor import QuantizedTensor
 from tests.model_svc.weights.gguf_files import permuted, tiny_llama, write_llama
 
-U8, U32, F32, STRING, ARRAY, U64 = 0, 4, 6, 8, 9, 10
+U8, U32, I32, F32, BOOL, STRING, ARRAY, U64 = 0, 4, 5, 6, 7, 8, 9, 10
 
 
 def text(value: str | bytes) -> bytes:
@@ -86,6 +86,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "overlap": (head(num_tensors=2) + tensor("t", (64,)) + tensor("u", (4,), offset=32) + DATA, "overlaps 't'"),
     "tensor_twice": (head(num_tensors=2) + tensor("t", (8,)) + tensor("t", (8,), offset=32) + DATA, "stands twice"),
     "alignment_zero": (head(0, 1) + key("general.alignment", U32, struct.pack("<I", 0)) + DATA, "power of two"),
+    "alignment_one": (head(0, 1) + key("general.alignment", U32, struct.pack("<I", 1)) + DATA, "power of two from 8"),
     "alignment_text": (head(0, 1) + key("general.alignment", STRING, text("32")) + DATA, "power of two"),
 }
 
@@ -193,14 +194,22 @@ def test_blocks_stay_blocks_and_permuted_rows_are_put_back_as_blocks(tmp_path: P
     assert torch.equal(stored.blocks, torch.from_numpy(packed))
 
 
+def write_changed(path: Path, old: bytes, new: bytes) -> None:
+    """Write a model of which one place is changed."""
+    write_llama(path, tiny_llama())
+    raw = path.read_bytes()
+    assert raw.count(old) == 1
+    path.write_bytes(raw.replace(old, new))
+
+
+def num_heads(kind: int, value: bytes) -> bytes:
+    return key("llama.attention.head_count", kind, value)
+
+
 @pytest.mark.parametrize("heads", [3, 1 << 31])
 def test_rows_that_are_no_pairs_of_heads_are_refused(tmp_path: Path, heads: int) -> None:
     path = tmp_path / "model.gguf"
-    write_llama(path, tiny_llama())
-    raw = path.read_bytes()
-    count = key("llama.attention.head_count", U32, struct.pack("<I", 4))
-    assert raw.count(count) == 1
-    path.write_bytes(raw.replace(count, key("llama.attention.head_count", U32, struct.pack("<I", heads))))
+    write_changed(path, num_heads(U32, struct.pack("<I", 4)), num_heads(U32, struct.pack("<I", heads)))
     with pytest.raises(CheckpointError, match="no pairs of"):
         GgufSource(path).get("model.layers.0.self_attn.q_proj.weight", (64, 64))
 
@@ -226,6 +235,33 @@ def test_each_expert_is_a_tensor_if_there_are_as_many_as_the_file_says(tmp_path:
         assert isinstance(stored, BlockTensor)
         np.testing.assert_allclose(stored.dequantize().numpy(), numbers[expert], atol=0.02)
     assert not source.unused()
+
+
+@pytest.mark.parametrize(("kind", "value"), [(U32, struct.pack("<I", 0)), (I32, struct.pack("<i", -1))])
+def test_no_heads_are_refused_and_not_taken_for_rows_in_order(tmp_path: Path, kind: int, value: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    write_changed(path, num_heads(U32, struct.pack("<I", 4)), num_heads(kind, value))
+    with pytest.raises(CheckpointError, match="at least 1"):
+        GgufSource(path)
+
+
+def test_yes_is_no_count(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(head(num_keys=1) + key("a", BOOL, b"\1"))
+    with pytest.raises(CheckpointError, match="'a' is not a int"):
+        read_header(path).value("a", int)
+
+
+def test_two_tensors_of_one_name_of_ours_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_changed(path, text("blk.0.attn_norm.weight"), text("model.norm.weight"))
+    with pytest.raises(CheckpointError, match="'output_norm.weight' and 'model.norm.weight' are both"):
+        GgufSource(path)
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
+def test_a_name_with_a_line_break_is_another_name(name: str) -> None:
+    assert rename(name, "llama", 4, 2) == (name, (0, False))
 
 
 def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
