@@ -18,6 +18,8 @@ from kernels import activation, dispatch
 from kernels.native import record
 from kernels.native.packed_weight import PackedWeight
 
+_NOTHING = 2.0**-121  # NOTHING in native/src/quantize.c
+
 
 class Rounded(NamedTuple):
     """Activations as int8 [T, K], and float32 [T, K / 32, 4] for each block of 32: BlockScale in native/src/ops.h."""
@@ -60,7 +62,7 @@ def rounded(x: Tensor) -> Rounded:
     blocks = x.reshape(x.shape[0], -1, 32)
     top = blocks.abs().amax(-1, keepdim=True)
     # A true division, as the kernel's: torch makes `127 / top` a product with a reciprocal, and ties would round apart.
-    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, torch.zeros_like(top))
+    inverse = torch.where(top >= _NOTHING, torch.full_like(top, 127.0) / top, torch.zeros_like(top))
     q = torch.round(blocks * inverse)
     scale = top / 127
     halves = q.view(*q.shape[:2], 2, 16).sum(-1)

@@ -17,7 +17,7 @@ from kernels.native.build import OUTPUT, sources_id
 logger = logging.getLogger(__name__)
 
 # Best first, with the bits of `hr_machine` that each needs.
-_NEEDS = {"amx": 8, "avx512vnni": 4, "avx2vnni": 2, "avx2": 1, "neon": 0, "generic": 0}
+_NEEDS = {"amx": 8, "avx512vnni": 4, "avx2vnni": 2, "avx2": 1, "neon": 16, "generic": 0}
 
 
 class Library:

@@ -3,6 +3,7 @@
 #include "ops.h"
 #include "simd.h"
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -27,11 +28,12 @@ static Registers cpuid(uint32_t leaf, uint32_t subleaf) {
 }
 
 static int all(uint32_t found, uint32_t wanted) { return (found & wanted) == wanted; }
-#define BIT(n) (1u << (n))
 #endif
+#define BIT(n) (1u << (n))
 
 /* Bits of instruction sets that this machine runs: 1 AVX2 with FMA and F16C, 2 AVX-VNNI, 4 AVX-512 with VNNI, 8 AMX on
- * bytes, whose registers Linux must be asked for: a process has them from then on.
+ * bytes, whose registers Linux must be asked for: a process has them from then on; 16 ARM's dot product of bytes, which
+ * cores before the Cortex-A75 lack.
  * Asked of the processor itself: what __builtin_cpu_supports reads stays empty where the compiler's runtime is not
  * libgcc (Zig). Wide registers also need a system that saves them (XCR0). */
 int hr_machine(void) {
@@ -50,6 +52,10 @@ int hr_machine(void) {
 #if defined(__linux__)
   if ((found & 4) && all(saved, 0x60000) && all(seven.d, BIT(24) | BIT(25)) && !syscall(SYS_arch_prctl, 0x1023, 18)) found |= 8;
 #endif
+#elif defined(__aarch64__) && defined(__linux__)
+  if (getauxval(AT_HWCAP) & BIT(20)) found |= 16;
+#elif defined(__aarch64__) && defined(__APPLE__)
+  found |= 16; /* all of them */
 #endif
   return found;
 }

@@ -155,11 +155,17 @@ static void *work(void *number) {
   return NULL;
 }
 
-static void forget_workers(void) { num_workers = 0; } /* threads do not survive a fork */
+/* A fork waits for the end of a run: its child has none of the threads that would end it, nor one to unlock `starting`. */
+static void before_fork(void) { pthread_mutex_lock(&starting); }
+static void after_fork(void) { pthread_mutex_unlock(&starting); }
+static void in_child(void) {
+  num_workers = 0;
+  atomic_store(&sleepers, 0);
+  pthread_mutex_unlock(&starting);
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
 static void ensure_workers(int wanted) {
-  static int watching;
-  if (!watching) pthread_atfork(NULL, NULL, forget_workers), watching = 1;
   while (num_workers + 1 < wanted) {
     pthread_t thread;
     pthread_attr_t attributes;

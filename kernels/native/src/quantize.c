@@ -5,6 +5,8 @@
 #include "pieces.h"
 #include "simd.h"
 
+#define NOTHING 0x1p-121f /* 127 divided by less may be no float: a block without anything larger is one of zeros */
+
 void hr_round(const float *x, int8_t *q, BlockScale *out, int64_t blocks) {
   for (int64_t b = 0; b < blocks; b++, x += 32, q += 32) {
     vf top = vf_zero();
@@ -14,7 +16,7 @@ void hr_round(const float *x, int8_t *q, BlockScale *out, int64_t blocks) {
     vf poison = vf_zero();
     for (int i = 0; i < 32; i += LANES) poison = vf_fma(vf_load(x + i), vf_zero(), poison);
     float bad = vf_sum(poison);
-    vf inverse = vf_set1(most > 0.0f && bad == 0.0f ? 127.0f / most : 0.0f);
+    vf inverse = vf_set1(most >= NOTHING && bad == 0.0f ? 127.0f / most : 0.0f);
     int32_t half[2] = {0, 0};
     if (bad == 0.0f)
       for (int i = 0; i < 32; i += LANES) half[i / 16] += vf_store_i8(q + i, vf_mul(vf_load(x + i), inverse));

@@ -2,11 +2,14 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernels.native import build, library, record
 
@@ -65,6 +68,31 @@ def test_zig_is_asked_for_arms_dot_product_in_its_own_words() -> None:
     flags = build.variants("aarch64")["neon"]
     assert build.spelled(["cc", *flags]) == ["cc", "-march=armv8.2-a+dotprod"]
     assert build.spelled(["python", "-m", "ziglang", "cc", *flags])[-1] == "-mcpu=baseline+dotprod"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_forks_in_the_middle_of_a_run_leaves_a_child_that_can_run(isa: str) -> None:
+    x, weight, first, out = torch.ones(64, 1024), torch.ones(1024), torch.zeros(1, 1024), torch.empty(64, 1024)
+    norm = record.Record(record.RMS_NORM, (64, 1024, 1, 1024, 0), tuple(map(record.pointer, (x, None, weight, out))))
+    begun = norm._replace(numbers=(1, 1024, 1, 1024, 0), pointers=(*norm.pointers[:3], first.data_ptr()))
+    run, packed = library.library().run, begun.packed() + 4000 * norm.packed()
+    thread = threading.Thread(target=run, args=(packed, 4001, 2))
+    thread.start()
+    seen = first.numpy()
+    while not seen[0, 0]:
+        pass
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        run(packed, 2, 2)
+        os._exit(0)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_every_build_but_the_plain_one_asks_for_something_that_the_machine_must_have() -> None:
+    assert [name for name, bits in library._NEEDS.items() if not bits] == ["generic"]
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ import torch
 
 from kernels import dispatch
 from kernels.activation import GELU, GELU_TANH, SILU, act_and_mul
+from kernels.native import record
 from kernels.native.library import set_threads
 from kernels.native.packed_weight import FORMATS
-from kernels.quantized_linear import gated_rounded, gates, quantized_linear, rounded, values
+from kernels.quantized_linear import _rounding, gated_rounded, gates, quantized_linear, rounded, values
 from tests.kernels.close import Close
 from tests.kernels.native.blocks import random_weight
 
@@ -106,6 +107,18 @@ def test_extreme_rows_stay_exact_and_bad_ones_stay_bad(isa: str) -> None:
     assert not y[0].any()
     assert torch.allclose(y[1].double(), truth[:, 3] * 1e30, rtol=1e-5)
     assert not torch.isfinite(y[2:]).any()
+
+
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 3e-37, 4e-37])
+def test_blocks_next_to_nothing_are_rounded_as_the_reference_rounds_them(isa: str, size: float) -> None:
+    """127 divided by what they hold may be no float."""
+    x = torch.tensor([0.0, size, -size, size / 2] * 8 + [1.0] * 32)[None]
+    found, rounding = _rounding(x)
+    record.call([rounding], (x, *found))
+    want = rounded(x)
+    assert torch.isfinite(want.scales).all()
+    assert torch.equal(found.q, want.q)
+    assert torch.equal(found.scales, want.scales)
 
 
 def test_rows_cut_out_of_wider_ones_are_read_in_place(isa: str) -> None:
