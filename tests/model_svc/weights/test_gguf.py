@@ -199,7 +199,7 @@ def write_changed(path: Path, old: bytes, new: bytes) -> None:
     write_llama(path, tiny_llama())
     raw = path.read_bytes()
     assert raw.count(old) == 1
-    path.write_bytes(raw.replace(old, new))
+    path.write_bytes(raw.replace(old, new) + bytes(32))  # data begins later behind a longer header
 
 
 def num_heads(kind: int, value: bytes) -> bytes:
@@ -255,7 +255,7 @@ def test_yes_is_no_count(tmp_path: Path) -> None:
 def test_two_tensors_of_one_name_of_ours_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_changed(path, text("blk.0.attn_norm.weight"), text("model.norm.weight"))
-    with pytest.raises(CheckpointError, match="'output_norm.weight' and 'model.norm.weight' are both"):
+    with pytest.raises(CheckpointError, match="are both 'model\\.norm\\.weight'"):
         GgufSource(path)
 
 
