@@ -76,15 +76,16 @@ def test_a_process_that_forks_in_the_middle_of_a_run_leaves_a_child_that_can_run
     x, weight, first, out = torch.ones(64, 1024), torch.ones(1024), torch.zeros(1, 1024), torch.empty(64, 1024)
     norm = record.Record(record.RMS_NORM, (64, 1024, 1, 1024, 0), tuple(map(record.pointer, (x, None, weight, out))))
     begun = norm._replace(numbers=(1, 1024, 1, 1024, 0), pointers=(*norm.pointers[:3], first.data_ptr()))
-    run, packed = library.library().run, begun.packed() + 4000 * norm.packed()
-    thread = threading.Thread(target=run, args=(packed, 4001, 2))
+    run, packed = library.library().run, begun.packed() + 1500 * norm.packed()
+    thread = threading.Thread(target=run, args=(packed, 1501, 2))
     thread.start()
     seen = first.numpy()
     while not seen[0, 0]:
         pass
     child = os.fork()
     if not child:
-        signal.alarm(60)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a handler in Python would wait for the call to return
+        signal.alarm(20)
         run(packed, 2, 2)
         os._exit(0)
     thread.join()
