@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 import anyio
@@ -108,8 +109,8 @@ def shows_readiness(settings: Settings) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     with names_setting("ready_file", settings.ready_file):  # now: not when the model is loaded
-        path.touch()
-        path.unlink()
+        path.unlink(missing_ok=True)
+        TemporaryFile(dir=path.parent).close()
     try:
         yield path.touch
     finally:

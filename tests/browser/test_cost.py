@@ -37,6 +37,7 @@ GROW = """
       await frame();
     };
     await take(text.slice(0, from));
+    while (text.includes("$$") && !document.querySelector("math")) await frame(); // their library comes when it comes
     window.grow = async () => {
       for (let at = from; at < from + 40 * 5; at += 5) await take(text.slice(at, at + 5));
     };
