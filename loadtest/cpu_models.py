@@ -57,7 +57,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "llama-1b": Shape(2048, 8192, 16, 32, 8, 128256),
     "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152),
-    "qwen3-moe": Shape(2048, 768, 8, 32, 4, 32768, experts=64),  # 30B-A3B has 48 layers of 128
+    "qwen3-moe": Shape(2048, 768, 8, 32, 4, 49152, experts=64),  # 30B-A3B has 48 layers of 128
 }
 
 
