@@ -51,3 +51,8 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
     return folder
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return what is in a folder."""
+    return sorted(item.name for item in folder.iterdir())
