@@ -17,7 +17,6 @@ import torch
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf import GgufSource
 from model_svc.weights.gguf_header import read_header
-from model_svc.weights.gguf_names import rename
 from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.tensor import QuantizedTensor
 from tests.model_svc.weights.gguf_files import permuted, tiny_llama, write_llama
@@ -257,34 +256,6 @@ def test_two_tensors_of_one_name_of_ours_are_refused(tmp_path: Path) -> None:
     write_changed(path, text("blk.0.attn_norm.weight"), text("model.norm.weight"))
     with pytest.raises(CheckpointError, match="are both 'model\\.norm\\.weight'"):
         GgufSource(path)
-
-
-@pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
-def test_a_name_with_a_line_break_is_another_name(name: str) -> None:
-    assert rename(name, "llama", 4, 2) == (name, (0, False))
-
-
-def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
-    assert rename("blk.3.ssm_a.weight", "llama", 4, 2).name == "blk.3.ssm_a.weight"  # type: ignore[union-attr]
-    assert rename("rope_freqs.weight", "llama", 4, 2) is None
-
-
-def test_gemma_norms_are_stored_plus_one_and_have_names_of_their_own() -> None:
-    for theirs, ours in {
-        "output_norm.weight": "model.norm.weight",
-        "blk.2.attn_norm.weight": "model.layers.2.input_layernorm.weight",
-        "blk.2.attn_q_norm.weight": "model.layers.2.self_attn.q_norm.weight",
-        "blk.2.post_attention_norm.weight": "model.layers.2.post_attention_layernorm.weight",
-        "blk.2.ffn_norm.weight": "model.layers.2.pre_feedforward_layernorm.weight",
-        "blk.2.post_ffw_norm.weight": "model.layers.2.post_feedforward_layernorm.weight",
-    }.items():
-        renamed = rename(theirs, "gemma3", 4, 1)
-        assert renamed is not None
-        assert renamed.name == ours
-        assert renamed.change.minus_one
-    plain = rename("blk.2.attn_q.weight", "gemma3", 4, 1)
-    assert plain is not None
-    assert plain.change == (0, False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of a process's memory")
