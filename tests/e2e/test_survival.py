@@ -68,9 +68,10 @@ class Answer:
         assert "error" not in chunk, chunk
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"]:
-            self.text += choice["delta"].get("content") or ""
-            self.thoughts += choice["delta"].get("reasoning_content") or ""
-            self.num_pieces += 1
+            text, thought = (choice["delta"].get(name) or "" for name in ("content", "reasoning_content"))
+            self.text += text
+            self.thoughts += thought
+            self.num_pieces += bool(text or thought)  # the first chunk has a role alone, and no token
 
 
 async def ask_all(house: House, names: Iterable[str] = REQUESTS, *, kill: Any = None) -> dict[str, Answer]:
