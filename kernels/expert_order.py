@@ -4,6 +4,8 @@ Within an expert they keep their order. Nothing is read on the host, so a step w
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -25,6 +27,13 @@ class ExpertOrder(NamedTuple):
     rows: Tensor
     places: Tensor
     begins: Tensor
+
+    def spans(self) -> Iterator[tuple[int, slice]]:
+        """Yield each expert that has tokens, and its places. They are read on the host: no tape holds what follows."""
+        record.refuse("experts in plain torch")
+        for expert, (begin, end) in enumerate(pairwise(self.begins.tolist())):
+            if end > begin:
+                yield expert, slice(begin, end)
 
 
 def expert_order(routes: Routes, num_experts: int) -> ExpertOrder:

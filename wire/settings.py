@@ -87,8 +87,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise SettingsError(f"{name} must be a finite number, not {value}")
-            if isinstance(value, int):  # what ends in C code: bytes in 64 bits, counts in 32
-                self._check_range(name, most=2**63 - 1 if name.endswith("_bytes") else 2**31 - 1)
+            if isinstance(value, int):
+                self._check_range(name, most=_most(name))
         self._check_range("partitions", least=1, most=_HASH_SLOTS)
         for name in _FOLDERS:
             if not getattr(self, name):
@@ -184,6 +184,13 @@ def _from_environment(cls: type[S], environ: Mapping[str, str]) -> dict[str, str
                 near = guess(name, [ENV_PREFIX + other for other in known])
                 raise SettingsError(f"{name}: no setting of this name exists{near}")
     return {own[name]: environ[name] for name in names if name in own}
+
+
+def _most(name: str) -> int:
+    """Return the largest value of a whole number: what ends in C code are bytes in 64 bits, counts in 32."""
+    if name.endswith("_bytes"):
+        return 2**63 - 1
+    return 65_536 if name.endswith("_concurrency") else 2**31 - 1
 
 
 def guess(name: str, known: Iterable[str]) -> str:

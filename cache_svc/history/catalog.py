@@ -15,9 +15,9 @@ import msgspec
 from cache_svc.history.keys import catalog, keys_of, root_of
 from cache_svc.history.store import missing
 from wire.bus.route import Route
+from wire.messages import MAX_METADATA
 
 _FIELDS = ("tenant", "conversation", "created", "updated", "metadata", "title", "num_turns")
-_MAX_METADATA = 16  # pairs; clients write back what they have read
 
 
 class Catalog:
@@ -64,7 +64,7 @@ class Catalog:
         if owner is None or owner.decode() != tenant or name is None or name.decode() != conversation_id:
             return None
         shown: dict[str, str] = msgspec.msgpack.decode(metadata) if metadata else {}
-        if title and not shown.get("title") and len(shown) < _MAX_METADATA:
+        if title and not shown.get("title") and len(shown) < MAX_METADATA:
             shown = {**shown, "title": title.decode()}
         return {
             "id": conversation_id,

@@ -22,4 +22,4 @@ class HistorySettings(Settings, frozen=True, kw_only=True):
         super().__post_init__()
         self._check_range("history_ttl_days", above=0, most=36_500)
         self._check_range("history_turn_wait_s", "history_rewrite_s", least=0)
-        self._check_range("history_concurrency", least=2, most=65_536)  # one may wait for a turn, the other stores it
+        self._check_range("history_concurrency", least=2)  # one may wait for a turn, the other stores it

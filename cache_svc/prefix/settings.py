@@ -13,5 +13,4 @@ class PrefixSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_range("prefix_max_blocks", least=1)
-        self._check_range("prefix_concurrency", least=1, most=65_536)
+        self._check_range("prefix_max_blocks", "prefix_concurrency", least=1)

@@ -27,4 +27,4 @@ class BalancerSettings(Settings, frozen=True, kw_only=True):
         if self.balancer_policy not in POLICIES:
             raise SettingsError(f"balancer_policy must be one of {', '.join(POLICIES)}, not {self.balancer_policy!r}")
         self._check_range("balancer_wait_s", "balancer_loading_wait_s", "balancer_fetch_share", least=0)
-        self._check_range("balancer_concurrency", least=1, most=65_536)
+        self._check_range("balancer_concurrency", least=1)

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-WORTHWHILE = 0.9  # of its size: fonts and most images are compressed already
-LASTING = frozenset({".css", ".js", ".mjs", ".svg"})
-NAMED = re.compile(rb'(?<==")(?=(?:css|js|vendor)/)')  # where the document names a file that lasts
-REFUSED = re.compile(r"q=0(\.0*)?")
+_WORTHWHILE = 0.9  # of its size: fonts and most images are compressed already
+_LASTING = frozenset({".css", ".js", ".mjs", ".svg"})
+_NAMED = re.compile(rb'(?<==")(?=(?:css|js|vendor)/)')  # where the document names a file that lasts
+_REFUSED = re.compile(r"q=0(\.0*)?")
 
 
 class PageFile(NamedTuple):
@@ -29,7 +29,7 @@ class PageFile(NamedTuple):
     def of(cls, plain: bytes) -> PageFile:
         """Digest and compress, up to 20 ms of processor time."""
         zipped = gzip.compress(plain, mtime=0)
-        return cls(_digest(plain), plain, zipped if len(zipped) < WORTHWHILE * len(plain) else b"")
+        return cls(_digest(plain), plain, zipped if len(zipped) < _WORTHWHILE * len(plain) else b"")
 
     def headers(self, *, is_zipped: bool) -> dict[str, str]:
         """Return what tells a coding apart."""
@@ -63,7 +63,7 @@ class PageFiles:
             return
         plain = Path(path).read_bytes()
         if path == self.index:
-            plain = NAMED.sub(f"~{self._version[0]}/".encode(), plain)
+            plain = _NAMED.sub(f"~{self._version[0]}/".encode(), plain)
         self._files[path] = PageFile.of(plain)
         self._stamps[path] = stamp
 
@@ -76,7 +76,7 @@ class PageFiles:
     def _read_version(self) -> str:
         digests = {}
         for path in sorted(self._root.rglob("*")):
-            if path.suffix in LASTING:
+            if path.suffix in _LASTING:
                 self.read(str(path), path.stat())
                 digests[path.relative_to(self._root).as_posix()] = self._files[str(path)].digest
         self._version = _digest(repr(digests).encode()), digests
@@ -87,7 +87,7 @@ def takes_gzip(accepted: str) -> bool:
     """Return whether an Accept-Encoding header takes gzip."""
     parts = (part.partition(";") for part in accepted.lower().replace(" ", "").split(","))
     weights = {coding: weight for coding, _, weight in parts}
-    return "gzip" in weights and not REFUSED.fullmatch(weights["gzip"])
+    return "gzip" in weights and not _REFUSED.fullmatch(weights["gzip"])
 
 
 def _digest(content: bytes) -> str:

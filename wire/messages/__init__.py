@@ -7,7 +7,7 @@ hash per request, each field one of the Structs in `request` and `record`.
 from __future__ import annotations
 
 from wire.messages.base import ID_BYTES, Message, pack_ids, unpack_ids
-from wire.messages.calls import HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
+from wire.messages.calls import MAX_METADATA, HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
 from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
 from wire.messages.record import (
     PROOF_TOKENS,
@@ -65,6 +65,7 @@ __all__ = [
     "ANSWER",
     "ID_BYTES",
     "MARKUP",
+    "MAX_METADATA",
     "PROOF_TOKENS",
     "REASONING",
     "RECORD_FIELDS",

@@ -10,6 +10,8 @@ from wire.messages.base import Message
 from wire.messages.record import Recalled
 from wire.messages.request import Request
 
+MAX_METADATA = 16  # pairs of a conversation or a response: as many as the API takes, so no more are shown
+
 
 class HistoryCall(Message, frozen=True, kw_only=True):
     """Edge -> history: a query outside a chat request. `op` names the operation, `args` its arguments."""

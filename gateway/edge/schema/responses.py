@@ -30,7 +30,7 @@ from gateway.edge.schema.sampling import (
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import is_unasked, plan_tools
 from gateway.edge.schema.unknown import Misleading
-from wire.messages import ConversationRef, Request, SamplingParams
+from wire.messages import MAX_METADATA, ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
 
 LOGPROBS = "message.output_text.logprobs"
@@ -46,7 +46,6 @@ INCLUDES = frozenset(
         "code_interpreter_call.outputs",
     }
 )
-MAX_METADATA = 16
 _UNSAID: dict[str, dict[str, Any]] = {"function": {"parameters": None, "strict": False}}  # clients read them always
 Summary = Literal["auto", "concise", "detailed"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]

@@ -132,9 +132,12 @@ static void run(const Op *op, int64_t from, int64_t to) {
   int64_t T = op->n[0];
   int tiled = T >= GROUP;
   if (tiled) tiles_ready((int)op->n[4]);
-  for (int64_t item = from; op->n[6] && item < to; item++) of_expert(op, a, item);
-  for (int64_t t = 0; !op->n[6] && t < T; t += ROW_BLOCK)
-    for (int64_t item = from; item < to; item++) one(op, &a, item, t, t + ROW_BLOCK < T ? t + ROW_BLOCK : T);
+  if (op->n[6]) {
+    for (int64_t item = from; item < to; item++) of_expert(op, a, item);
+  } else {
+    for (int64_t t = 0; t < T; t += ROW_BLOCK)
+      for (int64_t item = from; item < to; item++) one(op, &a, item, t, t + ROW_BLOCK < T ? t + ROW_BLOCK : T);
+  }
   if (tiled) _tile_release();
 }
 
