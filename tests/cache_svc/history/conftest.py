@@ -135,7 +135,7 @@ class PlayedEdge:
             while True:
                 try:
                     found: dict[str, Any] = await self.call("get_response", id=response_id)
-                    if found["status"] != "in_progress":
+                    if found["status"] not in ("queued", "in_progress"):
                         return found
                 except HeadraceError:
                     pass
