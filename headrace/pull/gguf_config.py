@@ -127,9 +127,27 @@ def _llama3_scaling(header: GgufHeader) -> dict[str, Any]:
 
 
 def _llama(header: GgufHeader, config: dict[str, Any]) -> None:
-    if header.value("llama.expert_count", int, 0):
-        raise PullError(f"{header.path}: Mixtral as a GGUF file is not supported; as safetensors it is")
     config.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu")
+    experts = _experts(header)
+    if experts["num_experts"]:
+        experts["num_local_experts"] = experts.pop("num_experts")
+        config.update(experts, architectures=["MixtralForCausalLM"], model_type="mixtral")
+
+
+def _experts(header: GgufHeader) -> dict[str, Any]:
+    """Return how many experts there are, and how many compute a token; both 0 where the file does not say."""
+    arch = header.value("general.architecture", str)
+    return {
+        "num_experts": header.value(f"{arch}.expert_count", int, 0),
+        "num_experts_per_tok": header.value(f"{arch}.expert_used_count", int, 0),
+    }
+
+
+def _rows(header: GgufHeader, name: str, key: str) -> int:
+    """Return an inner size that old files do not name: it is the rows of the first layer's tensor `name`."""
+    tensor = header.tensors.get(f"blk.0.{name}.weight")
+    arch = header.value("general.architecture", str)
+    return int(header.value(f"{arch}.{key}", int, tensor.shape[-2] if tensor and len(tensor.shape) > 1 else None))
 
 
 def _qwen2(_header: GgufHeader, config: dict[str, Any]) -> None:
@@ -140,16 +158,38 @@ def _qwen3(_header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_act="silu", use_sliding_window=False)
 
 
+def _qwen2moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(
+        architectures=["Qwen2MoeForCausalLM"],
+        model_type="qwen2_moe",
+        hidden_act="silu",
+        use_sliding_window=False,
+        moe_intermediate_size=_rows(header, "ffn_gate_exps", "expert_feed_forward_length"),
+        shared_expert_intermediate_size=_rows(header, "ffn_gate_shexp", "expert_shared_feed_forward_length"),
+        norm_topk_prob=False,  # all released models; the file does not say
+        **_experts(header),
+    )
+
+
 def _qwen3moe(header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(
         architectures=["Qwen3MoeForCausalLM"],
         model_type="qwen3_moe",
         hidden_act="silu",
         use_sliding_window=False,
-        num_experts=header.value("qwen3moe.expert_count", int),
-        num_experts_per_tok=header.value("qwen3moe.expert_used_count", int),
         moe_intermediate_size=header.value("qwen3moe.expert_feed_forward_length", int),
         norm_topk_prob=True,  # all released models; the file does not say
+        **_experts(header),
+    )
+
+
+def _olmoe(header: GgufHeader, config: dict[str, Any]) -> None:
+    config.update(
+        architectures=["OlmoeForCausalLM"],
+        model_type="olmoe",
+        hidden_act="silu",
+        norm_topk_prob=False,  # all released models; the file does not say
+        **_experts(header),
     )
 
 
@@ -191,8 +231,10 @@ def _gemma(header: GgufHeader, config: dict[str, Any], *, period: int, largest: 
 _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "llama": _llama,
     "qwen2": _qwen2,
+    "qwen2moe": _qwen2moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
+    "olmoe": _olmoe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
 }

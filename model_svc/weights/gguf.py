@@ -85,7 +85,8 @@ class GgufSource(TrackedSource):
             taken = self._tensors[name].tensor.name
             raise CheckpointError(self.header.path, f"tensors {taken!r} and {place.tensor.name!r} are both {name!r}")
         self._tensors[name] = place
-        self.shapes[name] = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
+        shape = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
+        self.shapes[name] = (1, *shape) if place.change.row and len(shape) == 1 else shape
 
     def release(self) -> None:
         """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""

@@ -34,19 +34,42 @@ _EXPERTS_LAYER = _LAYER | {
     "ffn_down_exps": "mlp.experts.{}.down_proj",
     "ffn_gate_inp": "mlp.gate",
 }
+_QWEN2_MOE_LAYER = _EXPERTS_LAYER | {
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+_LLAMA_LAYER = _LAYER | {  # with the experts of Mixtral, which is a `llama` file as well
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+}
 _GEMMA_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+# What differs from _LAYER, by architecture.
+_LAYERS = {
+    "llama": _LLAMA_LAYER,
+    "qwen2moe": _QWEN2_MOE_LAYER,
+    "qwen3moe": _EXPERTS_LAYER,
+    "olmoe": _EXPERTS_LAYER,
+    "gemma2": _GEMMA_LAYER,
+    "gemma3": _GEMMA_LAYER,
+}
+# Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
 
 
 class Change(NamedTuple):
-    """What must be undone on a tensor: `unpermute` heads of rows, `minus_one` on a norm's weight."""
+    """What must be undone on a tensor: `unpermute` heads of rows, `minus_one` on a norm's weight, a lost `row`."""
 
     unpermute: int = 0
     minus_one: bool = False
+    row: bool = False
 
 
 class Renamed(NamedTuple):
@@ -67,14 +90,14 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
     found = _BLOCK.fullmatch(gguf_name)
-    part = _parts(arch).get(found[2]) if found else None
+    part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
         return Renamed(gguf_name, Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch == "llama" else 0
-    return Renamed(f"model.layers.{found[1]}.{part}.{found[3]}", Change(heads) if heads else minus_one)
+    change = Change(heads) if heads else Change(row=True) if part.endswith("shared_expert_gate") else minus_one
+    return Renamed(f"model.layers.{found[1]}.{part}.{found[4]}", change)
 
 
-def _parts(arch: str) -> dict[str, str]:
-    if arch.startswith("gemma"):
-        return _GEMMA_LAYER
-    return _EXPERTS_LAYER if arch.endswith("moe") else _LAYER
+def _part(arch: str, name: str, expert: str | None) -> str | None:
+    parts = _LAYERS.get(arch, _LAYER)
+    return parts.get(name) if expert is None else parts.get(f"{name}_exps", "").format(expert) or None

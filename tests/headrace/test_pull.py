@@ -165,7 +165,6 @@ def test_advice_that_makes_no_sense_is_left_out_and_the_model_serves(tmp_path: P
     [
         ({"general.architecture": "mamba"}, "'mamba' are not supported"),
         ({"llama.attention.value_length": 8}, "different length"),
-        ({"llama.expert_count": 8}, "Mixtral as a GGUF file is not supported"),
         ({"llama.rope.scaling.type": "spiral", "llama.rope.scaling.factor": 4.0}, "'spiral' is not supported"),
         ({"llama.embedding_length": "wide"}, "is not a int"),
     ],

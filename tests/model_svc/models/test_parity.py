@@ -90,12 +90,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def oracle_model(case: str) -> Any:
+def oracle_model(case: str, **sizes: Any) -> Any:
     family, changes = CASES[case]
     config_class = getattr(transformers, f"{family}Config")
     model_class = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")
     torch.manual_seed(11)
-    model = model_class._from_config(config_class(**(BASE | changes)), attn_implementation="eager").eval()
+    model = model_class._from_config(config_class(**(BASE | changes | sizes)), attn_implementation="eager").eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):  # fresh models have ones and zeros there, which hide mix-ups
             parameter.data.add_(torch.randn_like(parameter) * 0.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_svc.weights.gguf_names import rename
+from model_svc.weights.gguf_names import Change, rename
 
 
 def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
@@ -27,9 +27,16 @@ def test_gemma_norms_are_stored_plus_one_and_have_names_of_their_own() -> None:
         assert renamed.change.minus_one
     plain = rename("blk.2.attn_q.weight", "gemma3", 4, 1)
     assert plain is not None
-    assert plain.change == (0, False)
+    assert plain.change == Change()
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
 def test_a_name_with_a_line_break_is_another_name(name: str) -> None:
-    assert rename(name, "llama", 4, 2) == (name, (0, False))
+    assert rename(name, "llama", 4, 2) == (name, Change())
+
+
+def test_each_expert_of_an_old_file_has_a_name_of_its_own_and_other_numbers_mean_nothing() -> None:
+    name = "model.layers.1.block_sparse_moe.experts.6.w3.weight"
+    assert rename("blk.1.ffn_up.6.weight", "llama", 4, 2) == (name, Change())
+    for odd, arch in (("blk.1.attn_q.6.weight", "llama"), ("blk.1.ffn_up.6.weight", "qwen2")):
+        assert rename(odd, arch, 4, 2) == (odd, Change())

@@ -1,0 +1,95 @@
+"""A checkpoint of transformers as the GGUF file that llama.cpp's converter would make of it.
+
+The names are those of the `gguf` package's own tables; what the converter changes in tensors is done here again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+
+from tests.headrace.gguf_vocab import byte_vocab, write
+
+_PERMUTED = ("llama",)  # llama.cpp rotates neighbours in these, transformers halves
+_EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
+
+
+def gguf_of(model: Any, path: Path, arch: str, extra: dict[str, Any], *, old_experts: bool = False) -> Path:
+    """Write `model` with a vocabulary of bytes. `old_experts`: each one's matrices by themselves, as in early 2024."""
+    config = model.config
+    model.save_pretrained(path.parent / "safetensors")
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    tensors: dict[str, np.ndarray] = {}
+    for name, values in _merged(_saved(path.parent / "safetensors")).items():
+        if arch in _PERMUTED:
+            values = _permuted(name, values, config)
+        # Mixtral's experts go by the names that Llama's own files have.
+        known = names.get_name(re.sub(r"model\.(.*)block_sparse_moe\.experts", r"\1feed_forward.experts", name))
+        known = known or names.get_name(name.rpartition(".")[0]) or name
+        suffix = name.rpartition(".")[2]
+        if old_experts and known.endswith("_exps"):
+            for n, each in enumerate(values):
+                tensors[f"{known.removesuffix('_exps')}.{n}.{suffix}"] = each.numpy()
+        else:
+            tensors[f"{known}.{suffix}"] = values.squeeze().numpy()
+    return write(path, _metadata(config, arch) | {f"{arch}.{key}": value for key, value in extra.items()}, tensors)
+
+
+def vocab_size() -> int:
+    """Return the vocabulary that the model must have."""
+    return len(byte_vocab()["tokenizer.ggml.tokens"])
+
+
+def _saved(directory: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(directory / "model.safetensors")
+
+
+def _merged(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Put the matrices of a layer's experts into one tensor, as the converter does."""
+    merged: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    whole = {}
+    for name, values in saved.items():
+        found = _EXPERT.fullmatch(name)
+        if found is None:
+            whole[name] = values
+        else:
+            number = int(name.removeprefix(found[1] + ".").partition(".")[0])
+            merged.setdefault(f"{found[1]}.{found[2]}.weight", []).append((number, values))
+    return whole | {
+        name: torch.stack([values for _, values in sorted(parts, key=lambda part: part[0])])
+        for name, parts in merged.items()
+    }
+
+
+def _permuted(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+    if heads is None:
+        return values
+    return values.view(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+
+
+def _metadata(config: Any, arch: str) -> dict[str, Any]:
+    vocab = {key: value for key, value in byte_vocab().items() if not key.startswith("llama.")}
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
+    return vocab | {
+        "general.architecture": arch,
+        f"{arch}.block_count": config.num_hidden_layers,
+        f"{arch}.context_length": config.max_position_embeddings,
+        f"{arch}.embedding_length": config.hidden_size,
+        f"{arch}.feed_forward_length": config.intermediate_size,
+        f"{arch}.attention.head_count": config.num_attention_heads,
+        f"{arch}.attention.head_count_kv": config.num_key_value_heads,
+        f"{arch}.attention.key_length": head_dim,
+        f"{arch}.attention.value_length": head_dim,
+        f"{arch}.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        f"{arch}.rope.freq_base": float(theta),
+    }

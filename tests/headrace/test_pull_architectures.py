@@ -1,0 +1,51 @@
+"""GGUF files of architectures that transformers cannot read: its model, converted, computes the same when pulled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from headrace.pull import pull
+from model_svc.models.load import load_model
+from tests.headrace.gguf_checkpoint import gguf_of, vocab_size
+from tests.model_svc.models.test_parity import oracle_model, prompt
+from tests.model_svc.paged import ModelDriver, Tracked
+
+
+class File(NamedTuple):
+    """Llama.cpp's architecture, a case of test_parity, what the file says besides the usual, what the case changes."""
+
+    arch: str
+    case: str
+    says: dict[str, Any]
+    changes: Mapping[str, Any] = MappingProxyType({})
+    old_experts: bool = False
+
+
+MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
+FILES = {
+    "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
+    "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
+    "olmoe": File("olmoe", "olmoe", {"expert_count": 6, "expert_used_count": 3}),
+    "qwen2moe": File("qwen2moe", "qwen2_moe", {"expert_count": 7, "expert_used_count": 3}, {"decoder_sparse_step": 1}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pulled_file_computes_what_the_checkpoint_computes_that_it_was_made_of(tmp_path: Path, name: str) -> None:
+    file = FILES[name]
+    oracle = oracle_model(file.case, vocab_size=vocab_size(), **file.changes)
+    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, old_experts=file.old_experts)
+    model = load_model(pull(str(path), tmp_path / "models"), dtype=torch.float32, device=torch.device("cpu"))
+    ids = prompt(24, seed=1)
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([ids])).logits[0]
+    assert expected.std() > 0.05
+    torch.testing.assert_close(
+        ModelDriver(model).logits((Tracked(0, ids), len(ids)))[0], expected, rtol=1e-3, atol=1e-3
+    )
