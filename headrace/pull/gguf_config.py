@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.pull.errors import PullError
+from headrace.pull.gguf_families import FAMILIES
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
 from model_svc.weights.gguf_header import GgufHeader
 
@@ -237,4 +238,5 @@ _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "olmoe": _olmoe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    **FAMILIES,
 }

@@ -57,9 +57,10 @@ class ModelConfig:
         """How many last keys a windowed layer sees; None: all. Raises CheckpointError."""
         return self.whole("sliding_window") or None
 
-    def rope(self, layer_type: str | None = None) -> RopeConfig:
-        """Return the rope parameters, of one kind of layers where these differ (Gemma 3).
+    def rope(self, layer_type: str | None = None, rotated: float = 1.0) -> RopeConfig:
+        """Return the rope parameters, of one kind of layers where these differ (Gemma 3, OLMo 3).
 
+        `rotated` is the share of a head that is rotated where the config does not say.
         Old checkpoints hold `rope_theta` and `rope_scaling`, new ones `rope_parameters`. Raises CheckpointError.
         """
         parameters = self._object("rope_parameters")
@@ -72,7 +73,7 @@ class ModelConfig:
             merged.setdefault("original_max_position_embeddings", original)
         theta, share = (
             _number(self.path, name, self.get(name, default) if merged.get(name) is None else merged[name])
-            for name, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0))
+            for name, default in (("rope_theta", 10000.0), ("partial_rotary_factor", rotated))
         )
         dim = int(self.head_dim * share)
         if theta <= 0 or not 0 < dim <= self.head_dim or dim % 2:

@@ -32,13 +32,14 @@ class KvShape:
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
 
-    Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
-    and the others are windowed (0: all are full).
+    Defaults for configs that do not say: whether the head is tied, that each `window_pattern`-th layer is full and the
+    others are windowed (0: all are full), and what share of a head is rotated.
     """
 
     tied_default: ClassVar[bool] = False
     window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
+    rotated_default: ClassVar[float] = 1.0
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
@@ -177,5 +178,7 @@ class Decoder:
     def rope(self, layer_type: str | None = None) -> RopeTables:
         """Return the rotary tables, computed once for each kind of layers."""
         if layer_type not in self._ropes:
-            self._ropes[layer_type] = rope_tables(self.config.rope(layer_type), self.max_len, self.device)
+            self._ropes[layer_type] = rope_tables(
+                self.config.rope(layer_type, self.rotated_default), self.max_len, self.device
+            )
         return self._ropes[layer_type]

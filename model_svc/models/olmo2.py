@@ -10,11 +10,12 @@ from model_svc.models.decoder import Decoder
 class Olmo2(Decoder):
     """Olmo2ForCausalLM."""
 
-    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+    def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         bias = bool(self.config.get("attention_bias", False))
+        rope, window = self.rope(self.layer_type(index)), self.window(index)
         return PostNorm(
-            self.attention(loader, self.rope(), bias=bias, out_bias=bias, norm_qk="whole"),
+            self.attention(loader, rope, bias=bias, out_bias=bias, norm_qk="whole", window=window),
             self.norm(loader, "post_attention_layernorm"),
             self.mlp(loader),
             self.norm(loader, "post_feedforward_layernorm"),

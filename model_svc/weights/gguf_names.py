@@ -1,7 +1,8 @@
 """Hugging Face names for the tensors of a GGUF file, and what the converter did to them.
 
-llama.cpp renames tensors; for `llama` files it also reorders the rows of q and k (it rotates interleaved pairs, we
-rotate halves), and for Gemma it stores norm weights plus one. Source: llama.cpp `convert_hf_to_gguf.py`.
+llama.cpp renames tensors; for `llama` files and those like them it also reorders the rows of q and k (it rotates
+interleaved pairs, we rotate halves), and for Gemma it stores norm weights plus one. Source: llama.cpp
+`convert_hf_to_gguf.py`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ _GEMMA_LAYER = _LAYER | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_POST_LAYER = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GLM_LAYER = _LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_GLM4_LAYER = _GLM_LAYER | {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
 # What differs from _LAYER, by architecture.
 _LAYERS = {
     "llama": _LLAMA_LAYER,
@@ -59,7 +69,13 @@ _LAYERS = {
     "olmoe": _EXPERTS_LAYER,
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
+    "olmo2": _POST_LAYER,
+    "exaone4": _POST_LAYER,
+    "seed_oss": _POST_LAYER,
+    "chatglm": _GLM_LAYER,
+    "glm4": _GLM4_LAYER,
 }
+_PAIRED = ("llama", "granite", "smollm3")  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
 
@@ -93,7 +109,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
         return Renamed(gguf_name, Change())
-    heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch == "llama" else 0
+    heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
     change = Change(heads) if heads else Change(row=True) if part.endswith("shared_expert_gate") else minus_one
     return Renamed(f"model.layers.{found[1]}.{part}.{found[4]}", change)
 

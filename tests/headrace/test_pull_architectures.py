@@ -28,11 +28,27 @@ class File(NamedTuple):
 
 
 MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
+WINDOWS = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False] * 2}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
 FILES = {
     "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
     "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
     "olmoe": File("olmoe", "olmoe", {"expert_count": 6, "expert_used_count": 3}),
     "qwen2moe": File("qwen2moe", "qwen2_moe", {"expert_count": 7, "expert_used_count": 3}, {"decoder_sparse_step": 1}),
+    "glm": File("chatglm", "glm", {"rope.dimension_count": 16}),
+    "glm4": File("glm4", "glm4", {"rope.dimension_count": 8}),
+    "seed_oss": File("seed_oss", "seed_oss", {}, {"attention_out_bias": False, "mlp_bias": False}),
+    "ernie4_5": File("ernie4_5", "ernie4_5", {}, {"use_bias": False}),
+    "exaone4": File("exaone4", "exaone4", WINDOWS),
+    "exaone4_full": File("exaone4", "exaone4_full", {}),
+    "olmo2": File("olmo2", "olmo2", {}),
+    "olmo3": File("olmo2", "olmo3", WINDOWS | YARN),
+    "smollm3": File("smollm3", "smollm3", {}),
+    "granite": File(
+        "granite",
+        "granite",
+        {"embedding_scale": 3.0, "attention.scale": 0.2, "residual_scale": 0.4, "logit_scale": 2.0},
+    ),
 }
 
 

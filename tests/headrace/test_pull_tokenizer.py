@@ -48,7 +48,7 @@ def test_ids_decode_back_to_the_text(smollm2_path: Path) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-KINDS = ["gpt-2", "llama-bpe", "qwen2", "default", "tekken", "gpt-4o", "deepseek-v3", "dbrx"]
+KINDS = ["gpt-2", "llama-bpe", "qwen2", "default", "tekken", "gpt-4o", "deepseek-v3", "dbrx", "seed-coder"]
 
 
 @pytest.mark.parametrize("pre", KINDS)

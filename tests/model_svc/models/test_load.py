@@ -243,6 +243,7 @@ def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
         ("Gemma2", "gemma2", {}),
         ("Gemma3Text", "gemma3", {}),
         ("Cohere2", "cohere2", {}),
+        ("Olmo3", "olmo3", {}),
         ("Qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 5}),
         ("Qwen2", "qwen2", {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 5}),
     ],
@@ -258,6 +259,26 @@ def test_old_configs_without_a_list_of_layer_kinds_mean_what_transformers_makes_
     config = parse_config(Path("x/config.json"), GOOD | changes | {"architectures": [architecture]})
     pattern = model_class(config).window_pattern
     assert [config.layer_type(n, pattern) for n in range(14)] == wanted
+
+
+def test_olmo_3_stretches_full_layers_alone_also_where_an_old_config_says_it_once() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    old = {"rope_theta": 5000.0, "rope_scaling": yarn}
+    new = {
+        "full_attention": {**yarn, "rope_theta": 5000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    }
+
+    def tables(changes: dict[str, Any]) -> list[torch.Tensor]:
+        raw = GOOD | {"architectures": ["Olmo3ForCausalLM"], "vocab_size": 96, "rms_norm_eps": 1e-5} | changes
+        config = parse_config(Path("x/config.json"), raw)
+        model = build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
+        return [model.rope(kind).cos for kind in ("full_attention", "sliding_attention")]
+
+    full, windowed = tables(old)
+    assert not torch.allclose(full, windowed)
+    for ours, wanted in zip((full, windowed), tables({"rope_parameters": new}), strict=True):
+        assert torch.equal(ours, wanted)
 
 
 def test_bfloat16_stays_near_the_exact_mode(checkpoint: Path) -> None:

@@ -74,6 +74,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": None, "rope_scaling": LONG, "original_max_position_embeddings": 16},
     ),
     "olmo2": ("Olmo2", {}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "sliding_window": 8,
+            "layer_types": SLIDING,
+            "rope_parameters": {
+                "full_attention": {**YARN, "rope_theta": 10000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+    "glm": ("Glm", {"head_dim": 32, "attention_bias": True}),
+    "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True}),
+    "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}),
+    "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
+    "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    "ernie4_5": ("Ernie4_5", {"head_dim": 32, "use_bias": True}),
     "granite": (
         "Granite",
         {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 2.0},

@@ -1,0 +1,93 @@
+"""What the config.json of a GGUF file says beside sizes, for families of models that differ from Llama in little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from model_svc.weights.gguf_header import GgufHeader
+
+Family = Callable[[GgufHeader, dict[str, Any]], None]
+
+
+def windows(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the window and the kinds of layers of a file that lists which of them are windowed; else nothing."""
+    arch = header.value("general.architecture", str)
+    window = header.value(f"{arch}.attention.sliding_window", int, 0)
+    pattern = header.metadata.get(f"{arch}.attention.sliding_window_pattern")
+    if not window or not isinstance(pattern, list) or len(pattern) != config["num_hidden_layers"]:
+        return {"sliding_window": None}
+    kinds = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
+    return {"sliding_window": window, "layer_types": kinds}
+
+
+def rotated(header: GgufHeader, config: dict[str, Any]) -> float:
+    """Return what share of a head is rotated."""
+    arch, head_dim = header.value("general.architecture", str), config["head_dim"]
+    return float(header.value(f"{arch}.rope.dimension_count", int, head_dim) / head_dim)
+
+
+def _plain(name: str, model_type: str, **settings: Any) -> Family:
+    """Return a family of which sizes are all that differs between models, but for what q, k and v add."""
+
+    def fill(header: GgufHeader, config: dict[str, Any]) -> None:
+        config.update(
+            architectures=[name],
+            model_type=model_type,
+            hidden_act="silu",
+            attention_bias="blk.0.attn_q.bias" in header.tensors or "blk.0.attn_qkv.bias" in header.tensors,
+            **settings,
+        )
+
+    return fill
+
+
+def _glm(name: str, model_type: str) -> Family:
+    plain = _plain(name, model_type)
+
+    def fill(header: GgufHeader, config: dict[str, Any]) -> None:
+        plain(header, config)
+        config["partial_rotary_factor"] = rotated(header, config)
+
+    return fill
+
+
+def _windowed(name: str, model_type: str, **settings: Any) -> Family:
+    plain = _plain(name, model_type, **settings)
+
+    def fill(header: GgufHeader, config: dict[str, Any]) -> None:
+        plain(header, config)
+        config.update(windows(header, config))
+
+    return fill
+
+
+def _olmo2(header: GgufHeader, config: dict[str, Any]) -> None:
+    """OLMo 3 goes by the name of OLMo 2, which has no windows."""
+    third = "olmo2.attention.sliding_window" in header.metadata
+    _windowed(f"Olmo{3 if third else 2}ForCausalLM", f"olmo{3 if third else 2}")(header, config)
+
+
+def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("GraniteForCausalLM", "granite")(header, config)
+    for ours, theirs in {
+        "embedding_multiplier": "embedding_scale",
+        "attention_multiplier": "attention.scale",
+        "residual_multiplier": "residual_scale",
+        "logits_scaling": "logit_scale",
+    }.items():
+        value = header.value(f"granite.{theirs}", float, 0.0)
+        if value:
+            config[ours] = float(f"{value:.7g}")
+
+
+FAMILIES: dict[str, Family] = {
+    "chatglm": _glm("GlmForCausalLM", "glm"),
+    "glm4": _glm("Glm4ForCausalLM", "glm4"),
+    "seed_oss": _plain("SeedOssForCausalLM", "seed_oss"),
+    "ernie4_5": _plain("Ernie4_5ForCausalLM", "ernie4_5"),
+    "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),
+    "granite": _granite,
+    "olmo2": _olmo2,
+    "exaone4": _windowed("Exaone4ForCausalLM", "exaone4"),
+}
