@@ -11,8 +11,8 @@ from kernels.native import huge_pages, record
 from kernels.native.library import library
 
 # As numbered in src/ops.h.
-FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-_K_FORMATS = FORMATS[5:]
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "Q4_K", "Q5_K", "Q6_K")
+_K_FORMATS = FORMATS[6:]
 
 
 def packable(format_name: str, num_inputs: int) -> bool:

@@ -88,8 +88,9 @@ typedef void Run(const Args *a, int64_t first, int64_t then, int64_t from, int64
   static void run_##name(const Args *a, int64_t first, int64_t then, int64_t from, int64_t to, float *out, int64_t stride) { \
     all_rows(name, a, first, then, from, to, out, stride);                                                        \
   }
-FORMAT(Q4_0) FORMAT(Q4_1) FORMAT(Q5_0) FORMAT(Q5_1) FORMAT(Q8_0) FORMAT(Q4_K) FORMAT(Q5_K) FORMAT(Q6_K)
-static Run *const RUN[NUM_FORMATS] = {run_Q4_0, run_Q4_1, run_Q5_0, run_Q5_1, run_Q8_0, run_Q4_K, run_Q5_K, run_Q6_K};
+FORMAT(Q4_0) FORMAT(Q4_1) FORMAT(Q5_0) FORMAT(Q5_1) FORMAT(Q8_0) FORMAT(MXFP4) FORMAT(Q4_K) FORMAT(Q5_K) FORMAT(Q6_K)
+static Run *const RUN[NUM_FORMATS] = {run_Q4_0,  run_Q4_1, run_Q5_0, run_Q5_1, run_Q8_0,
+                                      run_MXFP4, run_Q4_K, run_Q5_K, run_Q6_K};
 
 /* COLUMN_BLOCK columns of the gate and of what it gates, side by side. */
 static void gated(const Op *op, const Args *a, int64_t item, int64_t from, int64_t to) {

@@ -19,7 +19,7 @@ enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION
        OP_SAMPLE, OP_FINITE, OP_ROUTE, OP_EXPERT_ORDER, OP_EXPERT_SUM, NUM_OPS };
 
 /* Weight formats; the tile layouts are told in tiles.h. */
-enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
+enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
 
 /* One block of 32 activations: value = scale * q. `sum` is scale times the sum of all q. `offset`, what Q6_K's bias of 32
  * takes off each 16 products, is -32 * scale times the sum of these 16. */

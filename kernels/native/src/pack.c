@@ -1,11 +1,12 @@
 /* GGML blocks -> tiles (tiles.h), and single rows of tiles -> floats. Plain C: it runs once, at load. */
+#include "fp4.h"
 #include "ops.h"
 #include "pieces.h"
 #include "simd.h"
 #include "tiles.h"
 
 static const struct { int values, bytes; } BLOCKS[NUM_FORMATS] = {
-    {32, 18}, {32, 20}, {32, 22}, {32, 24}, {32, 34}, {256, 144}, {256, 176}, {256, 210}};
+    {32, 18}, {32, 20}, {32, 22}, {32, 24}, {32, 34}, {32, 17}, {256, 144}, {256, 176}, {256, 210}};
 
 /* What 32 inputs of one row are: integers (8-bit ones biased by 128), two scale bytes, two float16. */
 typedef struct {
@@ -43,6 +44,7 @@ INLINE void read_piece(int format, const uint8_t *row, int64_t b, Piece *p) {
     case Q5_0: nibbles(w + 6, p->q), fifth_bits(w + 2, p->q); break;
     case Q5_1: nibbles(w + 8, p->q), fifth_bits(w + 4, p->q); break;
     case Q8_0: for (int i = 0; i < 32; i++) p->q[i] = w[2 + i] ^ 0x80; break;
+    case MXFP4: nibbles(w + 1, p->q), p->s[0] = w[0]; break;
     case Q4_K: case Q5_K: {
       const uint8_t *low = w + (format == Q4_K ? 16 : 48) + k / 2 * 32;
       memcpy(p->d, w, 4);
@@ -91,6 +93,8 @@ INLINE void write_piece(int format, uint8_t *strip, int64_t b, int r, const Piec
     s[r] = p->s[0], s[16 + r] = p->s[1];
     memcpy(head + 2 * r, &p->d[0], 2);
     if (format != Q6_K) memcpy(head + 32 + 2 * r, &p->d[1], 2);
+  } else if (format == MXFP4) {
+    s[r] = p->s[0];
   } else {
     memcpy(s + 2 * r, &p->d[0], 2);
     if (tile_scales(format) == 64) memcpy(s + 32 + 2 * r, &p->d[1], 2);
@@ -114,7 +118,7 @@ INLINE void pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int
 void hr_pack(int format, const uint8_t *rows, int64_t stride, int64_t N, int64_t K, int64_t at, uint8_t *out) {
   switch (format) { /* one loop for each, in which the format is a constant */
 #define CASE(name) case name: pack(name, rows, stride, N, K, at, out); break;
-    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(MXFP4) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
 #undef CASE
   }
 }
@@ -128,9 +132,11 @@ void hr_unpack_row(int format, const uint8_t *tiles, int64_t K, int64_t n, float
     const uint8_t *head = strip + b / 8 * (8 * tile_bytes(format) + group_head(format));
     uint16_t d[2] = {0, 0};
     float scale[2], minimum = 0.0f, bias = 0.0f;
-    memcpy(&d[0], (is_k(format) ? head : s) + 2 * r, 2);
+    if (format != MXFP4) memcpy(&d[0], (is_k(format) ? head : s) + 2 * r, 2);
     scale[0] = scale[1] = hr_half(d[0]);
-    if (format == Q6_K) {
+    if (format == MXFP4) {
+      scale[0] = scale[1] = hr_power(s[r]), bias = 12.0f;
+    } else if (format == Q6_K) {
       scale[1] = scale[0] * (float)(int8_t)s[16 + r], scale[0] *= (float)(int8_t)s[r], bias = 32.0f;
     } else if (is_k(format)) {
       memcpy(&d[1], head + 32 + 2 * r, 2);
@@ -145,6 +151,7 @@ void hr_unpack_row(int format, const uint8_t *tiles, int64_t K, int64_t n, float
       int at = r * 4 + i % 4, j = i / 4, q;
       if (format == Q8_0) q = w[64 * j + at];
       else q = j % 2 ? w[64 * (j / 2) + at] >> 4 : w[64 * (j / 2) + at] & 15;
+      if (format == MXFP4) q = HR_FP4[q];
       if (tile_high(format) == 64) q |= (high[at] >> j & 1) << 4;
       if (tile_high(format) == 128) q |= (high[64 * (j / 4) + at] >> 2 * (j % 4) & 3) << 4;
       float value = scale[i / 16] * ((float)q - bias) + minimum;

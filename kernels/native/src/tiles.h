@@ -5,8 +5,8 @@
  *           (Q8_0: 8 lines of q + 128; line j holds inputs 4 j + c)
  *   high    5 bits: 1 line, bit k is bit 4 of input 4 k + c; 6 bits: 2 lines, bits 2 b and 2 b + 1 of line a belong to
  *           input 16 a + 4 b + c
- *   scales  float16 x 16 (Q4_0, Q5_0, Q8_0), twice (Q4_1, Q5_1: scale and minimum); K formats: uint8 x 16 scale, then
- *           minimum; Q6_K: int8 x 16 for the first 16 inputs, then the second
+ *   scales  float16 x 16 (Q4_0, Q5_0, Q8_0), twice (Q4_1, Q5_1: scale and minimum); MXFP4: exponents, uint8 x 16; K
+ *           formats: uint8 x 16 scale, then minimum; Q6_K: int8 x 16 for the first 16 inputs, then the second
  * K formats put float16 x 16 d (and dmin, not Q6_K) before each eight tiles.
  */
 #ifndef HR_TILES_H
@@ -17,7 +17,7 @@ static inline int tile_low(int format) { return format == Q8_0 ? 512 : 256; }
 static inline int tile_high(int format) {
   return format == Q5_0 || format == Q5_1 || format == Q5_K ? 64 : format == Q6_K ? 128 : 0;
 }
-static inline int tile_scales(int format) { return format == Q4_1 || format == Q5_1 ? 64 : 32; }
+static inline int tile_scales(int format) { return format == Q4_1 || format == Q5_1 ? 64 : format == MXFP4 ? 16 : 32; }
 static inline int tile_bytes(int format) { return tile_low(format) + tile_high(format) + tile_scales(format); }
 static inline int is_k(int format) { return format >= Q4_K; }
 static inline int group_head(int format) { return format == Q6_K ? 32 : is_k(format) ? 64 : 0; } /* before 8 tiles */

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from model_svc.weights.stored.ggml_types import BY_NAME
 
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4 bit floats, doubled
+
 
 def dequantize(rows: Tensor, type_name: str) -> Tensor:
     """Return the float32 values of rows of blocks: uint8 [rows, bytes] -> [rows, values]."""
@@ -73,6 +75,14 @@ def _q5_1(blocks: Tensor) -> Tensor:
     return _half(blocks[:, :2]) * q.float() + _half(blocks[:, 2:4])
 
 
+def _mxfp4(blocks: Tensor) -> Tensor:
+    exponents = blocks[:, :1].int()
+    # 2^(e - 128), half of what the scale means: the numbers of the table are doubled.
+    scales = torch.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23).view(torch.float32)
+    numbers = torch.tensor(_FP4, dtype=torch.float32, device=blocks.device)
+    return scales * numbers[_nibbles(blocks[:, 1:], 16).int()]
+
+
 def _k_scales(raw: Tensor) -> tuple[Tensor, Tensor]:
     """Unpack 8 scales and 8 minima of 6 bits each from 12 bytes: low four plain, high four split over two places."""
     low_scale, low_min, rest = raw[:, :4], raw[:, 4:8], raw[:, 8:]
@@ -118,6 +128,7 @@ _FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
+    "MXFP4": _mxfp4,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,

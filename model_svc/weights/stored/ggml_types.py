@@ -24,6 +24,7 @@ _READ = (
     GgmlType("Q5_0", 6, 32, 22),
     GgmlType("Q5_1", 7, 32, 24),
     GgmlType("Q8_0", 8, 32, 34),
+    GgmlType("MXFP4", 39, 32, 17),
     GgmlType("Q4_K", 12, 256, 144),
     GgmlType("Q5_K", 13, 256, 176),
     GgmlType("Q6_K", 14, 256, 210),

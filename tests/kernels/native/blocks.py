@@ -17,6 +17,9 @@ def random_blocks(format_name: str, rows: int, values: int) -> Tensor:
     """Return uint8 [rows, bytes]."""
     kind = BY_NAME[format_name]
     raw = torch.randint(0, 256, (rows, values // kind.values * kind.num_bytes), dtype=torch.uint8)
+    if format_name == "MXFP4":  # a power of two
+        raw.view(-1, kind.num_bytes)[:, 0] = torch.randint(117, 125, (raw.numel() // kind.num_bytes,))
+        return raw
     begin, end = _SCALES.get(format_name, (0, 4))
     blocks = raw.view(-1, kind.num_bytes)
     scales = (torch.rand(blocks.shape[0], (end - begin) // 2) * 0.1 + 1e-3).half()

@@ -29,17 +29,20 @@ static void tell(const char *name, const void *data, size_t bytes) {
 
 static const struct { const char *name; int values, bytes, scales, at; } FORMATS[] = {
     {"Q4_0", 32, 18, 1, 0},    {"Q4_1", 32, 20, 2, 0},    {"Q5_0", 32, 22, 1, 0},    {"Q5_1", 32, 24, 2, 0},
-    {"Q8_0", 32, 34, 1, 0},    {"Q4_K", 256, 144, 2, 0},  {"Q5_K", 256, 176, 2, 0},  {"Q6_K", 256, 210, 1, 208}};
+    {"Q8_0", 32, 34, 1, 0},    {"MXFP4", 32, 17, 0, 0},   {"Q4_K", 256, 144, 2, 0},  {"Q5_K", 256, 176, 2, 0},
+    {"Q6_K", 256, 210, 1, 208}};
 
 static uint8_t *weight(int format, int64_t N, int64_t K) { /* random tiles */
   int64_t stride = K / FORMATS[format].values * FORMATS[format].bytes, blocks = K / FORMATS[format].values;
   uint8_t *raw = malloc((size_t)(N * stride)), *tiles = calloc(1, (size_t)hr_tiles_bytes(format, N, K));
   for (int64_t i = 0; i < N * stride; i++) raw[i] = (uint8_t)next();
-  for (int64_t b = 0; b < N * blocks; b++) /* sane scales: 2^-6 .. 2^-3 */
+  for (int64_t b = 0; b < N * blocks; b++) { /* sane scales: 2^-6 .. 2^-3 */
+    if (format == MXFP4) raw[b * 17] = (uint8_t)(121 + next() % 4);
     for (int s = 0; s < FORMATS[format].scales; s++) {
       uint16_t half = (uint16_t)(0x2400 + next() % 0x0c00);
       memcpy(raw + b * FORMATS[format].bytes + FORMATS[format].at + 2 * s, &half, 2);
     }
+  }
   hr_pack(format, raw, stride, N, K, 0, tiles);
   return tiles;
 }

@@ -5,6 +5,7 @@ import torch
 
 from kernels.embedding import embedding
 from kernels.native.packed_weight import FORMATS, PackedWeight, packable
+from kernels.quantized_linear import quantized_linear
 from model_svc.weights.stored.ggml import dequantize
 from tests.kernels.native.blocks import random_blocks
 
@@ -15,6 +16,20 @@ def test_packing_loses_nothing(isa: str, format_name: str) -> None:
     packed = PackedWeight([raw[:20], raw[20:21], raw[21:]], format_name, 768)
     assert packed.shape == (45, 768)
     assert torch.equal(packed.dequantize(), dequantize(raw, format_name))
+
+
+def test_every_power_of_two_scales_a_block_of_4_bit_floats(isa: str) -> None:
+    """2^-127 and 2^-126 are subnormal as halves; from 2^126 on not even 6 times them is a float."""
+    powers = torch.arange(253)
+    raw = torch.full((16, 16, 17), 0x22, dtype=torch.uint8)  # ones
+    raw[:, :, 0].view(-1)[:253] = powers.byte()
+    raw[15, 13:, 0] = 127
+    packed = PackedWeight([raw.view(16, -1)], "MXFP4", 512)
+    assert torch.equal(packed.dequantize(), dequantize(raw.view(16, -1), "MXFP4"))
+    x = torch.zeros(253, 16, 32)
+    x[powers, powers % 16, 5] = 2.0 ** (127 - powers).clamp(min=-100).float()
+    found = quantized_linear(x.view(253, 512), [packed])[powers, powers // 16]
+    torch.testing.assert_close(found, 2.0 ** (powers - 227).clamp(min=0).float(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("format_name", ["Q8_0", "Q6_K"])

@@ -13,12 +13,15 @@ QUANTIZED = sorted(set(BY_NAME) - {"F32", "F16", "BF16"})
 
 
 def random_blocks(name: str, rows: int, blocks: int) -> np.ndarray:
-    """Random bytes in which no float16 scale is inf or nan (they would hide faults in the rest)."""
+    """Random bytes in which no scale is inf or nan (they would hide faults in the rest)."""
     kind = BY_NAME[name]
     raw = np.random.default_rng(7).integers(0, 256, (rows, blocks, kind.num_bytes), dtype=np.uint8)
-    halves = {"Q6_K": (208,), "Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,)}.get(name, (0, 2))
+    halves = {"Q6_K": (208,), "Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "MXFP4": ()}.get(name, (0, 2))
     for at in halves:
         raw[:, :, at + 1] &= 0xBF  # the exponent's top bit
+    if name == "MXFP4":
+        raw[:, 0, 0] = np.arange(rows)  # the two smallest are subnormal
+        raw[:, :, 0] = np.minimum(raw[:, :, 0], 252)  # larger ones may be infinite
     return raw.reshape(rows, -1)
 
 
