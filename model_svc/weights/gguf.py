@@ -14,13 +14,12 @@ from model_svc.weights.gguf_header import GgufTensor, read_header
 from model_svc.weights.gguf_names import Change, rename
 from model_svc.weights.safetensors import map_file
 from model_svc.weights.source import Stored, TrackedSource
+from model_svc.weights.stacked import MAX_EXPERTS
 from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.ggml import dequantize
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-_MAX_EXPERTS = 1 << 12  # of a layer
 
 
 class _Place(NamedTuple):
@@ -43,14 +42,15 @@ class GgufSource(TrackedSource):
         arch = self.header.value("general.architecture", str)
         heads = self._num_heads(f"{arch}.attention.head_count")
         kv_heads = self._num_heads(f"{arch}.attention.head_count_kv", heads)
-        num_experts = min(self.header.value(f"{arch}.expert_count", int, 0), _MAX_EXPERTS)
+        num_experts = min(self.header.value(f"{arch}.expert_count", int, 0), MAX_EXPERTS)
         self._tensors: dict[str, _Place] = {}
         self.shapes = {}
         for tensor in self.header.tensors.values():
             renamed = rename(tensor.name, arch, heads, kv_heads)
             if renamed is None:
                 continue
-            if "{}" in renamed.name and len(tensor.shape) == 3 and tensor.shape[0] == num_experts:
+            dims = 2 if renamed.name.endswith(".bias") else 3
+            if "{}" in renamed.name and len(tensor.shape) == dims and tensor.shape[0] == num_experts:
                 for expert in range(num_experts):
                     self._enter(renamed.name.format(expert), _Place(tensor, renamed.change, expert))
             else:

@@ -13,16 +13,18 @@ from model_svc.weights.formats.fields import Fields
 from model_svc.weights.formats.format import WeightFormat
 from model_svc.weights.formats.fp8 import fp8
 from model_svc.weights.formats.gptq import Gptq
+from model_svc.weights.formats.mxfp4 import Mxfp4
 
-FORMATS: dict[str, Callable[[Fields], WeightFormat]] = {
+FORMATS: dict[str, Callable[[Fields], WeightFormat | Mxfp4]] = {
     "awq": Awq,
     "gptq": Gptq,
     "fp8": fp8,
     "compressed-tensors": compressed,
+    "mxfp4": Mxfp4,
 }
 
 
-def format_of(path: Path, config: Mapping[str, Any]) -> WeightFormat | None:
+def format_of(path: Path, config: Mapping[str, Any]) -> WeightFormat | Mxfp4 | None:
     """Return the format that a config.json at `path` names; None for weights that are not quantized.
 
     Raises CheckpointError that names the field, its value and what is supported.

@@ -58,7 +58,7 @@ _VALUES = (
     "x",
 )
 _NUMBERS = (0, 1, 2, 7, 31, 32, 63, 255, 256, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
-_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "Q4_K", "Q5_K", "Q6_K")
 
 
 def _blocks(data: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:

@@ -32,7 +32,7 @@ def group(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "changes", "fault"),
     [
-        ("bitsandbytes", {}, "quant_method is 'bitsandbytes'; supported: awq, gptq, fp8, compressed-tensors"),
+        ("bitsandbytes", {}, "quant_method is 'bitsandbytes'; supported: awq, gptq, fp8, compressed-tensors, mxfp4"),
         ("awq", {"bits": 3}, r"quantization_config\.bits is 3; supported: 4"),
         ("awq", {"version": "gemv"}, "version is 'gemv'; supported: gemm"),
         ("awq", {"zero_point": False}, "zero_point is False; supported: True"),
