@@ -97,6 +97,9 @@ def _rope_scaling(header: GgufHeader, arch: str) -> dict[str, Any] | None:
     original = header.metadata.get(f"{arch}.rope.scaling.original_context_length")
     if original is not None:
         scaling["original_max_position_embeddings"] = original
+    for name in ("beta_fast", "beta_slow"):
+        if f"{arch}.rope.scaling.yarn_{name}" in header.metadata:
+            scaling[name] = _short(header.value(f"{arch}.rope.scaling.yarn_{name}", float))
     return scaling
 
 
@@ -194,6 +197,24 @@ def _olmoe(header: GgufHeader, config: dict[str, Any]) -> None:
     )
 
 
+def _gpt_oss(header: GgufHeader, config: dict[str, Any]) -> None:
+    """What no file says is that of all released models: the gate's limit, and every second layer full."""
+    config.update(
+        architectures=["GptOssForCausalLM"],
+        model_type="gpt_oss",
+        hidden_act="silu",
+        attention_bias=True,
+        swiglu_limit=7.0,
+        intermediate_size=header.value("gpt-oss.expert_feed_forward_length", int),
+        num_local_experts=header.value("gpt-oss.expert_count", int),
+        num_experts_per_tok=header.value("gpt-oss.expert_used_count", int),
+        sliding_window=header.value("gpt-oss.attention.sliding_window", int),
+        layer_types=["full_attention" if n % 2 else "sliding_attention" for n in range(config["num_hidden_layers"])],
+    )
+    if config["rope_scaling"]:
+        config["rope_scaling"]["truncate"] = False
+
+
 def _gemma2(header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(
         architectures=["Gemma2ForCausalLM"],
@@ -236,6 +257,7 @@ _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
     "olmoe": _olmoe,
+    "gpt-oss": _gpt_oss,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     **FAMILIES,

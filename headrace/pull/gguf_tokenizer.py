@@ -17,8 +17,10 @@ _P = "tokenizer.ggml."
 # Control tokens that end an answer, whatever the file names as eos (llama.cpp keeps the same kind of list).
 _END_OF_ANSWER = frozenset(
     "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> <end_of_turn> <EOT> </s> "
-    "<|END_OF_TURN_TOKEN|> <|end_of_role|> <end_of_utterance>".split()
+    "<|END_OF_TURN_TOKEN|> <|end_of_role|> <end_of_utterance> <|return|> <|call|>".split()
 )
+# Where answers end with these (gpt-oss), `<|end|>` ends only one of their parts.
+_AFTER_PARTS = frozenset(("<|return|>", "<|call|>"))
 
 
 def tokenizer_json(header: GgufHeader, *, pre: str | None = None) -> dict[str, Any]:
@@ -77,7 +79,9 @@ def end_of_answer_ids(header: GgufHeader) -> list[int]:
     types = _types(header)
     ids = [token_id_of(header, role) for role in ("eos", "eot", "eom")]
     ids += [n for n, text in enumerate(tokens) if types[n] in (CONTROL, USER_DEFINED) and text in _END_OF_ANSWER]
-    return list(dict.fromkeys(n for n in ids if n is not None))
+    found = list(dict.fromkeys(n for n in ids if n is not None))
+    in_parts = {tokens[n] for n in found} >= _AFTER_PARTS
+    return [n for n in found if not (in_parts and tokens[n] == "<|end|>")]
 
 
 def _pre_tokenizer(header: GgufHeader, override: str | None) -> PreTokenizer:

@@ -28,7 +28,7 @@ _LAYER = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
-# Experts lie in one tensor of three dimensions, of which each expert's matrix is a tensor of ours.
+# Experts lie in one tensor, of which each expert's matrix or bias is a tensor of ours.
 _EXPERTS_LAYER = _LAYER | {
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
@@ -46,6 +46,11 @@ _LLAMA_LAYER = _LAYER | {  # with the experts of Mixtral, which is a `llama` fil
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
     "ffn_gate_inp": "block_sparse_moe.gate",
+}
+_GPT_OSS_LAYER = _EXPERTS_LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
 }
 _GEMMA_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
@@ -67,6 +72,7 @@ _LAYERS = {
     "qwen2moe": _QWEN2_MOE_LAYER,
     "qwen3moe": _EXPERTS_LAYER,
     "olmoe": _EXPERTS_LAYER,
+    "gpt-oss": _GPT_OSS_LAYER,
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
     "olmo2": _POST_LAYER,
@@ -109,6 +115,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
         return Renamed(gguf_name, Change())
+    if part == "self_attn.sinks":  # which is no module's weight
+        return Renamed(f"model.layers.{found[1]}.{part}", Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
     change = Change(heads) if heads else Change(row=True) if part.endswith("shared_expert_gate") else minus_one
     return Renamed(f"model.layers.{found[1]}.{part}.{found[4]}", change)

@@ -50,8 +50,13 @@ def noise(count: int) -> list[str]:
     ]
 
 
-def write(path: Path, metadata: dict[str, Any], tensors: dict[str, np.ndarray] | None = None) -> Path:
-    """Write a GGUF file from plain values; float lists become float32, int lists int32."""
+def write(
+    path: Path,
+    metadata: dict[str, Any],
+    tensors: dict[str, np.ndarray] | None = None,
+    kinds: dict[str, gguf.GGMLQuantizationType] | None = None,
+) -> Path:
+    """Write a GGUF file from plain values; float lists become float32, int lists int32. `kinds`: what is in blocks."""
     writer = gguf.GGUFWriter(str(path), metadata["general.architecture"])
     for key, value in metadata.items():
         if key == "general.architecture":
@@ -67,7 +72,7 @@ def write(path: Path, metadata: dict[str, Any], tensors: dict[str, np.ndarray] |
         else:
             writer.add_array(key, value)
     for name, data in (tensors or {}).items():
-        writer.add_tensor(name, data)
+        writer.add_tensor(name, data, raw_dtype=(kinds or {}).get(name))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -13,6 +13,7 @@ from headrace.pull.errors import PullError
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, tokenizer_config, tokenizer_json
 from headrace.pull.pretokenizers import PRE_TOKENIZERS
 from model_svc.weights.gguf_header import read_header
+from tests.headrace.gguf_gpt_oss import gpt_oss_vocab
 from tests.headrace.gguf_vocab import CORPUS, byte_vocab, noise, sentencepiece_vocab, write
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is built from source, and there is no C++ compiler here")
@@ -141,3 +142,17 @@ def test_bos_is_added_where_the_file_or_its_kind_says_so(tmp_path: Path, changes
 def test_every_id_that_ends_an_answer_is_listed_eos_first(tmp_path: Path) -> None:
     path = write(tmp_path / "v.gguf", byte_vocab())
     assert end_of_answer_ids(read_header(path)) == [2, 0]
+
+
+def test_what_ends_a_part_of_an_answer_does_not_end_it(tmp_path: Path) -> None:
+    """gpt-oss: each of its messages ends with `<|end|>`, an answer with `<|return|>`, one that calls `<|call|>`."""
+    metadata = gpt_oss_vocab()
+    path = write(tmp_path / "v.gguf", metadata)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    found = [tokens[n] for n in end_of_answer_ids(read_header(path))]
+    assert found == ["<|return|>", "<|endoftext|>", "<|im_end|>", "<|call|>"]
+    for name in ("<|return|>", "<|call|>"):  # without either it is as with other models
+        tokens[tokens.index(name)] = f"{name}?"
+        found = [tokens[n] for n in end_of_answer_ids(read_header(write(path, metadata)))]
+        assert "<|end|>" in found
+        tokens[tokens.index(f"{name}?")] = name

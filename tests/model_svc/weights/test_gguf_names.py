@@ -30,6 +30,18 @@ def test_gemma_norms_are_stored_plus_one_and_have_names_of_their_own() -> None:
     assert plain.change == Change()
 
 
+def test_gpt_oss_has_names_of_its_own_for_norms_sinks_and_the_router() -> None:
+    for theirs, ours in {
+        "blk.2.attn_norm.weight": "model.layers.2.input_layernorm.weight",
+        "blk.2.post_attention_norm.weight": "model.layers.2.post_attention_layernorm.weight",
+        "blk.2.attn_sinks.weight": "model.layers.2.self_attn.sinks",
+        "blk.2.attn_output.bias": "model.layers.2.self_attn.o_proj.bias",
+        "blk.2.ffn_gate_inp.bias": "model.layers.2.mlp.router.bias",
+        "blk.2.ffn_up_exps.bias": "model.layers.2.mlp.experts.{}.up_proj.bias",
+    }.items():
+        assert rename(theirs, "gpt-oss", 4, 2) == (ours, (0, False))
+
+
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
 def test_a_name_with_a_line_break_is_another_name(name: str) -> None:
     assert rename(name, "llama", 4, 2) == (name, Change())
