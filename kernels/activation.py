@@ -1,4 +1,8 @@
-"""The gate of a feed-forward block: act(first half) * second half of each row, act being SiLU or GELU."""
+"""The gate of a feed-forward block: act(first half) * second half of each row, act being SiLU or GELU.
+
+gpt-oss has one of its own (`CLAMPED`): both halves are kept within limits, the sigmoid is steeper, and the second half
+counts one more.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 import math
@@ -11,7 +15,8 @@ from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
-SILU, GELU, GELU_TANH = 0, 1, 2
+SILU, GELU, GELU_TANH, CLAMPED = 0, 1, 2, 3
+LIMIT, STEEPNESS = 7.0, 1.702  # of CLAMPED
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
@@ -27,13 +32,16 @@ def gelu_and_mul(x: Tensor, *, tanh: bool = True) -> Tensor:
 def reference(x: Tensor, act: int) -> Tensor:
     """Gate in plain torch; float32 inside, so that a bf16 gate is rounded once."""
     gate, up = x.float().chunk(2, dim=-1)
+    if act == CLAMPED:
+        gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT) + 1
+        return (gate * torch.sigmoid(STEEPNESS * gate) * up).to(x.dtype)
     shape = "tanh" if act == GELU_TANH else "none"
     gate = functional.silu(gate) if act == SILU else functional.gelu(gate, approximate=shape)
     return (gate * up).to(x.dtype)
 
 
 def act_and_mul(x: Tensor, act: int) -> Tensor:
-    """Return act(x[..., :F]) * x[..., F:], `act` being SILU, GELU or GELU_TANH."""
+    """Return act(x[..., :F]) * x[..., F:], `act` being SILU, GELU, GELU_TANH or CLAMPED."""
     if x.dim() != 2 or x.shape[1] % 2:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be [T, 2F]")
     form = dispatch.form(x)
@@ -67,6 +75,20 @@ def _launch(x: Tensor, out: Tensor, act: int) -> None:
 
 _INV_SQRT_2 = tl.constexpr(1 / math.sqrt(2))
 _TWO_SQRT_2_OVER_PI = tl.constexpr(2 * math.sqrt(2 / math.pi))
+_LIMIT, _STEEPNESS = tl.constexpr(LIMIT), tl.constexpr(STEEPNESS)
+
+
+@jit
+def gated(gate, up, ACT: tl.constexpr):
+    if ACT == 0:
+        return gate / (1 + tl.exp(-gate)) * up
+    if ACT == 1:
+        return 0.5 * gate * (1 + tl.erf(gate * _INV_SQRT_2)) * up
+    if ACT == 2:  # 0.5 (1 + tanh u) = sigmoid(2u)
+        return gate / (1 + tl.exp((gate + 0.044715 * gate * gate * gate) * -_TWO_SQRT_2_OVER_PI)) * up
+    gate = tl.where(gate > _LIMIT, _LIMIT, gate)  # what is no number stays none
+    up = tl.where(up > _LIMIT, _LIMIT, tl.where(up < -_LIMIT, -_LIMIT, up))
+    return gate / (1 + tl.exp(gate * -_STEEPNESS)) * (up + 1)
 
 
 @jit
@@ -76,10 +98,4 @@ def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: 
     live = column < width
     gate = tl.load(x_ptr + row * stride + column, mask=live, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * stride + width + column, mask=live, other=0.0).to(tl.float32)
-    if ACT == 0:
-        gate = gate * tl.sigmoid(gate)
-    elif ACT == 1:
-        gate = 0.5 * gate * (1 + tl.erf(gate * _INV_SQRT_2))
-    else:  # 0.5 (1 + tanh u) = sigmoid(2u)
-        gate = gate * tl.sigmoid((gate + 0.044715 * gate * gate * gate) * _TWO_SQRT_2_OVER_PI)
-    tl.store(out_ptr + row * width + column, (gate * up).to(out_ptr.dtype.element_ty), mask=live)
+    tl.store(out_ptr + row * width + column, gated(gate, up, ACT).to(out_ptr.dtype.element_ty), mask=live)

@@ -12,30 +12,33 @@ from kernels.expert_order import ExpertOrder
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 
 
-def expert_linear(x: Tensor, weight: Tensor, order: ExpertOrder, *, gather: bool) -> Tensor:
+def expert_linear(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None = None, *, gather: bool) -> Tensor:
     """Return [P, F]: at each place of `order` its token times the transposed `weight` [X, F, E] of its expert.
 
-    `x` is [P, E], in that order; with `gather` [T, E], from which the tokens are taken.
+    `bias` [X, F] is added, each expert's to its tokens. `x` is [P, E], in that order; with `gather` [T, E], from which
+    the tokens are taken.
     """
     P, X = order.rows.shape[0], order.begins.shape[0] - 1
     if weight.dim() != 3 or weight.shape[0] != X or not weight.is_contiguous():
         raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be contiguous [{X}, F, E]")
+    if bias is not None and (bias.shape != weight.shape[:2] or not bias.is_contiguous()):
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {tuple(weight.shape[:2])}")
     if x.dim() != 2 or x.shape[1] != weight.shape[2] or not (gather or x.shape[0] == P):
         raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {weight.shape[2]}]")
     if dispatch.form(x) != "triton":
-        return reference(x, weight, order, gather)
+        return reference(x, weight, order, bias, gather)
     out = torch.empty((P, weight.shape[1]), dtype=x.dtype, device=x.device)
     if P:
-        _launch(x if x.stride(1) == 1 else x.contiguous(), weight, order, gather, out)
+        _launch(x if x.stride(1) == 1 else x.contiguous(), weight, order, bias, gather, out)
     return out
 
 
-def reference(x: Tensor, weight: Tensor, order: ExpertOrder, gather: bool) -> Tensor:
+def reference(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, gather: bool) -> Tensor:
     """Multiply expert by expert in plain torch."""
     taken = x[order.rows] if gather else x
     out = x.new_empty((len(taken), weight.shape[1]))
     for expert, span in order.spans():
-        out[span] = functional.linear(taken[span], weight[expert])
+        out[span] = functional.linear(taken[span], weight[expert], None if bias is None else bias[expert])
     return out
 
 
@@ -58,23 +61,23 @@ def _tile(P: int, X: int, x: Tensor) -> _Tile:
     return _Tile(64, 128, 64, 4, 4) if P <= 128 * X else _Tile(128, 128, 64, 8, 3)
 
 
-def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, gather: bool, out: Tensor) -> None:
+def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor) -> None:
     P, (X, F, E) = out.shape[0], weight.shape
     tile = _tile(P, X, x)
     # Each expert's tokens begin a tile: as many tiles as that can make at the most. Who finds none for it ends.
     num_tiles = min(P, P // tile.tokens + X)
     _expert_linear_kernel[(num_tiles, cdiv(F, tile.outputs))](
-        x, weight, order.rows, order.begins, out, X, F, E, x.stride(0),
-        GATHER=gather, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs, DEPTH=tile.depth,
-        STAGES=tile.stages, num_warps=tile.warps,
+        x, weight, weight if bias is None else bias, order.rows, order.begins, out, X, F, E, x.stride(0),
+        GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs,
+        DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
 
 
 @jit_alike("X")
 def _expert_linear_kernel(
-    x_ptr, weight_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
-    GATHER: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
+    GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # Which expert has this tile: the one before which so many tiles, or fewer, have begun.
     each = tl.arange(0, EXPERTS)
@@ -101,5 +104,7 @@ def _expert_linear_kernel(
         x = tl.load(inputs + at, mask=inside[None, :], other=0.0)
         w = tl.load(weights + at, mask=inside[:, None], other=0.0)
         acc = tl.dot(x, w, acc, input_precision="ieee")
+    if BIAS:
+        acc += tl.load(bias_ptr + expert * F + output, mask=real, other=0.0).to(tl.float32)[None, :]
     to = out_ptr + place.to(tl.int64)[:, None] * F + output[None, :]
     tl.store(to, acc.to(out_ptr.dtype.element_ty), mask=live[:, None] & real[None, :])

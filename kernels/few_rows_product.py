@@ -93,15 +93,6 @@ def weight_row(n, F: tl.constexpr, KIND: tl.constexpr, D: tl.constexpr):
 
 
 @jit
-def gated(gate, up, ACT: tl.constexpr):
-    if ACT == 0:
-        return gate / (1 + tl.exp(-gate)) * up
-    if ACT == 1:
-        return 0.5 * gate * (1 + tl.erf(gate * 0.7071067811865476)) * up
-    return gate / (1 + tl.exp(-1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))) * up
-
-
-@jit
 def angles(cos_ptr, sin_ptr, table_stride, position, pair, F: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr):
     """cos and sin of a pair; values are not turned."""
     turned = pair < F // 2 - KV_HEADS * (D // 2)

@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import dispatch
+from kernels.activation import LIMIT, STEEPNESS
 from kernels.hopper_barrier import barrier
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
@@ -31,6 +32,7 @@ _MULTIPLY_REGISTERS, _COPY_REGISTERS = 232, 40  # 128 threads x (2 x 232 + 40) f
 
 _LOG2_E, _INV_SQRT_2 = gl.constexpr(math.log2(math.e)), gl.constexpr(1 / math.sqrt(2))
 _TWO_SQRT_2_OVER_PI = gl.constexpr(2 * math.sqrt(2 / math.pi))
+_LIMIT, _STEEPNESS = gl.constexpr(LIMIT), gl.constexpr(STEEPNESS)
 
 
 def launch(x: Tensor, weight: Tensor, act: int, out: Tensor) -> None:
@@ -91,9 +93,13 @@ def _gate(gate, up, ACT: gl.constexpr):
         gate = gate / (1 + gl.exp2(gate * -_LOG2_E))
     elif ACT == 1:
         gate = 0.5 * gate * (1 + gl.erf(gate * _INV_SQRT_2))
-    else:  # 0.5 (1 + tanh u) = sigmoid(2u)
+    elif ACT == 2:  # 0.5 (1 + tanh u) = sigmoid(2u)
         inner = (gate + 0.044715 * gate * gate * gate) * _TWO_SQRT_2_OVER_PI
         gate = gate / (1 + gl.exp2(inner * -_LOG2_E))
+    else:
+        gate = gl.where(gate > _LIMIT, _LIMIT, gate)
+        up = gl.where(up > _LIMIT, _LIMIT, gl.where(up < -_LIMIT, -_LIMIT, up)) + 1
+        gate = gate / (1 + gl.exp2(gate * (-_STEEPNESS * _LOG2_E)))
     return gate * up
 
 

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-def"
 
 from kernels import dispatch
+from kernels.activation import gated
 from kernels.few_rows_product import (
     ADD,
     GATE,
@@ -11,7 +12,6 @@ from kernels.few_rows_product import (
     Product,
     angles,
     constants,
-    gated,
     rotation,
     store_qkv,
     weight_row,

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kernels import activation, dispatch, rms_norm
-from kernels.few_rows_product import RmsNormWeights, gated
+from kernels.activation import gated
+from kernels.few_rows_product import RmsNormWeights
 from kernels.float8_weight import SPAN
 from kernels.language import INTERPRETED, cdiv, jit_alike, next_power_of_2, tl
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels import dependent
+from kernels.activation import gated
 from kernels.few_rows_product import (
     ADD,
     GATE,
@@ -15,7 +16,6 @@ from kernels.few_rows_product import (
     RmsNormWeights,
     angles,
     constants,
-    gated,
     rotation,
     store_qkv,
     weight_row,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.activation import gelu_and_mul, silu_and_mul
+from kernels.activation import CLAMPED, act_and_mul, gelu_and_mul, silu_and_mul
 from tests.kernels.close import Close
 
 
@@ -31,6 +31,27 @@ def test_gelu_gate_equals_its_formula(device: str, close: Close, tanh: bool) -> 
     else:
         act = 0.5 * gate * (1 + torch.erf(gate / math.sqrt(2)))
     close(gelu_and_mul(x, tanh=tanh), act * up)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_clamped_gate_equals_its_formula_on_both_sides_of_its_limits(
+    device: str, close: Close, dtype: torch.dtype
+) -> None:
+    x = torch.randn(6, 2 * 777, device=device, dtype=dtype) * 8
+    x[0, 1] = x[1, 778] = 1e30
+    x[2, 3] = x[3, 780] = -1e30
+    gate, up = halves(x)
+    assert all(bool((half.abs() > 7).any()) for half in (gate, up))
+    gate = torch.where(gate > 7, 7, gate)
+    up = 7 * torch.where(up.abs() > 7, up.sign(), up / 7)
+    close(act_and_mul(x, CLAMPED), (up + 1) * gate / (1 + torch.exp(-1.702 * gate)))
+
+
+def test_what_is_no_number_is_not_clamped_to_one(device: str) -> None:
+    x = torch.ones(2, 40, device=device)
+    x[0, 3] = x[1, 25] = math.nan
+    out = act_and_mul(x, CLAMPED)
+    assert out.isnan().nonzero().tolist() == [[0, 3], [1, 5]]
 
 
 def test_large_gates_neither_overflow_nor_vanish(device: str, close: Close) -> None:

@@ -31,6 +31,18 @@ def test_each_token_meets_the_weight_of_its_experts(
     close(expert_linear(taken, weight, order, gather=False), truth)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("T", "X", "C", "E", "F"), [(1, 8, 2, 64, 48), (45, 3, 2, 40, 70)])
+def test_each_experts_bias_is_added_to_its_tokens(
+    device: str, close: Close, dtype: torch.dtype, T: int, X: int, C: int, E: int, F: int
+) -> None:
+    order, expert = ordered(device, T, X, C, unused=1)
+    x, weight, bias = (torch.randn(shape, device=device, dtype=dtype) for shape in ((T, E), (X, F, E), (X, F)))
+    taken = x.cpu().double()[order.rows.cpu().long()]
+    truth = torch.einsum("pe,pfe->pf", taken, weight.cpu().double()[expert]) + bias.cpu().double()[expert]
+    close(expert_linear(x, weight, order, bias, gather=True), truth)
+
+
 def test_in_a_fixed_order_a_tokens_bits_do_not_depend_on_the_others(device: str) -> None:
     if device == "cpu" and dispatch.form(torch.empty(0)) != "triton":
         pytest.skip("libraries choose their order by size")
@@ -49,5 +61,10 @@ def test_what_does_not_fit_is_named(device: str) -> None:
     order, _ = ordered(device, 4, 3, 2)
     with pytest.raises(ValueError, match="weight has shape"):
         expert_linear(torch.empty(4, 8, device=device), torch.empty(2, 8, 8, device=device), order, gather=True)
+    with pytest.raises(ValueError, match="bias has shape"):
+        expert_linear(
+            torch.empty(4, 8, device=device), torch.empty(3, 8, 8, device=device), order,
+            torch.empty(2, 8, device=device), gather=True,
+        )  # fmt: skip
     with pytest.raises(ValueError, match="x has shape"):
         expert_linear(torch.empty(4, 8, device=device), torch.empty(3, 8, 8, device=device), order, gather=False)

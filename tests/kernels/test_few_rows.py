@@ -51,7 +51,7 @@ def test_queries_keys_and_values_are_normed_turned_and_stored(device: str, close
 
 
 @pytest.mark.parametrize("T", [1, 3, 33])
-@pytest.mark.parametrize("act", [0, 1, 2])
+@pytest.mark.parametrize("act", [0, 1, 2, 3])
 def test_gate_and_up_meet_in_one_pass(device: str, close: Close, T: int, act: int) -> None:
     x, norm, weight = made(T, 96, device)
     truth = activation.reference(normed(x, norm) @ weight.cpu().double().T, act)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch, gated_linear
-from kernels.activation import GELU, GELU_TANH, SILU
+from kernels.activation import CLAMPED, GELU, GELU_TANH, SILU
 from tests.kernels.close import Close
 
 
@@ -18,10 +18,13 @@ def truth(x: Tensor, weight: Tensor, act: int) -> Tensor:
         return gate / (1 + torch.exp(-gate)) * up
     if act == GELU:
         return 0.5 * gate * (1 + torch.erf(gate / math.sqrt(2))) * up
+    if act == CLAMPED:
+        gate = torch.where(gate > 7, 7, gate)
+        return gate / (1 + torch.exp(-1.702 * gate)) * (torch.where(up.abs() > 7, 7 * up.sign(), up) + 1)
     return 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * up
 
 
-@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
+@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH, CLAMPED])
 def test_a_gated_product_equals_its_formula(device: str, close: Close, act: int) -> None:
     x, weight = torch.randn(7, 40, device=device), torch.randn(2 * 24, 40, device=device) * 0.3
     close(gated_linear.gated_linear(x, weight, act), truth(x, weight, act))
@@ -36,7 +39,7 @@ def test_rows_without_inputs_or_outputs_do_not_matter(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH])
+@pytest.mark.parametrize("act", [SILU, GELU, GELU_TANH, CLAMPED])
 @pytest.mark.parametrize(("T", "E", "F"), [(1, 64, 128), (300, 256, 256), (1111, 512, 384), (2176, 128, 1152)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_one_kernel_on_a_hopper_card(

@@ -53,7 +53,7 @@ def test_rows_are_added_and_normed_before(device: str, close: Close, T: int, E: 
 
 @FORMS
 @SIZES
-@pytest.mark.parametrize("act", [0, 1, 2])
+@pytest.mark.parametrize("act", [0, 1, 2, 3])
 def test_rows_are_gated_before(device: str, T: int, E: int, act: int, by_blocks: bool) -> None:
     x = torch.randn(T, 2 * E, device=device, dtype=dtype(device))
     truth = activation.reference(x.cpu().double(), act).double()

@@ -1,12 +1,18 @@
-/* act(gate) * up for rows [gate | up]. p: x, out. n: T, F, stride of x, act (SiLU, GELU, GELU by tanh). */
+/* act(gate) * up for rows [gate | up]. p: x, out. n: T, F, stride of x, act (SiLU, GELU, GELU by tanh, clamped). */
 #include "ops.h"
 #include "pieces.h"
 #include "simd.h"
 
 INLINE vf sigmoid(vf x) { return vf_div(vf_set1(1.0f), vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x)))); }
 
+#define LIMIT 7.0f /* of what is clamped; in this order NaN stays NaN */
+
 INLINE vf gate_of(int act, vf x) {
   if (act == 0) return vf_mul(x, sigmoid(x));
+  if (act == 3) {
+    x = vf_min(vf_set1(LIMIT), x);
+    return vf_mul(x, sigmoid(vf_mul(x, vf_set1(1.702f))));
+  }
   if (act == 2) { /* 0.5 (1 + tanh u) = sigmoid(2 u) */
     vf cube = vf_mul(vf_mul(x, x), vf_mul(x, vf_set1(0.044715f)));
     return vf_mul(x, sigmoid(vf_mul(vf_add(x, cube), vf_set1(1.5957691216057308f))));
@@ -17,12 +23,17 @@ INLINE vf gate_of(int act, vf x) {
   return vf_load(all);
 }
 
+INLINE vf both_of(int act, vf gate, vf up) {
+  if (act == 3) up = vf_add(vf_max(vf_set1(-LIMIT), vf_min(vf_set1(LIMIT), up)), vf_set1(1.0f));
+  return vf_mul(gate_of(act, gate), up);
+}
+
 INLINE void row(int act, const float *gate, const float *up, float *out, int64_t width) {
   int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) vf_store(out + i, vf_mul(gate_of(act, vf_load(gate + i)), vf_load(up + i)));
+  for (; i + LANES <= width; i += LANES) vf_store(out + i, both_of(act, vf_load(gate + i), vf_load(up + i)));
   if (i < width) {
     int n = (int)(width - i);
-    vf_store_n(out + i, vf_mul(gate_of(act, vf_load_n(gate + i, n)), vf_load_n(up + i, n)), n);
+    vf_store_n(out + i, both_of(act, vf_load_n(gate + i, n), vf_load_n(up + i, n)), n);
   }
 }
 
@@ -30,7 +41,8 @@ void hr_gate(int act, const float *x, int64_t stride, int64_t F, int64_t rows, f
 #define EACH_ROW(act) for (int64_t t = 0; t < rows; t++) row(act, x + t * stride, x + t * stride + F, out + t * out_stride, F)
   if (act == 0) EACH_ROW(0);
   else if (act == 1) EACH_ROW(1);
-  else EACH_ROW(2);
+  else if (act == 2) EACH_ROW(2);
+  else EACH_ROW(3);
 #undef EACH_ROW
 }
 

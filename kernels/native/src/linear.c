@@ -5,8 +5,8 @@
  * passes the gate is rounded for the next product at once, and no float leaves the cache. n[5]: the activation; p[5], p[6]
  * instead of p[3]: q and scales of [T, N / 2].
  *
- * With n[6] experts the tiles are those of so many weights, one after another, and p[7] (int32) tells with which of the T
- * rows each begins, and where the last one ends. An item is one expert's, of its own rows.
+ * With n[6] experts the tiles, and the biases, are those of so many weights, one after another, and p[7] (int32) tells with
+ * which of the T rows each begins, and where the last one ends. An item is one expert's, of its own rows.
  *
  * Each row takes the same operations in the same order whatever rows stand beside it, so its bits do not depend on them. */
 #include "linear_tile.h"
@@ -124,6 +124,7 @@ static void of_expert(const Op *op, Args a, int64_t item) {
   int64_t each = items_of_weight(op), expert = item / each;
   const int32_t *begins = op->p[7];
   a.tiles += expert * (a.N / 16) * strip_bytes((int)op->n[4], a.K / 32);
+  if (a.bias) a.bias += expert * a.N;
   for (int64_t t = begins[expert]; t < begins[expert + 1]; t += ROW_BLOCK)
     one(op, &a, item % each, t, t + ROW_BLOCK < begins[expert + 1] ? t + ROW_BLOCK : begins[expert + 1]);
 }

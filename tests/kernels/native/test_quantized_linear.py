@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import dispatch
-from kernels.activation import GELU, GELU_TANH, SILU, act_and_mul
+from kernels.activation import CLAMPED, GELU, GELU_TANH, SILU, act_and_mul
 from kernels.native import record
 from kernels.native.library import set_threads
 from kernels.native.packed_weight import FORMATS
@@ -46,7 +46,7 @@ def test_stacked_weights_of_several_formats_fill_one_row(isa: str, close: Close)
 
 
 @pytest.mark.parametrize("format_name", ["Q4_0", "Q6_K"])
-@pytest.mark.parametrize(("T", "act"), [(1, SILU), (7, GELU), (16, GELU_TANH), (150, SILU)])
+@pytest.mark.parametrize(("T", "act"), [(1, SILU), (7, GELU), (16, GELU_TANH), (3, CLAMPED), (150, SILU)])
 def test_a_gate_rounds_what_the_separate_calls_would(isa: str, format_name: str, T: int, act: int) -> None:
     """The same bits, whether a float of the gate is ever written or not."""
     up, down = random_weight(format_name, 2 * 96, 256)[0], random_weight("Q4_1", 40, 96)[0]
