@@ -4,6 +4,7 @@ TARGET ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints/$(TARGET).txt
+EXTRA := $(filter cuda,$(TARGET))
 ARGS ?=
 # Two lanes of tests where there are two processors (tests/lanes.py); `make test LANES=` runs them in one.
 LANES ?= $(shell [ "$$(nproc 2> /dev/null || echo 1)" -gt 1 ] && echo "-n 2")
@@ -22,12 +23,12 @@ $(CONSTRAINTS):
 # A stamp per set of packages: a second run installs nothing.
 $(VENV)/.serve-$(TARGET): $(PARTS)
 	@command -v $(PYTHON) > /dev/null || { echo "headrace: there is no $(PYTHON); install Python 3.11 or newer"; exit 1; }
-	@$(PYTHON) deploy/environment.py $(VENV) $(CONSTRAINTS)
+	@$(PYTHON) deploy/environment.py $(VENV) $(CONSTRAINTS) $(EXTRA)
 	@touch $@
 
 $(VENV)/.develop-$(TARGET): $(PARTS)
 	@command -v $(PYTHON) > /dev/null || { echo "headrace: there is no $(PYTHON); install Python 3.11 or newer"; exit 1; }
-	@$(PYTHON) deploy/environment.py $(VENV) $(CONSTRAINTS) test,check
+	@$(PYTHON) deploy/environment.py $(VENV) $(CONSTRAINTS) test,check$(EXTRA:%=,%)
 	@touch $@ $(VENV)/.serve-$(TARGET)
 
 # llama.cpp judges our tokenizers. It is built from source: with a C++ compiler it is worth minutes, without one its

@@ -20,7 +20,7 @@ from wire.bus.embedded import embedded_server, running_url
 from wire.errors import HeadraceError, StartError
 from wire.ledger import Entry, Ledger
 
-_COUNTS = ("prompt_tokens", "cached_tokens", "fetched_tokens", "reasoning_tokens", "completion_tokens")
+_COUNTS = ("prompt_tokens", "cached_tokens", "fetched_tokens", "reasoning_tokens", "completion_tokens", "energy_j")
 
 
 async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: bool, console: Console) -> None:
@@ -32,7 +32,7 @@ async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: boo
             return
         url = url or await stack.enter_async_context(embedded_server(settings.state_dir))
         bus = await stack.enter_async_context(Bus.open(url))
-        totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * (1 + len(_COUNTS)))
+        totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0] * (1 + len(_COUNTS)))
         async for entry_id, entry in Ledger(bus.route).read(after):
             if tenant is not None and entry.tenant != tenant:
                 continue
@@ -50,12 +50,13 @@ def _line(entry_id: str, entry: Entry) -> str:
     return msgspec.json.encode({"id": entry_id, **msgspec.to_builtins(entry)}).decode() + "\n"
 
 
-def _table(totals: dict[tuple[str, str], list[int]]) -> Table:
-    table = Table("tenant", "model", "requests", *(name.removesuffix("_tokens") for name in _COUNTS))
+def _table(totals: dict[tuple[str, str], list[float]]) -> Table:
+    names = (name.removesuffix("_tokens").replace("_j", " J") for name in _COUNTS)
+    table = Table("tenant", "model", "requests", *names)
     for column in table.columns:
         column.overflow = "fold"  # a narrow terminal, or none, loses no letter of a name
     for (tenant, model), counts in sorted(totals.items()):
-        table.add_row(escape(tenant or "-"), escape(model), *map(str, counts))
+        table.add_row(escape(tenant or "-"), escape(model), *(f"{count:.10g}" for count in counts))
     return table
 
 

@@ -61,6 +61,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
         stream_interval=settings.stream_interval,
         staging_fd=staging_fd,
         awake_s=settings.awake_s,
+        metered=settings.energy,
     )
 
 

@@ -16,7 +16,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Service -> engine, first: what to load, with which arguments for the runner's factory, and how to schedule.
 
     `staging_fd` is the descriptor of the memory by which blocks are exchanged (see `model_svc.disagg`). For `awake_s`
-    behind its work the engine looks for more instead of sleeping.
+    behind its work the engine looks for more instead of sleeping. `metered`: requests are told what they use of energy,
+    where it can be read.
     """
 
     model_path: str
@@ -30,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stream_interval: int | None = None
     staging_fd: int = -1
     awake_s: float = 0.0
+    metered: bool = False
 
 
 class CancelSequences(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -21,6 +21,8 @@ from model_svc.departures import Departures
 from model_svc.disagg.engine_end import EngineBlocks, HasBlocks
 from model_svc.disagg.orders import ReadBlocks, WriteBlocks
 from model_svc.disagg.staging import Staging
+from model_svc.energy.meter import meter_of
+from model_svc.energy.sampler import Sampler
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
@@ -73,6 +75,12 @@ def _drafter(config: EngineConfig, runner: Runner) -> Drafter | None:
     return Drafter(PROPOSERS[config.proposer](), max_length=config.num_draft_tokens, max_drafts=max_drafts)
 
 
+def _sampler(config: EngineConfig, runner: Runner) -> Sampler | None:
+    """Return what reads the energy of the runner's devices, where it can be read."""
+    meter = meter_of(runner.info.device, runner.info.cards) if config.metered else None
+    return Sampler(meter) if meter is not None else None
+
+
 class EngineLoop:
     """Between pipe and engine."""
 
@@ -85,10 +93,12 @@ class EngineLoop:
         stream_interval: int | None = None,
         blocks: EngineBlocks | None = None,
         awake_s: float = 0.0,
+        sampler: Sampler | None = None,
     ) -> None:
         """`use_idle_time` does a short part of what can wait, and tells whether more may be left for now."""
         self._blocks = blocks
         self._awake_s = awake_s
+        self._sampler = sampler
         self._pipe = pipe
         self._engine = engine
         self._use_idle_time = use_idle_time
@@ -98,13 +108,18 @@ class EngineLoop:
 
     def run(self) -> None:
         """Work until the service is gone."""
+        if self._sampler is not None:
+            self._read_energy(self._sampler, was_idle=True)
         try:
             while True:
                 idle = not self._engine.has_work
                 if idle:
                     self._departures.let_go()
                     self._idle()
-                for command in self._pipe.receive(wait=idle):
+                commands = self._pipe.receive(wait=idle)
+                if self._sampler is not None:
+                    self._read_energy(self._sampler, was_idle=idle)
+                for command in commands:
                     self._obey(command)
                 if self._engine.has_work:
                     self._advance()
@@ -133,6 +148,17 @@ class EngineLoop:
             self._departures.leave(progress, more_follows=self._engine.has_work)
         else:
             self._departures.let_go()  # who knows when there will be more to go with
+
+    def _read_energy(self, sampler: Sampler, *, was_idle: bool) -> None:
+        """Have what was used shared out; in the middle of work the newest reading, once there is work to share it by."""
+        if sampler.failed:
+            self._engine.stop_metering()
+            self._sampler = None
+        elif was_idle:
+            for reading in sampler.take():
+                self._engine.read_energy(*reading)
+        elif self._engine.has_unread_work and (readings := sampler.take()):
+            self._engine.read_energy(*readings[-1])
 
     def _obey(self, command: ToEngine) -> None:
         match command:
@@ -184,6 +210,7 @@ def serve(pipe: EngineEnd) -> None:
         # Made while the weights are read: it takes longer than the first request with a grammar should wait.
         matchers = LlguidanceMatchers(lambda: grammar_tokenizer(vocabulary, card.eos_token_ids, card.vocab_size))
         runner = load_runner(config)
+        sampler = _sampler(config, runner)
         engine = Engine(
             runner,
             token_bytes=tag_bytes(vocabulary),
@@ -193,6 +220,7 @@ def serve(pipe: EngineEnd) -> None:
             patience_s=config.patience_s,
             matchers=matchers,
             drafter=_drafter(config, runner),
+            metered=sampler is not None,
         )
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not walk it in the middle of a step
@@ -202,8 +230,12 @@ def serve(pipe: EngineEnd) -> None:
             spare = runner.spare if isinstance(runner, HasSpareTime) else None
             idle = runner.use_idle_time if isinstance(runner, UsesIdleTime) else None
             blocks = _blocks(config, runner, engine)
-            EngineLoop(pipe, engine, spare, idle, config.stream_interval, blocks, config.awake_s).run()
+            if sampler is not None:
+                sampler.start()
+            EngineLoop(pipe, engine, spare, idle, config.stream_interval, blocks, config.awake_s, sampler).run()
         finally:
+            if sampler is not None:
+                sampler.close()
             runner.close()
             matchers.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):

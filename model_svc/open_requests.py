@@ -39,6 +39,7 @@ class OpenRequest:
         self.fetched = (0, 0)  # from which token of the prompt on, and up to which, they came
         self.is_prefill = False  # only the prompt is wanted here; then the job goes on
         self.prefilled_tokens, self.prefill_ms = 0, 0.0
+        self.prefill_j: float | None = None  # what computing the prompt has used, here or on a prefill replica before
         self.ends_thinking = False  # the client wished so before the engine knew the request
         self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
         self.settled = anyio.Event()  # and the edge has all of it
@@ -59,6 +60,8 @@ class OpenRequest:
             chunk = msgspec.structs.replace(
                 chunk, timings_ms=timings, prompt_note=self.prompt_note, num_fetched_tokens=num_fetched
             )
+        if self.prefill_j is not None and chunk.energy_j is not None and not chunk.choice:
+            chunk = msgspec.structs.replace(chunk, energy_j=chunk.energy_j + self.prefill_j)
         log = self.logs.get(chunk.choice)
         if log is None:
             log = self.logs[chunk.choice] = TokenLog()
@@ -81,6 +84,13 @@ class OpenRequest:
     def num_tokens(self) -> int:
         """How many tokens there are of all choices."""
         return sum(log.num_tokens for log in self.logs.values())
+
+    @property
+    def energy_j(self) -> float | None:
+        """What all choices have used of energy, None where it is not metered."""
+        used = [log.last.energy_j for log in self.logs.values() if log.last is not None]
+        known = [joules for joules in used if joules is not None]
+        return sum(known) if known else None
 
     def checkpoint(self) -> Checkpoint:
         """Return what another replica can go on from."""

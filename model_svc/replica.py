@@ -37,7 +37,7 @@ from wire.messages import Job, Placement, Prompt
 
 log = logging.getLogger(__name__)
 
-_FIELDS = ("request", "prompt", "checkpoint", "closed", "holder", "placement")
+_FIELDS = ("request", "prompt", "checkpoint", "closed", "holder", "placement", "prefilled")
 
 
 class Replica:
@@ -190,12 +190,13 @@ class Replica:
         record = await self._bus.open_record(job, *_FIELDS)
         if record is None or request.cancelled:
             raise RequestCancelledError("the request was cancelled, or its record expired")
-        wanted, prompt, checkpoint, closed, holder, placement = (record.get(name) for name in _FIELDS)
+        wanted, prompt, checkpoint, closed, holder, placement, prefilled = (record.get(name) for name in _FIELDS)
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices, request.prompt_note = wanted.sampling.n, prompt.note
         request.edge = holder.edge if holder is not None else job.edge  # it may have been taken over meanwhile
         request.tenant, request.key_id = wanted.tenant, wanted.key_id
+        request.prefill_j = prefilled.energy_j if prefilled is not None else None
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
             request.begin_with(checkpoint)

@@ -40,6 +40,8 @@ def _describe(span: Span, request: OpenRequest) -> None:
         span.set_attribute(telemetry.PREFILLED_TOKENS, request.prefilled_tokens)
         span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
         span.set_attribute("headrace.prefill_ms", request.prefill_ms)
+        if request.prefill_j is not None:
+            span.set_attribute(telemetry.ENERGY_J, request.prefill_j)
     if not span.is_recording() or not logs:
         return
     first, last = logs[0].first, logs[0].last
@@ -54,6 +56,8 @@ def _describe(span: Span, request: OpenRequest) -> None:
     reasons = tuple(item.last.finish_reason or "" for item in logs if item.last is not None)
     span.set_attribute(telemetry.RESPONSE_FINISH_REASONS, reasons)
     span.set_attribute(telemetry.WAIT_MS, request.wait_ms)
+    if request.energy_j is not None:
+        span.set_attribute(telemetry.ENERGY_J, request.energy_j)
     for phase, milliseconds in last.timings_ms.items():
         if "." not in phase:
             span.set_attribute(f"headrace.{phase}_ms", milliseconds)

@@ -28,7 +28,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     others take over. KV blocks are given to other replicas and fetched from them (`kv_sharing`) over a unix socket
     below the state directory, or TCP at `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free
     one); a fetch that takes longer than `fetch_timeout_s`, and than computing would, is broken off and the rest
-    computed. `role`: prefill computes prompts and hands them on, decode goes on from there, both does all.
+    computed. `role`: prefill computes prompts and hands them on, decode goes on from there, both does all. `energy`:
+    bills have what a request used of it, where cards or processors tell.
     """
 
     model: str = ""
@@ -57,6 +58,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     kv_port: int = 0
     fetch_timeout_s: float = 5.0
     role: str = "both"
+    energy: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -125,6 +125,7 @@ class TokenLog:
             reasoning_ended_by=self._ended_by if marks or self.finished else None,
             num_accepted_drafts=last.num_accepted_drafts,
             num_rejected_drafts=last.num_rejected_drafts,
+            energy_j=last.energy_j,
             timings_ms={**(first.timings_ms if at_start else {}), **last.timings_ms},
             prompt_note=first.prompt_note if at_start else last.prompt_note,
         )

@@ -46,4 +46,5 @@ def entry_of(request: OpenRequest) -> Entry | None:
         at=time.time(),
         by="replica",
         fetched_tokens=first.num_fetched_tokens,
+        energy_j=request.energy_j or 0.0,
     )

@@ -50,7 +50,7 @@ return 1
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one request cost. `end` is a finish reason, an error's code, or client_gone; `at` is Unix time.
 
-    `fetched_tokens` of the cached ones came from another replica.
+    `fetched_tokens` of the cached ones came from another replica. `energy_j` is 0 also where no replica has a meter.
     """
 
     request_id: str
@@ -66,6 +66,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
     by: str = "edge"
     fetched_tokens: int = 0
+    energy_j: float = 0.0
 
 
 class Ledger:

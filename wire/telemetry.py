@@ -66,6 +66,7 @@ PREFILLED_TOKENS = "headrace.prefilled_tokens"
 REPLICA_ID = "headrace.replica.id"
 WAIT_MS = "headrace.wait_ms"
 WORK_MS = "headrace.work_ms"
+ENERGY_J = "headrace.energy_j"
 
 AttributeValue = str | bool | int | float | tuple[str, ...] | tuple[int, ...] | tuple[float, ...]
 

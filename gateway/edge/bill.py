@@ -1,4 +1,4 @@
-"""The bill of a request: tokens and milliseconds, as usage object, `headrace` extension and Server-Timing header."""
+"""The bill of a request: tokens, times and energy, as usage object, `headrace` extension and Server-Timing header."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PHASES = ("queue_ms", "tokenize_ms", "match_ms", "fetch_ms", "prefill_ms", "dec
 class Bill(msgspec.Struct, kw_only=True):
     """What one request used. Milliseconds come from the desks and the replica, `ttft_ms` is the edge's own clock.
 
-    `fetched_tokens` of the cached ones came from another replica.
+    `fetched_tokens` of the cached ones came from another replica. `energy_j` is None where no replica has a meter.
     """
 
     prompt_tokens: int = 0
@@ -42,6 +42,7 @@ class Bill(msgspec.Struct, kw_only=True):
     num_redacted: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    energy_j: float | None = None
     knows_prompt: bool = False
 
     @classmethod
@@ -63,6 +64,8 @@ class Bill(msgspec.Struct, kw_only=True):
         values |= {name: max(getattr(bill, name) for bill in bills) for name in longest}
         values["held_chars"] = max((bill.held_chars for bill in bills if bill.held_chars is not None), default=None)
         values["num_redacted"] = sum(bill.num_redacted for bill in bills)
+        joules = [bill.energy_j for bill in bills if bill.energy_j is not None]
+        values["energy_j"] = sum(joules) if joules else None
         return cls(**values)
 
     def note(self, chunk: TokenChunk) -> None:
@@ -110,6 +113,7 @@ class Bill(msgspec.Struct, kw_only=True):
         return {
             **({"safety": held} if self.held_chars is not None else {}),
             **{name: round(getattr(self, name), 3) for name in (*_PHASES, "ttft_ms")},
+            **({"energy_j": round(self.energy_j, 3)} if self.energy_j is not None else {}),
             "cached_tokens": self.cached_tokens,
             "fetched_tokens": self.fetched_tokens,
             "prompt_tokens": self.prompt_tokens,

@@ -68,6 +68,7 @@ class Generation:
         self.first_token_at: float | None = None
         self.started_at = time.perf_counter()
         self._last_token_at = self.started_at
+        self._energy_j: dict[tuple[int, int], float] = {}  # by choice and attempt: a lost one has used some, too
         self._choices = [Choice(pipeline) for pipeline in pipelines]
         self._num_running = len(pipelines)
         self._bus = bus
@@ -111,6 +112,11 @@ class Generation:
     def num_tokens(self) -> int:
         """Return how many tokens were generated so far, over all choices."""
         return sum(choice.pipeline.num_tokens for choice in self._choices)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return what was used so far, over all choices and attempts; None where it is not metered."""
+        return sum(self._energy_j.values()) if self._energy_j else None
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is something to answer with, or until the time is up."""
@@ -220,6 +226,8 @@ class Generation:
             if self.first_token_at is None:
                 self.first_token_at = self._last_token_at
                 self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
+        if chunk.energy_j is not None:
+            self._energy_j[chunk.choice, chunk.attempt] = chunk.energy_j
         if chunk.num_prompt_tokens or chunk.timings_ms:
             self.bill.note(chunk)
 
@@ -273,6 +281,7 @@ class Generation:
         bill.accepted_prediction_tokens = sum(choice.num_accepted_drafts for choice in self._choices)
         bill.rejected_prediction_tokens = sum(choice.num_rejected_drafts for choice in self._choices)
         bill.reasoning_ended_by = self._choices[0].reasoning_ended_by
+        bill.energy_j = self.energy_j
         bill.note_safety([delay for choice in self._choices for delay in choice.pipeline.delays], self.hits)
         if self.first_token_at is not None:
             decode_s = self._last_token_at - self.first_token_at

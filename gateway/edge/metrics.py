@@ -45,6 +45,7 @@ class Metrics:
         phases = partial(Histogram, buckets=_PHASE_BUCKETS_S, registry=self.registry)
         self._phase = phases("headrace_phase_seconds", "Time of one phase of a request.", ("phase", "model"))
         self._tokens = counter("headrace_tokens", "Tokens by kind.", ("kind", "model"))
+        self._energy = counter("headrace_energy_joules", "Energy that requests used, where it is metered.", ("model",))
         self._ended = counter("headrace_requests", "Requests by how they ended.", ("end", "model"))
         self._thinking = counter("headrace_reasoning_tokens", "Thinking tokens by effort.", ("effort", "model"))
         self._thinking_ended = counter(
@@ -73,6 +74,7 @@ class Metrics:
             self._thinking.labels("default", model)
             self._thinking_ended.labels("model", "default", model)
             self._held.labels(model)
+            self._energy.labels(model)
         for action in ("block", "redact", "flag"):
             self._safety.labels(action)
         self.registry.register(State(models, admission, inflight, replicas, room))
@@ -118,6 +120,8 @@ class Metrics:
         counts = (bill.prompt_tokens, bill.cached_tokens, bill.fetched_tokens, bill.reasoning_tokens, answer)
         for kind, count in zip(("prompt", "cached", "fetched", "reasoning", "answer"), counts, strict=True):
             self._tokens.labels(kind, model).inc(count)
+        if bill.energy_j is not None:
+            self._energy.labels(model).inc(bill.energy_j)
         self._ended.labels(generation.outcome, model).inc()
         if bill.held_chars is not None:
             self._held.labels(model).observe(bill.held_ms / 1e3)

@@ -51,6 +51,8 @@ def note_outcome(span: Span, generation: Generation) -> None:
     span.set_attribute(telemetry.USAGE_OUTPUT_TOKENS, generation.num_tokens)
     span.set_attribute(telemetry.USAGE_CACHE_READ_INPUT_TOKENS, bill.cached_tokens)
     span.set_attribute(telemetry.USAGE_REASONING_OUTPUT_TOKENS, bill.reasoning_tokens)
+    if generation.energy_j is not None:
+        span.set_attribute(telemetry.ENERGY_J, generation.energy_j)
     if reference is not None:
         span.set_attribute(telemetry.RESPONSE_ID, reference.response_id)
     if generation.first_token_at is not None:

@@ -44,6 +44,7 @@ def note_prefilled(request: OpenRequest, chunk: TokenChunk) -> None:
         return
     request.prefilled_tokens = chunk.num_prompt_tokens if chunk.finish_reason in ("length", "stop") else 0
     request.prefill_ms = sum(chunk.timings_ms.values())
+    request.prefill_j = chunk.energy_j
     request.pass_on()
 
 
@@ -56,7 +57,7 @@ def next_job(request: OpenRequest) -> Job:
 def next_fields(request: OpenRequest, replica_id: str) -> dict[str, msgspec.Struct]:
     """Return what the record is to say for whoever goes on."""
     fields: dict[str, msgspec.Struct] = {
-        "prefilled": Prefilled(replica_id=replica_id, num_tokens=request.prefilled_tokens)
+        "prefilled": Prefilled(replica_id=replica_id, num_tokens=request.prefilled_tokens, energy_j=request.prefill_j)
     }
     if request.ends_thinking and not request.closed_at:  # before the first token
         fields["closed"] = Closed(at=dict.fromkeys(range(request.num_choices), (0,)))

@@ -7,7 +7,7 @@ from model_svc.engine.sequence import Sequence
 from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk
 
 
-def next_token(seq: Sequence, token_id: int) -> TokenChunk:
+def next_token(seq: Sequence, token_id: int, energy_j: float | None = None) -> TokenChunk:
     """Return the chunk of one more token in the middle of a plain answer: all that is said of most tokens."""
     index, seq.num_emitted = seq.num_emitted, seq.num_output_tokens
     return TokenChunk(
@@ -18,17 +18,18 @@ def next_token(seq: Sequence, token_id: int) -> TokenChunk:
         token_ids=(token_id,),
         num_accepted_drafts=seq.num_accepted_drafts,
         num_rejected_drafts=seq.num_rejected_drafts,
+        energy_j=energy_j,
     )
 
 
-def chunk_of(seq: Sequence, now: float) -> TokenChunk:
+def chunk_of(seq: Sequence, now: float, energy_j: float | None = None) -> TokenChunk:
     """Return what was decided since the last chunk."""
     index = seq.num_emitted
     ended = seq.finish_reason is not None
     tracker = seq.reasoning
     begin = seq.num_prompt_tokens + index
     if seq.started_output and not ended and not seq.logprobs and seq.closed_at < 0:
-        brief = _brief(seq, index, begin)
+        brief = _brief(seq, index, begin, energy_j)
         if brief is not None:
             return brief
     num_new, phase = seq.num_output_tokens - index, ANSWER
@@ -66,10 +67,11 @@ def chunk_of(seq: Sequence, now: float) -> TokenChunk:
         num_rejected_drafts=seq.num_rejected_drafts,
         prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
         timings_ms=_timings(seq, now) if first or ended else {},
+        energy_j=energy_j,
     )
 
 
-def _brief(seq: Sequence, index: int, begin: int) -> TokenChunk | None:
+def _brief(seq: Sequence, index: int, begin: int, energy_j: float | None) -> TokenChunk | None:
     """Return a chunk from the middle of an answer or of its thinking, where nothing turns; None if something does."""
     tracker, num_new, phase = seq.reasoning, seq.num_output_tokens - index, ANSWER
     if tracker is not None:
@@ -88,6 +90,7 @@ def _brief(seq: Sequence, index: int, begin: int) -> TokenChunk | None:
         num_reasoning_tokens=tracker.num_tokens if tracker is not None else 0,
         num_accepted_drafts=seq.num_accepted_drafts,
         num_rejected_drafts=seq.num_rejected_drafts,
+        energy_j=energy_j,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 from model_svc.engine.chunk import chunk_of, next_token
 from model_svc.engine.draw_rules import jump_of
+from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
 from model_svc.engine.reasoning import ReasoningTracker
@@ -20,7 +21,8 @@ _CERTAIN = TokenLogprob(0.0)  # of forced tokens
 class Committer:
     """Brings step outputs back to sequences. Every sequence leaves through `finish`, with a last chunk."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], energy: EnergyShares | None = None) -> None:
+        self.energy = energy
         self._scheduler = scheduler
         self._clock = clock
         self._committed_at = 0.0
@@ -67,7 +69,12 @@ class Committer:
         self._scheduler.roster.finish(seq, reason)
         if seq.reasoning is not None:
             seq.reasoning.end()
-        return chunk_of(seq, self._clock())
+        if self.energy is not None:
+            self.energy.end(seq)
+        return chunk_of(seq, self._clock(), self._used(seq))
+
+    def _used(self, seq: Sequence) -> float | None:
+        return self.energy.so_far(seq) if self.energy is not None else None
 
     def force_close(self, seq: Sequence, ended_by: str) -> bool:
         """Close the open think block; returns whether these were the last tokens the sequence may have."""
@@ -99,6 +106,8 @@ class Committer:
     def _observe(self, scheduled: ScheduledStep, output: StepOutput, now: float) -> None:
         scheduler = self._scheduler
         scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
+        if self.energy is not None:
+            self.energy.note_step(scheduled, output.compute_ms)
         since_ms, self._committed_at = (now - self._committed_at) * 1e3, now
         if scheduler.drafter is not None and not scheduled.num_prefill_tokens:
             # With the host's part, which only steps without guesses hide behind the device's; but idle time is none.
@@ -112,7 +121,7 @@ class Committer:
             reason = self._read(seq, token_id)
             if reason is not None:
                 return self.finish(seq, reason)
-        return next_token(seq, token_id)
+        return next_token(seq, token_id, self._used(seq))
 
     def _accept(self, seq: Sequence, drawn: Seq[SampledToken], num_drafts: int, now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""
@@ -138,7 +147,7 @@ class Committer:
         if reason is not None:
             return self.finish(seq, reason)
         if seq.reasoning is None or seq.reasoning.num_decided > seq.num_replayed:
-            return chunk_of(seq, now)
+            return chunk_of(seq, now, self._used(seq))
         return None
 
     def _note_drafts(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:

@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import wait
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.draw_rules import mask_of
+from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.load import EngineLoad, load_of
@@ -49,14 +51,17 @@ class Engine:
         matchers: Matchers | None = None,
         drafter: Drafter | None = None,
         patience_s: float = 30.0,
+        metered: bool = False,
     ) -> None:
+        """`metered`: somebody brings what a meter of energy says, by `read_energy`."""
         self.scheduler = Scheduler(
             runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms, drafter=drafter,
             patience_s=patience_s,
         )  # fmt: skip
         self._runner = runner
         self._info = runner.info
-        self._committer = Committer(self.scheduler, clock)
+        self.energy = EnergyShares(self.scheduler.costs) if metered else None
+        self._committer = Committer(self.scheduler, clock, self.energy)
         self._token_bytes = token_bytes
         # Without steps in flight the host knows every token when it plans.
         self._sentence_ends = sentence_ends(token_bytes, runner.info.vocab_size) if runner.info.depth else b""
@@ -140,6 +145,21 @@ class Engine:
     def report_blocks(self) -> None:
         """Log all cached blocks anew, for a listener that missed some."""
         self.scheduler.roster.pool.report()
+
+    def read_energy(self, joules: float, at: float) -> None:
+        """Share what was used since the last reading among those who had work in it."""
+        roster = self.scheduler.roster
+        if self.energy is not None:
+            self.energy.read(joules, at, chain(roster.prefilling, roster.decoding, roster.waiting))
+
+    @property
+    def has_unread_work(self) -> bool:
+        """Whether anything was computed since the last `read_energy`."""
+        return self.energy is not None and self.energy.has_work
+
+    def stop_metering(self) -> None:
+        """Tell of no more energy: its meter can no longer be read."""
+        self.energy = self._committer.energy = None
 
     def load(self) -> EngineLoad:
         """Return how busy the engine is now."""

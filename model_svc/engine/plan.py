@@ -129,7 +129,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
-    None where blocks cannot be exchanged with other replicas.
+    None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks.
     """
 
     num_blocks: int
@@ -145,6 +145,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     max_drafts: int = 0
     kv: KvLayout | None = None
+    cards: tuple[str, ...] = ()
 
 
 class Runner(Protocol):

@@ -36,12 +36,12 @@ class Sequence:
 
     __slots__ = (
         "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "closed_before",
-        "drafting", "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "free", "grammar", "key",
-        "leader", "logprobs", "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens",
+        "drafting", "energy_j", "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "free", "grammar",
+        "key", "leader", "logprobs", "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens",
         "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens", "num_pending",
         "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain", "prefilled",
         "prompt_scores", "rank", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
-        "started_output", "status", "stop", "stop_token", "token_ids", "waited_s", "waiting_since",
+        "started_output", "status", "stop", "stop_token", "token_ids", "waited_s", "waiting_since", "work_ms",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -100,6 +100,8 @@ class Sequence:
         self.waited_s = 0.0  # before that
         self.first_scheduled_at = 0.0
         self.first_token_at = 0.0
+        self.energy_j = 0.0  # that is accounted for, and the work behind it (`model_svc.engine.energy`)
+        self.work_ms = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -149,6 +149,7 @@ def make_runner(
         kv_bytes_per_token=bytes_per_token(model.kv_shapes(), kv_dtype),
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
+        cards=_cards(model),
     )
     free = free_on_gpu(model.device) if on_gpu else free_bytes()
     if on_gpu and packed is not False:
@@ -205,6 +206,15 @@ def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) 
             return kv_bytes(model, dtype, info, free=free, num_recordings=len(shapes))
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
+
+
+def _cards(model: Decoder) -> tuple[str, ...]:
+    """Return the UUIDs of the cards of all ranks, which stand one behind the other from rank 0's on."""
+    if model.device.type != "cuda":
+        return ()
+    first = model.device.index if model.device.index is not None else torch.cuda.current_device()
+    end = min(first + max(model.group.size, model.group.stages), torch.cuda.device_count())
+    return tuple(f"GPU-{torch.cuda.get_device_properties(card).uuid}" for card in range(first, end))
 
 
 def _device_name(device: torch.device) -> str:

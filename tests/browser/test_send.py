@@ -58,6 +58,13 @@ def test_the_bill_tells_what_came_from_another_replica_only_where_something_did(
     assert "fetched" not in text and "Fetch" not in text
 
 
+def test_the_bill_tells_the_energy_where_it_is_metered(chat: ChatPage) -> None:
+    show = "return m.billParts(argument).map(([text]) => text).filter((text) => text.endsWith('J'))"
+    for joules, said in ((None, []), (0.0421, ["0.042 J"]), (37.3, ["37 J"]), (1250.0, ["1.25 kJ"])):
+        told = {} if joules is None else {"energy_j": joules}
+        assert chat.call("bill", show, {"input_tokens": 9, "output_tokens": 5, "headrace": told}) == said
+
+
 def test_text_is_on_screen_before_the_answer_has_ended(ring: LiveRing, chat: ChatPage) -> None:
     gate = ring.gate()
     ring.play(*spoken("First half, "), *spoken("second half.", after=gate))

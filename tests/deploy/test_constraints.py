@@ -22,7 +22,8 @@ def pins(name: str) -> dict[str, Requirement]:
 def direct_requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return [Requirement(text) for text in (*project["dependencies"], *extras["test"], *extras["check"])]
+    groups = (project["dependencies"], *extras.values())
+    return [Requirement(text) for group in groups for text in group]
 
 
 @pytest.mark.parametrize("file", FILES)

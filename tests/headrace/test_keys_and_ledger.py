@@ -68,7 +68,12 @@ def test_the_ledger_is_printed_by_entry_and_in_sums(bus_url: str, monkeypatch: p
         async with Bus.open(bus_url) as bus:
             for number in range(3):
                 entry = Entry(
-                    request_id=f"r{number}", model="m", end="stop", tenant="t" if number else "u", prompt_tokens=7
+                    request_id=f"r{number}",
+                    model="m",
+                    end="stop",
+                    tenant="t" if number else "u",
+                    prompt_tokens=7,
+                    energy_j=1.25 * number,
                 )
                 await Ledger(bus.route).write(entry)
 
@@ -76,11 +81,13 @@ def test_the_ledger_is_printed_by_entry_and_in_sums(bus_url: str, monkeypatch: p
     code, out, _ = run("ledger", "--tenant", "t", HEADRACE_REDIS_URL=bus_url)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [line["request_id"] for line in lines] == ["r1", "r2"]
+    assert [line["energy_j"] for line in lines] == [1.25, 2.5]
     _, out, _ = run("ledger", "--after", lines[0]["id"], HEADRACE_REDIS_URL=bus_url)
     assert [json.loads(line)["request_id"] for line in out.splitlines()] == ["r2"]
     _, out, _ = run("ledger", "--sum", HEADRACE_REDIS_URL=bus_url)
     [row] = [[cell.strip() for cell in line.split("│")] for line in out.splitlines() if "│ t " in line]
-    assert row[1:5] == ["t", "m", "2", "14"]
+    assert row[1:5] == ["t", "m", "2", "14"] and row[-2] == "3.75"
+    assert "energy J" in " ".join(out.split())
 
 
 def test_the_ledger_of_a_laptop_is_read_whether_its_bus_runs_or_not(tmp_path: Path) -> None:

@@ -10,10 +10,15 @@ import msgspec
 import pytest
 
 from model_svc import engine_process
+from model_svc.energy.sampler import Sampler
+from model_svc.engine.engine import Engine
+from model_svc.engine.plan import StepPlan
+from model_svc.engine.request import EngineRequest
 from model_svc.engine_messages import CancelSequences, Progress, ToService
 from model_svc.engine_process import EngineLoop
 from model_svc.pipe import EngineEnd, Frames, frame
-from wire.messages import TokenChunk
+from tests.model_svc.scripted_runner import ScriptedRunner, scripted_reply
+from wire.messages import Prompt, SamplingParams, TokenChunk, pack_ids
 
 
 class IdleEngine:
@@ -172,3 +177,50 @@ def test_tokens_do_not_wait_for_company_behind_a_step_that_says_nothing() -> Non
     with ours, service, pytest.raises(EOFError):
         loop.run()
     assert engine.num_arrived == [0, 0, 1, 0]
+
+
+class Metered(ScriptedRunner):
+    """Uses a joule a step, which is read while it is computed; the service leaves in the last one."""
+
+    def __init__(self, num_steps: int, service: socket.socket) -> None:
+        super().__init__(scripted_reply(7))
+        self.sampler = Sampler(self, clock=lambda: 0.0)
+        self._num_steps = num_steps
+        self._service = service
+
+    def joules(self) -> float:
+        return float(len(self.plans))
+
+    def submit(self, plan: StepPlan) -> int:
+        handle = super().submit(plan)
+        self.sampler.read()
+        if len(self.plans) == self._num_steps:
+            self._service.shutdown(socket.SHUT_WR)
+        return handle
+
+
+def told_by(runner: Metered, ours: socket.socket, service: socket.socket) -> list[float | None]:
+    """Have the loop answer one request, and return what its tokens told of energy."""
+    engine = Engine(runner, token_bytes=lambda _: b"x", metered=True)
+    prompt = Prompt(token_ids=pack_ids([1]), num_tokens=1, max_tokens=5)
+    request = EngineRequest(request_id="r", prompt=prompt, sampling=SamplingParams())
+    service.sendall(frame(msgspec.msgpack.Encoder(), request))
+    with pytest.raises(EOFError):
+        EngineLoop(EngineEnd(ours), engine, sampler=runner.sampler).run()
+    said = Frames[ToService](msgspec.msgpack.Decoder(ToService)).feed(service.recv(1 << 16))
+    return [chunk.energy_j for message in said if isinstance(message, Progress) for chunk in message.chunks]
+
+
+def test_what_is_read_between_two_steps_is_told_with_the_next_token() -> None:
+    ours, service = socket.socketpair()
+    with ours, service:
+        told = told_by(Metered(5, service), ours, service)
+    assert told == pytest.approx([0.0, 2.0, 3.0, 4.0, 5.0])  # before the first reading a step has no price
+
+
+def test_a_meter_that_fails_ends_what_is_told_and_nothing_else() -> None:
+    ours, service = socket.socketpair()
+    with ours, service:
+        runner = Metered(5, service)
+        runner.sampler.failed = True
+        assert told_by(runner, ours, service) == [None] * 5

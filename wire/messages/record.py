@@ -99,10 +99,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prefilled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record field `prefilled` (a prefill replica): it has computed the prompt's first `num_tokens`, whole blocks."""
+    """Record field `prefilled` (a prefill replica): it has computed the prompt's first `num_tokens`, whole blocks.
+
+    `energy_j` is what it used for them, if it has a meter.
+    """
 
     replica_id: str
     num_tokens: int
+    energy_j: float | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,6 +44,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     The first chunk of choice 0 carries `prompt_logprobs`, if asked for: one entry for each prompt token but the first.
     `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed). So far,
     `num_accepted_drafts` tokens of the choice were guessed before they were drawn, and other guesses were wrong.
+    `energy_j` is what this attempt has used for the choice so far, told with every token where there is a meter.
     """
 
     request_id: str
@@ -67,6 +68,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     num_rejected_drafts: int = 0
     prompt_note: PromptNote | None = None
     num_fetched_tokens: int = 0
+    energy_j: float | None = None
 
 
 class TokenBatch(Message, frozen=True, kw_only=True):

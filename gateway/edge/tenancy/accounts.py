@@ -116,4 +116,5 @@ def _entry(job: Job, request: Request, bill: Bill, end: str) -> Entry:
         completion_tokens=bill.completion_tokens,
         at=time.time(),
         fetched_tokens=bill.fetched_tokens,
+        energy_j=bill.energy_j or 0.0,
     )

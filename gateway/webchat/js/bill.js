@@ -12,6 +12,9 @@ export function duration(ms) {
   return `${ms >= 10 ? Math.round(ms) : Number(ms.toFixed(1))} ms`;
 }
 
+/** Joules as people read them: 0.42 J, 37 J, 1.25 kJ. */
+const energy = (joules) => (joules >= 1000 ? `${(joules / 1000).toFixed(2)} kJ` : `${Number(joules.toPrecision(2))} J`);
+
 const speed = (perSecond) => (perSecond >= 100 ? count.format(Math.round(perSecond)) : perSecond.toFixed(1));
 
 /** The line's parts: [text, explanation]. */
@@ -24,6 +27,7 @@ export function billParts(usage) {
   parts.push([`${count.format(usage.output_tokens)} out`, "Tokens that the model wrote, thinking included"]);
   if (told.ttft_ms !== undefined) parts.push([`first token after ${duration(told.ttft_ms)}`, "Time to the first token"]);
   if (told.tokens_per_second) parts.push([`${speed(told.tokens_per_second)} tok/s`, "Speed of writing"]);
+  if (told.energy_j !== undefined) parts.push([energy(told.energy_j), "Energy that this answer took"]);
   return parts;
 }
 
