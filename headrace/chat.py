@@ -83,7 +83,7 @@ def _choose_model(client: httpx.Client, console: Console, wanted: str | None = N
             client.headers["authorization"] = f"Bearer {key.strip()}"
             continue
         try:
-            offered = [str(model["id"]) for model in reply.json()["data"] if model.get("kind") != "embedding"]
+            offered = [str(model["id"]) for model in reply.json()["data"] if model.get("kind", "chat") == "chat"]
         except (ValueError, KeyError, TypeError, AttributeError):
             offered = []
         if not offered:

@@ -1,4 +1,4 @@
-"""The model desk: a replica on the bus, with its engine in a process of its own (a model that embeds needs none).
+"""The model desk: a replica on the bus, with its engine in a process of its own (a model that only reads needs none).
 
 loading -> ready -> draining -> gone. When the engine dies the service ends too: its work is placed elsewhere, and
 whoever supervises it starts a new replica with an empty cache and a new name.
@@ -58,7 +58,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
         async with Bus.open(settings.redis_url) as bus:
             heartbeat = Heartbeat(bus, replica_id=replica_id, model=model, interval_s=settings.heartbeat_s)
             try:
-                if _embeds(settings):
+                if not _generates(settings):
                     # Imported where it is needed: this process does without torch when it has an engine.
                     os.environ.update({**TORCH_ENVIRONMENT, **os.environ})
                     embedding = importlib.import_module("model_svc.embedding.service")
@@ -86,11 +86,11 @@ async def _say_gone(heartbeat: Heartbeat) -> None:
         await heartbeat.beat()
 
 
-def _embeds(settings: ModelSettings) -> bool:
+def _generates(settings: ModelSettings) -> bool:
     try:
-        return ModelCard.load(settings.model_path(settings.served_model)).embeds
+        return ModelCard.load(settings.model_path(settings.served_model)).kind == "chat"
     except StartError:
-        return False  # whoever loads the model says better what is wrong with it
+        return True  # whoever loads the model says better what is wrong with it
 
 
 async def _run(

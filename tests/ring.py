@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -118,9 +118,9 @@ class MakeRing(Protocol):
     """Starts a ring for the time of a block."""
 
     def __call__(
-        self, *, model_path: Path | None = None, embedder: Path | None = None, partitions: int = 1, **edge: Any
+        self, *, model_path: Path | None = None, encoders: Sequence[Path] = (), partitions: int = 1, **edge: Any
     ) -> AbstractAsyncContextManager[Ring]:
-        """Start it; `edge` are fields of EdgeSettings. An `embedder` beside the model gets a real replica."""
+        """Start it; `edge` are fields of EdgeSettings. `encoders` beside the model get real replicas."""
 
 
 @pytest.fixture(scope="session")
@@ -135,12 +135,12 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
 
     @asynccontextmanager
     async def make(
-        *, model_path: Path | None = None, embedder: Path | None = None, partitions: int = 1, **edge: Any
+        *, model_path: Path | None = None, encoders: Sequence[Path] = (), partitions: int = 1, **edge: Any
     ) -> AsyncIterator[Ring]:
         path = model_path or tiny_model
         common: dict[str, Any] = {
             "redis_url": bus_url,
-            "models": (path.name, *([embedder.name] if embedder else [])),
+            "models": (path.name, *(encoder.name for encoder in encoders)),
             "model_dir": str(path.parent),
             "partitions": partitions,
         }
@@ -156,8 +156,8 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
                 running = Ring(url, bus, replica, http, path)
                 await tasks.start(running.run_edge, settings)
                 await tasks.start(replica.serve)
-                if embedder:
-                    await tasks.start(serve_model, ModelSettings(**common, model=embedder.name, drain_s=0.0))
+                for encoder in encoders:
+                    await tasks.start(serve_model, ModelSettings(**common, model=encoder.name, drain_s=0.0))
                 await _until_ready(http)
                 yield running
             tasks.cancel_scope.cancel()

@@ -39,8 +39,7 @@ class Encoder:
         self.control_ids = frozenset(controls.values())
         self._longest = max((len(vocabulary.token_bytes(n)) for n in range(vocabulary.size)), default=0) or 1
         self._longest *= 4 if data.get("normalizer") else 1  # a normalizer may make text shorter
-        renamed = _renamed(data, self._words)
-        self._tokenizer = Tokenizer.from_str(msgspec.json.encode(renamed).decode())
+        self._tokenizer = Tokenizer.from_str(msgspec.json.encode(renamed(data, self._words)).decode())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         bare, whole = (self._tokenizer.encode("a", add_special_tokens=flag).ids for flag in (False, True))
@@ -93,7 +92,7 @@ def _is_control(item: dict[str, Any], template: str) -> bool:
     return bool(text) and bool(item.get("special") or _TAG.fullmatch(text) or (text.strip() and text in template))
 
 
-def _renamed(data: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
+def renamed(data: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
     """Return tokenizer.json with control tokens under their private words, also in the vocabulary."""
     model = dict(data["model"])
     vocab = model["vocab"]

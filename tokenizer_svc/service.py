@@ -60,8 +60,8 @@ class TokenizerDesk:
             prompt = builder.build(request, recalled, room)
         else:
             prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
-        # Nothing of an embedding is cached by prefix: the next to see it is the balancer.
-        next_desk = topics.balancer if request.kind == "embedding" else topics.prefix
+        # Nothing of what is only read is cached by prefix: the next to see it is the balancer.
+        next_desk = topics.balancer if request.is_encoded else topics.prefix
         return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})
 
 
@@ -93,7 +93,7 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
 def _builder(settings: TokenizerSettings, model: str, secret: bytes) -> Builder:
     path = settings.model_path(model)
     card = ModelCard.load(path, model)
-    if card.embeds:
+    if card.kind != "chat":
         return EmbeddingPrompts(card)
     return PromptBuilder(
         card,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -12,8 +12,11 @@ from wire.tool_style import SCAFFOLD, tool_style
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-ENCODERS = frozenset({"BertModel"})
+ENCODERS = frozenset({"BertModel", "RobertaModel", "XLMRobertaModel"})
 """Architectures that make one vector of a text instead of going on with it."""
+
+CROSS_ENCODERS = frozenset({f"{family}ForSequenceClassification" for family in ("Bert", "Roberta", "XLMRoberta")})
+"""Architectures that read two texts as one and say how well they go together."""
 
 
 SAMPLING: dict[str, tuple[float, float]] = {
@@ -38,6 +41,7 @@ class _TextConfig(msgspec.Struct):
     max_position_embeddings: Count | None = None
     eos_token_id: int | tuple[int, ...] | None = None
     bos_token_id: int | tuple[int, ...] | None = None
+    pad_token_id: Any = None
 
 
 class _Config(_TextConfig):
@@ -102,9 +106,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     sampling: dict[str, float] = {}
 
     @property
-    def embeds(self) -> bool:
-        """Whether this is an embedding model."""
-        return self.architecture in ENCODERS
+    def kind(self) -> Literal["chat", "embedding", "rerank"]:
+        """What the model makes of texts: more text, vectors, or scores of pairs."""
+        if self.architecture in ENCODERS:
+            return "embedding"
+        return "rerank" if self.architecture in CROSS_ENCODERS else "chat"
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> ModelCard:
@@ -122,11 +128,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             raise ModelCardError(f"{path / 'config.json'}: vocab_size is missing")
         bos = _ids(of_text.bos_token_id if generation.bos_token_id is None else generation.bos_token_id)
         chat_template = _chat_template(path, tokenizer)
+        architecture = next(iter(config.architectures or ()), "unknown")
         return cls(
             name=name or path.name,
             path=path,
-            architecture=next(iter(config.architectures or ()), "unknown"),
-            max_model_len=_max_len(path, of_text),
+            architecture=architecture,
+            max_model_len=_max_len(path, of_text, first_position(architecture, of_text.pad_token_id)),
             vocab_size=vocab_size,
             eos_token_ids=_ids(of_text.eos_token_id if generation.eos_token_id is None else generation.eos_token_id),
             bos_token=_token_text(tokenizer.bos_token),
@@ -140,6 +147,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def first_position(architecture: str, pad_token_id: Any) -> int:
+    """Return the position of a text's first token: RoBERTa counts from behind its padding's id, others from 0."""
+    if not architecture.startswith(("Roberta", "XLMRoberta")):
+        return 0
+    return pad_token_id + 1 if type(pad_token_id) is int and pad_token_id >= 0 else 2
+
+
 def _sampling(generation: _GenerationConfig) -> dict[str, float]:
     """Return the advised values; one that makes no sense is left out rather than held against every request."""
     values = {name: getattr(generation, name) for name in SAMPLING}
@@ -150,9 +164,9 @@ def _sampling(generation: _GenerationConfig) -> dict[str, float]:
     }
 
 
-def _max_len(path: Path, config: _TextConfig) -> int:
-    """Return the context; embedding models say how much of it they were trained for."""
-    longest = config.max_position_embeddings or 2048
+def _max_len(path: Path, config: _TextConfig, first: int) -> int:
+    """Return the context, of positions from `first` on; embedding models say how much of it they were trained for."""
+    longest = (config.max_position_embeddings or 2048) - first
     trained = _read(path / "sentence_bert_config.json", _SentenceConfig, missing=_SentenceConfig()).max_seq_length
     return min(longest, trained) if trained is not None and trained > 0 else longest
 

@@ -90,7 +90,6 @@ class BalancerDesk:
         matches: Matches = record.get("matches") or Matches()
         cached = {match.replica_id: match.num_tokens for match in matches.replicas}
         before: Placement | None = record.get("placement")  # where the prompt was computed, or that was lost
-        longest = max(prompt.lengths, default=None)
         fleet, now = self._fleets[job.model], anyio.current_time()
         prefilled: Prefilled | None = record.get("prefilled")
         first = None
@@ -98,7 +97,7 @@ class BalancerDesk:
             first = fleet.place_prefill(prompt.num_tokens, cached, now, affinity=job.affinity)
         else:
             cached[prefilled.replica_id] = max(cached.get(prefilled.replica_id, 0), prefilled.num_tokens)
-        chosen = first or fleet.place(prompt.num_tokens, cached, now, longest=longest, affinity=job.affinity)
+        chosen = first or fleet.place(prompt.num_tokens, cached, now, longest=prompt.longest, affinity=job.affinity)
         if chosen is None:
             return None
         return Placement(

@@ -31,6 +31,7 @@ from gateway.edge.routes import (
     messages,
     models,
     moderations,
+    rerank,
     responses,
     tokenize,
 )
@@ -100,6 +101,11 @@ def _routes() -> list[Route]:
         Route("/v1/conversations/{id}/items/{item_id}", conversation_items.get_item, methods=["GET"]),
         Route("/v1/conversations/{id}/items/{item_id}", conversation_items.delete_item, methods=["DELETE"]),
         Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
+        Route("/v1/rerank", rerank.rerank, methods=["POST"]),
+        Route("/rerank", rerank.rerank, methods=["POST"], include_in_schema=False),  # these two: where clients of
+        Route("/v2/rerank", rerank.rerank, methods=["POST"], include_in_schema=False),  # Jina and Cohere look
+        Route("/score", rerank.score, methods=["POST"]),
+        Route("/v1/score", rerank.score, methods=["POST"], include_in_schema=False),
         Route("/v1/messages", messages.create_message, methods=["POST"]),
         Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
         Route(

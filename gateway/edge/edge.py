@@ -116,12 +116,12 @@ class Edge:
         """Return a model that generates. Raises ModelNotFoundError."""
         return self.served.model(name)
 
-    async def embed(self, request: Request, *, parent: SpanContext | None) -> Vectors:
-        """Admit an embedding request and return its vectors. Raises the error it ended with."""
+    async def embed(self, request: Request, operation: str, *, parent: SpanContext | None) -> Vectors:
+        """Admit a request for vectors or scores and return them. Raises the error it ended with."""
         request = self.accounts.own(request)
         try:
-            with self.admission.slot(), request_span(request, "embeddings", stream=False, parent=parent) as span:
-                with self.metrics.time_embeddings(request.model) as note:
+            with self.admission.slot(), request_span(request, operation, stream=False, parent=parent) as span:
+                with self.metrics.time_embeddings(request.model, operation) as note:
                     async with self.accounts.spend(request, timeout_s=self.settings.request_timeout_s) as pay:
                         found = await self.embeddings.embed(request)
                         pay(found.num_tokens)

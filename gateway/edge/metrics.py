@@ -131,8 +131,8 @@ class Metrics:
             self._thinking_ended.labels(bill.reasoning_ended_by or "client_gone", effort, model).inc()
 
     @contextmanager
-    def time_embeddings(self, model: str) -> Iterator[Callable[[int], None]]:
-        """Count and time an embedding request; the block tells how many tokens it had, or fails."""
+    def time_embeddings(self, model: str, operation: str) -> Iterator[Callable[[int], None]]:
+        """Count and time a request for vectors or scores; the block tells how many tokens it had, or fails."""
         started, tokens, end = time.perf_counter(), 0, "stop"
 
         def note(num_tokens: int) -> None:
@@ -148,7 +148,7 @@ class Metrics:
             end = "client_gone"
             raise
         finally:
-            labels = ("embeddings", "headrace", model, model, "" if end == "stop" else end)
+            labels = (operation, "headrace", model, model, "" if end == "stop" else end)
             self._duration.labels(*labels).observe(time.perf_counter() - started)
             self._tokens.labels("prompt", model).inc(tokens)
             self._ended.labels(end, model).inc()

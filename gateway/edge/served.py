@@ -1,4 +1,4 @@
-"""The models that this edge offers, by what they make: text, or embeddings."""
+"""The models that this edge offers, by what they make: text, embeddings, or scores."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ class ServedModel(msgspec.Struct, frozen=True):
         return CallSplitter(parser, safety, name=name, one_call=one_call, forms=forms)
 
 
+_OTHERS = {"embedding": "makes embeddings; ask /v1/embeddings", "rerank": "ranks documents; ask /v1/rerank"}
+
+
 class Served:
     """All models by name."""
 
     def __init__(self, settings: EdgeSettings) -> None:
         """Read the cards of the models that the settings name. Raises StartError."""
         self.cards = {name: ModelCard.load(settings.model_path(name), name) for name in settings.models}
-        self._models = {name: _load(settings, card) for name, card in self.cards.items() if not card.embeds}
-        self._embedders = {name: _vocabulary(card) for name, card in self.cards.items() if card.embeds}
+        self._models = {name: _load(settings, card) for name, card in self.cards.items() if card.kind == "chat"}
+        self._encoders = {name: _vocabulary(card) for name, card in self.cards.items() if card.kind != "chat"}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,19 +56,31 @@ class Served:
 
     def model(self, name: str) -> ServedModel:
         """Return a model that generates. Raises ModelNotFoundError."""
-        if self.card(name).embeds:
-            raise ModelNotFoundError(f"The model {name} makes embeddings; ask /v1/embeddings.", param="model")
+        if name not in self._models:
+            raise ModelNotFoundError(f"The model {name} {_OTHERS[self.card(name).kind]}.", param="model")
         return self._models[name]
 
     def vocabulary(self, name: str) -> Vocabulary | None:
-        """Return the vocabulary of a model; None for an embedder whose tokens are of an unknown kind."""
-        return self._embedders[name] if name in self._embedders else self.model(name).vocabulary
+        """Return the vocabulary of a model; None for an encoder whose tokens are of an unknown kind."""
+        return self._encoders[name] if name in self._encoders else self.model(name).vocabulary
 
     def embedder(self, name: str) -> ModelCard:
         """Return a model that makes embeddings. Raises ModelNotFoundError."""
         card = self.card(name)
-        if not card.embeds:
+        if card.kind == "chat":
             raise ModelNotFoundError(f"The model {name} generates text; it makes no embeddings.", param="model")
+        if card.kind == "rerank":
+            raise ModelNotFoundError(f"The model {name} {_OTHERS[card.kind]}.", param="model")
+        return card
+
+    def scorer(self, name: str) -> ModelCard:
+        """Return a model that can tell how well texts go together. Raises ModelNotFoundError."""
+        card = self.card(name)
+        if card.kind == "chat":
+            raise ModelNotFoundError(
+                f"The model {name} generates text; documents are ranked by a reranker or an embedding model.",
+                param="model",
+            )
         return card
 
 

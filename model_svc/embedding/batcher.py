@@ -9,21 +9,22 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
+from model_svc.embedding.inputs import Input
+
 
 class Embeds(Protocol):
-    """What the batcher needs of an embedder."""
+    """What the batcher needs of an embedder or a cross-encoder."""
 
-    def embed(self, inputs: Sequence[Sequence[int]], dimensions: Sequence[int | None]) -> list[bytes]:
-        """Return a vector for each input."""
+    def embed(self, inputs: Sequence[Input]) -> list[bytes]:
+        """Return a vector for each input; a score is one of one number."""
         ...
 
 
 class _Asked:
     """One request's inputs and the vectors that are there already."""
 
-    def __init__(self, inputs: Sequence[Sequence[int]], dimensions: int | None) -> None:
+    def __init__(self, inputs: Sequence[Input]) -> None:
         self.inputs = inputs
-        self.dimensions = dimensions
         self.vectors = [b""] * len(inputs)
         self.num_taken = 0
         self.num_left = len(inputs)
@@ -54,11 +55,11 @@ class Batcher:
     @property
     def num_waiting_tokens(self) -> int:
         """Their tokens."""
-        return sum(len(ids) for asked in self._waiting for ids in asked.inputs[asked.num_taken :])
+        return sum(one.num_tokens for asked in self._waiting for one in asked.inputs[asked.num_taken :])
 
-    async def embed(self, inputs: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
+    async def embed(self, inputs: Sequence[Input]) -> list[bytes]:
         """Return the vectors of a request's inputs; cancelled, what is not computed yet is left out."""
-        asked = _Asked(inputs, dimensions)
+        asked = _Asked(inputs)
         self._waiting.append(asked)
         self._came.set()
         try:
@@ -81,8 +82,7 @@ class Batcher:
                 continue
             try:
                 inputs = [asked.inputs[index] for asked, index in step]
-                dimensions = [asked.dimensions for asked, _ in step]
-                vectors = await anyio.to_thread.run_sync(self._embedder.embed, inputs, dimensions)
+                vectors = await anyio.to_thread.run_sync(self._embedder.embed, inputs)
             except Exception as error:
                 for asked, _ in step:
                     asked.error, asked.gone = error, True
@@ -99,7 +99,7 @@ class Batcher:
             if asked.gone or asked.num_taken == len(asked.inputs):
                 self._waiting.popleft()
                 continue
-            num_tokens += len(asked.inputs[asked.num_taken])
+            num_tokens += asked.inputs[asked.num_taken].num_tokens
             if step and num_tokens > self._max_tokens:
                 break
             step.append((asked, asked.num_taken))

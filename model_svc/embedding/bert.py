@@ -1,5 +1,7 @@
 """BERT encoders (Devlin et al. 2018): post-norm layers over learned positions. Checkpoint names as in transformers.
 
+RoBERTa and XLM-RoBERTa are the same but for the position that a text begins at, and for the head of a classifier.
+
 Plain torch: an encoder reads each input once, in few large products, which is what torch's own kernels are good at.
 """
 
@@ -13,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, gelu, layer_norm, linear, relu, scaled_dot_product_attention
 
-from model_svc.models.config import ModelConfig, load_config
+from model_svc.embedding.checkpoint import head_layers, load
+from model_svc.models.config import load_config
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.open import open_weights
-from model_svc.weights.source import WeightSource
+from wire.model_card import CROSS_ENCODERS, ENCODERS, first_position
 
-ARCHITECTURES = ("BertModel",)
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "relu": relu,
@@ -27,12 +29,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Bert:
-    """The encoder without its pooler. Weights in `dtype` on `device`; states come out in float32."""
+    """The encoder, and a classifier's head. Weights in `dtype` on `device`; states come out in float32."""
 
     def __init__(self, directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
         """Load a model directory. Raises CheckpointError."""
         self.config = config = load_config(directory)
-        if config.architecture not in ARCHITECTURES:
+        if config.architecture not in ENCODERS | CROSS_ENCODERS:
             raise CheckpointError(config.path, f"{config.architecture} is no encoder known here")
         if config.act not in _ACTIVATIONS:
             raise CheckpointError(config.path, f"hidden_act {config.act!r} is not supported")
@@ -42,7 +44,8 @@ class Bert:
         self.hidden_size = config.hidden_size
         self._act = _ACTIVATIONS[config.act]
         self._eps = config.number("layer_norm_eps", 1e-12)
-        self._weights = self._load(open_weights(directory, config.raw), dtype)
+        self._first_position = first_position(config.architecture, config.get("pad_token_id"))
+        self._weights = load(config, open_weights(directory, config.raw), dtype, self.device)
 
     @property
     def num_bytes(self) -> int:
@@ -50,17 +53,27 @@ class Bert:
         return sum(weight.nbytes for weight in self._weights.values())
 
     @torch.inference_mode()
-    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the states float32 [S, T, E] of `ids` int64 [S, T], padded on the right where `mask` is False."""
+    def encode(self, ids: Tensor, mask: Tensor, kinds: Tensor) -> Tensor:
+        """Return the states float32 [S, T, E] of `ids` int64 [S, T], padded on the right where `mask` is False.
+
+        `kinds` int64 [S, T] tells second texts (1) from first ones, for models that know two kinds of tokens.
+        """
         w = self._weights
+        first, types = self._first_position, w["embeddings.token_type_embeddings.weight"]
         states = embedding(ids, w["embeddings.word_embeddings.weight"])
-        states = states + w["embeddings.position_embeddings.weight"][: ids.shape[1]]
-        states = states + w["embeddings.token_type_embeddings.weight"][0]
+        states = states + w["embeddings.position_embeddings.weight"][first : first + ids.shape[1]]
+        states = states + (embedding(kinds, types) if len(types) > 1 else types[0])
         states = self._norm(states, "embeddings.LayerNorm")
         seen = None if bool(mask.all()) else mask[:, None, None, :]
         for index in range(self.config.num_layers):
             states = self._layer(states, seen, f"encoder.layer.{index}.")
         return states.float()
+
+    @torch.inference_mode()
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the one logit of each input, float32 [S, 1], by the state [S, T, E] of its first token."""
+        first, last = head_layers(self.config)
+        return self._linear(self._linear(states[:, 0], first).tanh(), last)
 
     def _layer(self, states: Tensor, seen: Tensor | None, at: str) -> Tensor:
         mixed = self._linear(self._attend(states, seen, f"{at}attention.self."), f"{at}attention.output.dense")
@@ -83,39 +96,3 @@ class Bert:
     def _norm(self, x: Tensor, name: str) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
         return layer_norm(x, (self.hidden_size,), weight, bias, self._eps)
-
-    def _load(self, source: WeightSource, dtype: torch.dtype) -> dict[str, Tensor]:
-        start = "bert." if source.has("bert.embeddings.word_embeddings.weight") else ""
-        weights = {
-            name: source.get(start + name, shape).to(self.device, dtype) for name, shape in _shapes(self.config).items()
-        }
-        for name in source.names():
-            if name.removeprefix(start).startswith(("pooler.", "cls.", "embeddings.position_ids")):
-                source.ignore(name)
-        unused = source.unused()
-        if unused:
-            raise CheckpointError(self.config.path.parent, f"{len(unused)} tensors have no use, {min(unused)!r} first")
-        return weights
-
-
-def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor of the encoder."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
-        "embeddings.position_embeddings.weight": (config.max_position, hidden),
-        "embeddings.token_type_embeddings.weight": (config.whole("type_vocab_size", 2), hidden),
-    }
-    norms = ["embeddings.LayerNorm"]
-    for index in range(config.num_layers):
-        at = f"encoder.layer.{index}."
-        norms += [f"{at}attention.output.LayerNorm", f"{at}output.LayerNorm"]
-        products = {f"attention.self.{name}": (hidden, hidden) for name in ("query", "key", "value")}
-        products |= {"attention.output.dense": (hidden, hidden)}
-        products |= {"intermediate.dense": (inner, hidden), "output.dense": (hidden, inner)}
-        for name, shape in products.items():
-            shapes[f"{at}{name}.weight"] = shape
-            shapes[f"{at}{name}.bias"] = shape[:1]
-    for name in norms:
-        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (hidden,)
-    return shapes

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from model_svc.embedding.bert import Bert
+from model_svc.embedding.inputs import Input, groups, pad
 from model_svc.embedding.pooling import load_pooling
-
-_PADDING = 1.25  # how much longer than the shortest of a group the longest may be; the rest is computed for nothing
-_SHORT = 8  # tokens that are padded without a thought
 
 
 class Embedder:
@@ -21,38 +19,18 @@ class Embedder:
         self, directory: Path, *, max_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
     ) -> None:
         """Load it. Raises CheckpointError."""
-        self._encoder = Bert(directory, dtype=dtype, device=device)
+        self.encoder = Bert(directory, dtype=dtype, device=device)
         self._pooling = load_pooling(directory)
         self.max_len = max_len
-        self.dimensions = self._encoder.hidden_size
-        self.vocab_size = self._encoder.config.vocab_size
-        self.num_bytes = self._encoder.num_bytes
-
-    def embed(self, inputs: Sequence[Sequence[int]], dimensions: Sequence[int | None]) -> list[bytes]:
-        """Return the vector of each input, little-endian float32; `dimensions` shortens it (None: as it is)."""
-        vectors = [b""] * len(inputs)
-        for group in groups([len(ids) for ids in inputs]):
-            for index, vector in zip(group, self._encode([inputs[index] for index in group]), strict=True):
-                vectors[index] = self._pooling.finish(vector[None], dimensions[index])[0].numpy().tobytes()
-        return vectors
 
     @torch.inference_mode()
-    def _encode(self, inputs: Sequence[Sequence[int]]) -> torch.Tensor:
-        longest = max(map(len, inputs))
-        ids = torch.tensor([[*item, *[0] * (longest - len(item))] for item in inputs])
-        lengths = torch.tensor([len(item) for item in inputs])
-        mask = torch.arange(longest) < lengths[:, None]
-        device = self._encoder.device
-        return self._pooling.pool(self._encoder.encode(ids.to(device), mask.to(device)), mask.to(device)).cpu()
-
-
-def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions of inputs that are padded together, so that little is computed for nothing."""
-    group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and lengths[index] > lengths[group[0]] * _PADDING + _SHORT:
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
+    def embed(self, inputs: Sequence[Input]) -> list[bytes]:
+        """Return the vector of each input, little-endian float32."""
+        vectors = [b""] * len(inputs)
+        for group in groups([one.num_tokens for one in inputs]):
+            padded = pad([inputs[index] for index in group], self.encoder.device)
+            pooled = self._pooling.pool(self.encoder.encode(*padded), padded.mask).cpu()
+            for index, vector in zip(group, pooled, strict=True):
+                finished = self._pooling.finish(vector[None], inputs[index].dimensions)
+                vectors[index] = finished[0].numpy().tobytes()
+        return vectors

@@ -1,4 +1,4 @@
-"""A replica that embeds: takes the jobs placed on it, and sends the vectors to the edge that asked."""
+"""A replica that embeds or scores: takes the jobs placed on it, and sends the vectors to the edge that asked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import anyio
 from anyio.abc import TaskGroup
 
-from model_svc.embedding.batcher import Batcher
-from model_svc.embedding.embedder import Embedder
+from model_svc.embedding.batcher import Batcher, Embeds
+from model_svc.embedding.inputs import inputs_of
 from model_svc.engine.load import EngineLoad
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
@@ -19,7 +19,7 @@ from model_svc.quarantine import Quarantine
 from wire import metrics, telemetry, topics
 from wire.bus import Bus, Delivery
 from wire.errors import DeadlineExceededError, HeadraceError, InternalError, OverloadedError, RequestCancelledError
-from wire.messages import Cancel, Embeddings, Job, Prompt, Request, unpack_ids
+from wire.messages import Cancel, Embeddings, Job, Prompt, Request
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,12 @@ class EmbeddingReplica:
     """The shell around an embedder. Its methods run in the service's event loop."""
 
     def __init__(
-        self, bus: Bus, embedder: Embedder, heartbeat: Heartbeat, *, replica_id: str, max_tokens: int, num_blocks: int
+        self, bus: Bus, embedder: Embeds, heartbeat: Heartbeat, *, replica_id: str, max_tokens: int, num_blocks: int
     ) -> None:
         self.batcher = Batcher(embedder, max_tokens=max_tokens, on_step=self._note_load)
         self.idle = anyio.Event()
         self.idle.set()
         self._bus = bus
-        self._embedder = embedder
         self._heartbeat = heartbeat
         self._replica_id = replica_id
         self._num_blocks = num_blocks
@@ -102,7 +101,7 @@ class EmbeddingReplica:
                     log.exception("request %s could not be embedded", job.request_id)
                     error = InternalError("the replica failed on this request; its log says why")
             if scope.cancelled_caught and anyio.current_time() >= scope.deadline:
-                error = DeadlineExceededError("the deadline passed while the inputs were embedded")
+                error = DeadlineExceededError("the deadline passed while the inputs were read")
             if error is not None:
                 telemetry.mark_error(span, error)
         return error
@@ -113,12 +112,12 @@ class EmbeddingReplica:
             raise RequestCancelledError("the request was cancelled, or its record expired")
         request: Request | None = record.get("request")
         prompt: Prompt | None = record.get("prompt")
-        if request is None or prompt is None or request.kind != "embedding":
+        if request is None or prompt is None or not request.is_encoded:
             raise InternalError("the job came without inputs to embed")
         me = (job.request_id, job.attempt)
         try:
             await self._quarantine.admit(me, job, record.get("placement"))
-            vectors = await self.batcher.embed(split(prompt), request.dimensions)
+            vectors = await self.batcher.embed(inputs_of(request, prompt))
         finally:
             self._quarantine.prove(me)
         await self._send(job, prompt, vectors)
@@ -163,12 +162,3 @@ class EmbeddingReplica:
             num_waiting=self.batcher.num_waiting,
             num_waiting_tokens=self.batcher.num_waiting_tokens,
         )
-
-
-def split(prompt: Prompt) -> list[list[int]]:
-    """Return the ids of each input."""
-    ids, inputs, start = unpack_ids(prompt.token_ids), [], 0
-    for length in prompt.lengths:
-        inputs.append(ids[start : start + length])
-        start += length
-    return inputs

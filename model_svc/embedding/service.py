@@ -1,4 +1,4 @@
-"""Runs a replica that embeds, inside the model service."""
+"""Runs a replica that embeds or scores, inside the model service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import anyio.to_thread
 import torch
 from anyio.abc import TaskStatus
 
+from model_svc.embedding.cross_encoder import CrossEncoder
 from model_svc.embedding.embedder import Embedder
+from model_svc.embedding.inputs import Input
 from model_svc.embedding.replica import EmbeddingReplica
 from model_svc.engine.plan import RunnerInfo
 from model_svc.heartbeat import Heartbeat
@@ -21,6 +23,7 @@ from wire.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
+_WARM = 512  # tokens that touch all weights; the longest input of some models takes minutes
 _DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -53,19 +56,22 @@ async def run(
         become_ready(heartbeat, stop, task_status)
 
 
-def _load(settings: ModelSettings) -> Embedder:
+def _load(settings: ModelSettings) -> Embedder | CrossEncoder:
     if settings.dtype not in _DTYPES:
-        raise SettingsError(f"dtype must be one of {', '.join(_DTYPES)} for an embedding model, not {settings.dtype!r}")
+        raise SettingsError(f"dtype must be one of {', '.join(_DTYPES)} for such a model, not {settings.dtype!r}")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     path = settings.model_path(settings.served_model)
-    max_len = min(ModelCard.load(path).max_model_len, settings.max_model_len or 1 << 31)
-    embedder = Embedder(path, max_len=max_len, dtype=_DTYPES[settings.dtype], device=settings.device)
-    embedder.embed([[0] * max_len], [None])  # the mapped weights come into memory now, not at the first request
+    card = ModelCard.load(path)
+    max_len = min(card.max_model_len, settings.max_model_len or 1 << 31)
+    kind = Embedder if card.kind == "embedding" else CrossEncoder
+    embedder = kind(path, max_len=max_len, dtype=_DTYPES[settings.dtype], device=settings.device)
+    # The mapped weights come into memory now, not at the first request.
+    embedder.embed([Input([0] * min(max_len, _WARM))])
     return embedder
 
 
-def _info(embedder: Embedder, settings: ModelSettings) -> RunnerInfo:
+def _info(embedder: Embedder | CrossEncoder, settings: ModelSettings) -> RunnerInfo:
     """Say what fits: there are no KV blocks, so the room is that of the longest inputs a step may hold."""
     return RunnerInfo(
         num_blocks=-(-embedder.max_len // settings.block_size) * settings.max_num_seqs,
@@ -73,7 +79,7 @@ def _info(embedder: Embedder, settings: ModelSettings) -> RunnerInfo:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=embedder.max_len + 1,  # no token comes after an input
-        vocab_size=embedder.vocab_size,
+        vocab_size=embedder.encoder.config.vocab_size,
         device=settings.device,
-        weight_bytes=embedder.num_bytes,
+        weight_bytes=embedder.encoder.num_bytes,
     )

@@ -63,7 +63,7 @@ def test_a_package_with_a_whole_model_directory_gives_what_a_replica_needs(
     assert {"config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json"} <= names
     assert "README.md" not in names
     assert is_complete(directory)
-    assert ModelCard.load(directory).embeds
+    assert ModelCard.load(directory).kind == "embedding"
 
 
 def test_a_download_of_other_content_is_refused_and_not_kept(wheels: Path, gguf_file: Path, tmp_path: Path) -> None:

@@ -25,7 +25,16 @@ from wire.messages.record import (
     Source,
     Trial,
 )
-from wire.messages.request import ChatMessage, ConversationRef, Grammar, Request, SamplingParams, ToolCall, ToolForm
+from wire.messages.request import (
+    ChatMessage,
+    ConversationRef,
+    Grammar,
+    Pairs,
+    Request,
+    SamplingParams,
+    ToolCall,
+    ToolForm,
+)
 from wire.messages.ring import Cancel, EndReasoning, Failure, Job, ReportTokens, Resubscribe, TokenReport, Turn
 from wire.messages.tokens import (
     ANSWER,
@@ -88,6 +97,7 @@ __all__ = [
     "Match",
     "Matches",
     "Message",
+    "Pairs",
     "PhaseMark",
     "Placement",
     "Prefilled",

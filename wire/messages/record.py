@@ -48,7 +48,9 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `prompt` (tokenizer desk). `token_ids` packed int32; `block_hashes` 16 bytes each, concatenated.
 
-    The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens.
+    The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens. Of a
+    request for scores these are the beginnings of all pairs, one for each query, and their ends, one for each document.
+    `longest`: the tokens of its longest input, or pair.
     `prediction_ids` packed int32: the client's guess at the answer.
     """
 
@@ -64,6 +66,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     lengths: tuple[int, ...] = ()
     prediction_ids: bytes = b""
+    longest: int | None = None
 
     @property
     def note(self) -> PromptNote:

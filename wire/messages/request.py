@@ -103,6 +103,17 @@ class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     truncation: Literal["auto", "disabled"] = "auto"
 
 
+class Pairs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the inputs of a request go together: the first `num_queries` with the documents behind them.
+
+    One query goes with all documents, several go with one each. `query`, `document`: what the client calls them.
+    """
+
+    num_queries: int = 1
+    query: str = "query"
+    document: str = "documents"
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record field `request`: what the client wants, in our words. Written once by the edge.
 
@@ -115,10 +126,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeats (ids, times, echoed fields), so that another edge can go on with it. `parallel_tool_calls` False: an answer
     ends with its first whole call. `key_id` names the API key it came with (not the key itself). `prediction` is what
     the client thinks the answer will be like. `continues`: the last message is an answer that was begun, to go on with.
-    `tool_forms`: by name, the functions that the client calls otherwise.
+    `tool_forms`: by name, the functions that the client calls otherwise. `pairs`: the inputs are queries and documents;
+    a request of kind "score" wants one number for each pair, one of kind "embedding" a vector for each input.
     """
 
-    kind: Literal["chat", "text", "ids", "embedding"] = "chat"
+    kind: Literal["chat", "text", "ids", "embedding", "score"] = "chat"
     model: str
     messages: tuple[ChatMessage, ...] = ()
     instructions: str | None = None
@@ -146,3 +158,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     continues: bool = False
     cut_at: int | None = None
     tool_forms: dict[str, ToolForm] = {}
+    pairs: Pairs | None = None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether its inputs are read and not gone on with."""
+        return self.kind in ("embedding", "score")
+
+    def place_of_input(self, at: int) -> str:
+        """Return what the client calls an input."""
+        name, count = "input", len(self.inputs)
+        if self.pairs is not None:
+            num_queries = self.pairs.num_queries
+            is_query = at < num_queries
+            name, count = (self.pairs.query, num_queries) if is_query else (self.pairs.document, count - num_queries)
+            at -= 0 if is_query else num_queries
+        return f"{name}[{at}]" if count > 1 else name

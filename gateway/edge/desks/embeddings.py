@@ -1,4 +1,4 @@
-"""Embedding requests on the ring: a job goes out, the vectors of its inputs come back through the edge's inbox."""
+"""Requests for vectors or scores on the ring: a job goes out, they come back through the edge's inbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CANCEL_S = 2.0
 
 
 class Vectors(msgspec.Struct):
-    """What came for a request: the vectors of all inputs (little-endian float32), and how many tokens these had."""
+    """What came for a request: vectors (little-endian float32; a score is one of one number), and how many tokens."""
 
     vectors: list[bytes]
     num_tokens: int = 0
@@ -29,9 +29,9 @@ class Vectors(msgspec.Struct):
 class _Waiting:
     """A request, the messages it got, and whether that is all."""
 
-    def __init__(self, num_inputs: int) -> None:
-        self.found = Vectors([b""] * num_inputs)
-        self.num_missing = num_inputs
+    def __init__(self, num_vectors: int) -> None:
+        self.found = Vectors([b""] * num_vectors)
+        self.num_missing = num_vectors
         self.attempt = 0
         self.error: HeadraceError | None = None
         self.done = anyio.Event()
@@ -51,7 +51,7 @@ class _Waiting:
 
 
 class EmbeddingClient:
-    """Sends embedding requests and hands what comes back to those who wait."""
+    """Sends such requests and hands what comes back to those who wait."""
 
     def __init__(self, bus: Bus, make_job: Callable[[Request], Job]) -> None:
         self._bus = bus
@@ -59,12 +59,13 @@ class EmbeddingClient:
         self._waiting: dict[str, _Waiting] = {}
 
     async def embed(self, request: Request) -> Vectors:
-        """Return the vectors of a request's inputs. Raises the error of the desk that failed on it.
+        """Return the vectors of a request's inputs, or the scores of its pairs.
 
-        Cancelled, or late, it cancels the request on its way.
+        Raises the error of the desk that failed on it. Cancelled, or late, it cancels the request on its way.
         """
         job = self._make_job(request)
-        waiting = self._waiting[job.request_id] = _Waiting(len(request.inputs))
+        num_queries = request.pairs.num_queries if request.kind == "score" and request.pairs is not None else 0
+        waiting = self._waiting[job.request_id] = _Waiting(len(request.inputs) - num_queries)
         try:
             with anyio.move_on_after(job.deadline - time.time()):
                 await admit(self._bus, job, request)
@@ -76,7 +77,7 @@ class EmbeddingClient:
         if waiting.error is not None:
             raise waiting.error
         if not waiting.done.is_set():
-            raise DeadlineExceededError("The request's deadline passed before all inputs were embedded.")
+            raise DeadlineExceededError("The request's deadline passed before all inputs were read.")
         return waiting.found
 
     def deliver(self, message: Embeddings) -> None:

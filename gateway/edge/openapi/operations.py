@@ -17,6 +17,7 @@ from gateway.edge.schema.message_answers import AnthropicAnswer, CountedTokens
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
 from gateway.edge.schema.paging import DEFAULT_LIMIT, MAX_LIMIT
+from gateway.edge.schema.rerank import Ranking, RerankRequest, ScoreList, ScoreRequest
 from gateway.edge.schema.responses import INCLUDES, ResponsesRequest
 from gateway.edge.schema.sampling import EFFORTS, MAX_TOP_LOGPROBS, RANGES
 from gateway.edge.schema.tier import MAX_PRIORITY, PRIORITIES
@@ -88,6 +89,8 @@ OPERATIONS: dict[str, Operation] = {
     "get_item": Operation(answer=answers.StoredItem, query=("include",), errors=_STORED),
     "delete_item": Operation(answer=answers.Stored, errors=_STORED),
     "create_embeddings": Operation(body=EmbeddingRequest, answer=EmbeddingList, errors=_WORK),
+    "rerank": Operation(body=RerankRequest, answer=Ranking, errors=_WORK),
+    "score": Operation(body=ScoreRequest, answer=ScoreList, errors=_WORK),
     "create_moderation": Operation(body=ModerationRequest, answer=answers.Moderation, errors=_WORK),
     "create_message": Operation(body=MessagesRequest, answer=AnthropicAnswer, streams=True, errors=_WORK),
     "count_tokens": Operation(body=MessagesRequest, answer=CountedTokens, errors=_WORK),
@@ -129,6 +132,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "priority": {"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
     "thinking_token_budget": {"minimum": 0, "maximum": 2**31 - 1},
     "dimensions": {"minimum": 1},
+    "top_n": {"minimum": 1},
     "reasoning_effort": {"enum": [*EFFORTS, None]},
     "service_tier": {"enum": [*PRIORITIES, None]},
     "messages": {"minItems": 1, "maxItems": MAX_MESSAGES},

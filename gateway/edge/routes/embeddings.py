@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import anyio
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.edge.attended import attended
 from gateway.edge.edge import Edge
-from gateway.edge.errors import error_response
 from gateway.edge.identity import tenant_of
 from gateway.edge.jsontext import to_json
 from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.embeddings import EmbeddingRequest, embeddings_reply, translate_embeddings
-from gateway.edge.streaming import cancel_when_gone
 from gateway.edge.tracing import trace_headers
-from wire.errors import HeadraceError, RequestCancelledError
-from wire.model_card import ModelCard
 
 
 async def create_embeddings(request: Request) -> Response:
@@ -25,26 +21,13 @@ async def create_embeddings(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     body = await read_as(request, EmbeddingRequest, edge.settings.max_body_bytes)
     card = edge.served.embedder(body.model)
-    answer = error_response(RequestCancelledError("The client left before its inputs were embedded."), request.scope)
 
-    async def embed() -> None:
-        nonlocal answer
-        try:
-            answer = await _embed(edge, request, body, card)
-        except HeadraceError as error:
-            answer = error_response(error, request.scope)
-        tasks.cancel_scope.cancel()
+    async def work() -> Response:
+        wanted = translate_embeddings(body, card, tenant=tenant_of(request))
+        wanted = await screen(wanted, edge.safety, "input")
+        found = await edge.embed(wanted, "embeddings", parent=trace_headers(request.headers))
+        # Numbers of many vectors take long to write down: off the event loop.
+        raw = await anyio.to_thread.run_sync(lambda: to_json(embeddings_reply(body, card, found)))
+        return Response(raw, media_type="application/json")
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cancel_when_gone, request.receive, tasks.cancel_scope)
-        tasks.start_soon(embed)
-    return answer
-
-
-async def _embed(edge: Edge, request: Request, body: EmbeddingRequest, card: ModelCard) -> Response:
-    wanted = translate_embeddings(body, card, tenant=tenant_of(request))
-    wanted = await screen(wanted, edge.safety, "input")
-    found = await edge.embed(wanted, parent=trace_headers(request.headers))
-    # Numbers of many vectors take long to write down: off the event loop.
-    raw = await anyio.to_thread.run_sync(lambda: to_json(embeddings_reply(body, card, found)))
-    return Response(raw, media_type="application/json")
+    return await attended(request, work)

@@ -20,7 +20,8 @@ async def list_models(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     shape, is_anthropic = _shape(request)
     models = [
-        shape(card, _room(edge, card)) for card in sorted(edge.served.cards.values(), key=lambda card: card.embeds)
+        shape(card, _room(edge, card))
+        for card in sorted(edge.served.cards.values(), key=lambda card: card.kind != "chat")
     ]
     if is_anthropic:
         ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
@@ -67,5 +68,5 @@ def _model(card: ModelCard, room: int) -> dict[str, Any]:
         "owned_by": "headrace",
         "max_model_len": room,  # vLLM's name; most clients look for the other one
         "context_length": room,
-        "kind": "embedding" if card.embeds else "chat",
+        "kind": card.kind,
     }

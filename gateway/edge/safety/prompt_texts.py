@@ -46,7 +46,7 @@ def rewritten(request: Request, hand: Hand, *, field: str, system: str = "instru
         prompt_text=hand.text(request.prompt_text, field) if request.prompt_text else "",
         prediction=hand.text(request.prediction, "prediction") if request.prediction else "",
         inputs=tuple(
-            hand.text(one, f"{field}[{at}]" if len(request.inputs) > 1 else field) if isinstance(one, str) else one
+            hand.text(one, request.place_of_input(at)) if isinstance(one, str) else one
             for at, one in enumerate(request.inputs)
         ),
         tools=tuple(_tool(tool, f"tools[{at}]", hand) for at, tool in enumerate(request.tools)),

@@ -64,13 +64,14 @@ def translate_embeddings(body: EmbeddingRequest, card: ModelCard, *, tenant: str
         model=card.name,
         inputs=_inputs(body.input),
         dimensions=body.dimensions,
-        cut_at=_cut_at(body.truncate_prompt_tokens, card),
+        cut_at=cut_at(body.truncate_prompt_tokens, card),
         tenant=tenant,
         created_at=time.time(),
     )
 
 
-def _cut_at(wanted: int | None, card: ModelCard) -> int | None:
+def cut_at(wanted: int | None, card: ModelCard) -> int | None:
+    """Return what a request says of longer inputs. Raises InvalidRequestError."""
     if wanted is not None and wanted != -1 and not 1 <= wanted <= card.max_model_len:
         raise fail("truncate_prompt_tokens", f"must lie between 1 and {card.max_model_len}, or be -1, not {wanted}.")
     return 0 if wanted == -1 else wanted

@@ -107,6 +107,8 @@ def tokens_wanted(request: Request) -> int:
     num_chars = sum(len(message.content) for message in request.messages) + len(request.instructions or "")
     num_chars += len(msgspec.json.encode(request.tools)) if request.tools else 0
     num_chars += len(request.prompt_text) + sum(len(text) for text in request.inputs if isinstance(text, str))
+    if request.kind == "score" and request.pairs is not None and request.pairs.num_queries == 1:
+        num_chars += len(request.inputs[0]) * (len(request.inputs) - 2)  # the query is read with each document
     num_ids = len(request.prompt_ids) // ID_BYTES + sum(len(ids) for ids in request.inputs if not isinstance(ids, str))
     return num_ids + num_chars // _CHARS_PER_TOKEN + sampling.n * (sampling.max_tokens or 0)
 

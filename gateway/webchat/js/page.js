@@ -56,7 +56,7 @@ const refreshList = () => conversations.refresh().catch((problem) => connection.
 async function readModels() {
   try {
     const offered = await connection.keepTrying(() => api.models());
-    const data = offered.data.filter((model) => model.kind !== "embedding");
+    const data = offered.data.filter((model) => (model.kind ?? "chat") === "chat");
     settings.offer(data.map((model) => model.id));
   } finally {
     settings.noteAsked();

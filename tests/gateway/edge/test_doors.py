@@ -45,7 +45,7 @@ def tiny_bert(tiny_model: Path) -> Path:
 async def guarded(make_ring: MakeRing, tmp_path: Path, tiny_bert: Path) -> AsyncIterator[Ring]:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY)
-    async with make_ring(embedder=tiny_bert, safety_policy=str(policy)) as running:
+    async with make_ring(encoders=[tiny_bert], safety_policy=str(policy)) as running:
         yield running
 
 

@@ -29,7 +29,7 @@ def tiny_bert(tiny_model: Path) -> Path:
 
 @pytest.fixture
 async def ring(make_ring: MakeRing, tiny_bert: Path) -> AsyncIterator[Ring]:
-    async with make_ring(embedder=tiny_bert) as running:
+    async with make_ring(encoders=[tiny_bert]) as running:
         yield running
 
 

@@ -52,7 +52,7 @@ def policy(tmp_path: Path) -> str:
 
 @pytest.mark.skipif(EXAMPLES is not None, reason="each operation is tried by itself")
 async def test_schemathesis_finds_nothing(make_ring: MakeRing, tiny_bert: Path, policy: str) -> None:
-    async with make_ring(embedder=tiny_bert, safety_policy=policy, **PATIENT) as ring:
+    async with make_ring(encoders=[tiny_bert], safety_policy=policy, **PATIENT) as ring:
         ring.replica.play(*say("one ", "two "))
         status, printed = await run(ring, "--max-examples", "2", "--phases", "fuzzing,stateful", "--seed", "1")
         assert status == 0, printed[-20_000:]
@@ -73,7 +73,7 @@ async def test_an_operation_survives_many_examples(
         options += ["--phases", "stateful"]
     else:
         options += ["--phases", "examples,coverage,fuzzing", "--include-operation-id", operation]
-    async with make_ring(embedder=tiny_bert, safety_policy=policy, **PATIENT) as ring:
+    async with make_ring(encoders=[tiny_bert], safety_policy=policy, **PATIENT) as ring:
         ring.replica.play(*say("one ", "two "))
         status, printed = await run(ring, *options)
         ledger.note(operation, count_of(printed), found_nothing=status == 0)

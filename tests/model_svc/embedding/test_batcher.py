@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from model_svc.embedding.batcher import Batcher
+from model_svc.embedding.inputs import Input
 
 pytestmark = pytest.mark.anyio
 
@@ -18,12 +19,16 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
 
-    def embed(self, inputs: Sequence[Sequence[int]], dimensions: Sequence[int | None]) -> list[bytes]:
-        assert len(dimensions) == len(inputs)
-        self.steps.append([ids[0] for ids in inputs])
-        if any(ids[0] == 13 for ids in inputs):
+    def embed(self, inputs: Sequence[Input]) -> list[bytes]:
+        names = [one.ids[0] for one in inputs]
+        self.steps.append(names)
+        if 13 in names:
             raise ValueError("thirteen")
-        return [bytes([ids[0]]) for ids in inputs]
+        return [bytes([name]) for name in names]
+
+
+def texts(*inputs: list[int]) -> list[Input]:
+    return list(map(Input, inputs))
 
 
 async def test_a_long_list_lets_a_short_one_through_and_each_gets_its_own_vectors() -> None:
@@ -32,7 +37,7 @@ async def test_a_long_list_lets_a_short_one_through_and_each_gets_its_own_vector
     found: dict[str, list[bytes]] = {}
 
     async def ask(name: str, inputs: list[list[int]]) -> None:
-        found[name] = await batcher.embed(inputs, None)
+        found[name] = await batcher.embed(texts(*inputs))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask, "long", [[n] for n in range(20, 32)])
@@ -56,7 +61,7 @@ async def test_an_input_longer_than_a_step_gets_a_step_of_its_own() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(batcher.run)
         with anyio.fail_after(60):
-            assert await batcher.embed([[1] * 9, [2]], None) == [b"\1", b"\2"]
+            assert await batcher.embed(texts([1] * 9, [2])) == [b"\1", b"\2"]
         tasks.cancel_scope.cancel()
     assert recorder.steps == [[1], [2]]
 
@@ -67,8 +72,8 @@ async def test_a_step_that_fails_fails_its_requests_and_the_next_goes_on() -> No
         tasks.start_soon(batcher.run)
         with anyio.fail_after(60):
             with pytest.raises(ValueError, match="thirteen"):
-                await batcher.embed([[13], [14]], None)
-            assert await batcher.embed([[5]], None) == [b"\5"]
+                await batcher.embed(texts([13], [14]))
+            assert await batcher.embed(texts([5])) == [b"\5"]
         tasks.cancel_scope.cancel()
 
 
@@ -77,11 +82,11 @@ async def test_inputs_of_a_request_that_left_are_not_computed() -> None:
     batcher = Batcher(recorder, max_tokens=8)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await batcher.embed([[7], [8]], None)
+        await batcher.embed(texts([7], [8]))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(batcher.run)
         with anyio.fail_after(60):
-            assert await batcher.embed([[9]], None) == [b"\t"]
+            assert await batcher.embed(texts([9])) == [b"\t"]
         tasks.cancel_scope.cancel()
     assert recorder.steps == [[9]]
 
@@ -97,7 +102,7 @@ async def test_the_load_is_told_as_each_step_begins_and_when_nothing_is_left() -
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(batcher.run)
         with anyio.fail_after(60):
-            await batcher.embed([[n, n] for n in range(20, 25)], None)
+            await batcher.embed(texts(*([n, n] for n in range(20, 25))))
             while loads[-1] != (0, 0, 0):
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from model_svc.embedding.embedder import Embedder, groups
+from model_svc.embedding.embedder import Embedder
+from model_svc.embedding.inputs import Input, groups
 from model_svc.embedding.pooling import load_pooling
 from model_svc.weights.errors import CheckpointError
 from tests.tiny_bert import MAX_LEN, write_tiny_bert
@@ -25,7 +26,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def embed(path: Path, inputs: list[list[int]], dimensions: int | None = None) -> np.ndarray:
-    vectors = Embedder(path, max_len=MAX_LEN).embed(inputs, [dimensions] * len(inputs))
+    vectors = Embedder(path, max_len=MAX_LEN).embed([Input(ids, dimensions=dimensions) for ids in inputs])
     return np.stack([np.frombuffer(vector, dtype="<f4") for vector in vectors])
 
 
