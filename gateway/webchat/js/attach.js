@@ -1,6 +1,5 @@
-// Text files become part of the message: chosen, dropped on the page or pasted. What is no text is refused in words.
+// Text files go with the message: chosen, dropped on the page or pasted. What is no text is refused in words.
 
-import { written } from "./attached.js";
 import { byId } from "./dom.js";
 
 const MAX_BYTES = 256 * 1024;
@@ -11,7 +10,7 @@ export function wireAttach({ composer, tell }) {
   const take = async (files) => {
     for (const file of files) {
       const text = await textOf(file).catch((error) => tell(error.message));
-      if (text) composer.text = `${composer.text.trimEnd()}\n\n${written(file.name, text)}\n\n`.trimStart();
+      if (text) composer.attach(file.name, text);
     }
     composer.focus();
   };

@@ -6,27 +6,67 @@ import { fenced } from "./download.js";
 
 const FILE = /(?<=^|\n\n)(?<name>[^\n`]+)\n(?<fence>`{3,})(?<language>[a-z0-9]*)\n(?<text>[\s\S]*?)\n\k<fence>(?=\n|$)/g;
 
-/** A file as part of a message. */
-export const written = (name, text) => `${name}\n${fenced(text, languageOf(name))}`;
+/** A message of files and what is said of them. */
+export const joined = (files, words) => [...files.map(({ name, text }) => fileText(name, text)), words].filter(Boolean).join("\n\n");
 
-/** The nodes of a message: its words as they are, its files folded away. */
-export function saidNodes(message) {
+const fileText = (name, text) => `${name}\n${fenced(text, languageOf(name))}`;
+
+/** Part a message as it was joined: the files that it begins with, and the words behind them. */
+export function parted(message) {
+  const files = [];
+  let rest = 0;
+  for (const { index, length, name, text } of filesIn(message)) {
+    if (message.slice(rest, index).trim()) break;
+    files.push({ name, text: `${text}\n` }); // the line's end that the fence took
+    rest = index + length;
+  }
+  return { files, words: rest ? message.slice(rest).trimStart() : message };
+}
+
+/** The nodes of a message: its words as they are, `most` characters of them at most, its files folded away. */
+export function saidNodes(message, most = Infinity) {
   const nodes = [];
   let at = 0;
+  let left = most;
+  const say = (words) => {
+    nodes.push(words.slice(0, left));
+    left -= words.length;
+  };
+  for (const { index, length, name, language, text } of filesIn(message)) {
+    say(message.slice(at, index).trimEnd());
+    if (left <= 0) break;
+    nodes.push(file(name, language, text));
+    at = index + length;
+  }
+  const rest = message.slice(at);
+  if (left > 0) say(at ? rest.trimStart() : rest);
+  return nodes.filter(Boolean);
+}
+
+/** How many characters of a message are words, not files. */
+export function numWordsOf(message) {
+  let inFiles = 0;
+  for (const { length } of filesIn(message)) inFiles += length;
+  return message.length - inFiles;
+}
+
+/** How long a text is, in words. */
+export function linesOf(text) {
+  const lines = text.replace(/\n$/, "").split("\n").length;
+  return lines === 1 ? "1 line" : `${lines.toLocaleString("en")} lines`;
+}
+
+function* filesIn(message) {
   for (const found of message.matchAll(FILE)) {
     const { name, language, text } = found.groups;
     if (language !== languageOf(name)) continue; // somebody's own block of code
-    nodes.push(message.slice(at, found.index).trimEnd(), file(name, language, text));
-    at = found.index + found[0].length;
+    yield { index: found.index, length: found[0].length, name, language, text };
   }
-  const rest = message.slice(at);
-  return [...nodes, at ? rest.trimStart() : rest].filter(Boolean);
 }
 
 function file(name, language, text) {
-  const lines = text.split("\n").length;
-  const size = make("span", {}, lines === 1 ? "1 line" : `${lines.toLocaleString("en")} lines`);
-  return make("details", { class: "said-file" }, make("summary", {}, make("bdi", {}, name), size), codeBlock(text, language));
+  const summary = make("summary", {}, make("bdi", {}, name), make("span", {}, linesOf(text)));
+  return make("details", { class: "said-file" }, summary, codeBlock(text, language));
 }
 
 const languageOf = (name) => /\.([a-z0-9]{1,10})$/i.exec(name)?.[1].toLowerCase() ?? "";

@@ -1,5 +1,6 @@
 // The conversation on screen: opening it, sending to it, stopping, answering again, and keeping it true to the server.
 
+import { parted } from "./attached.js";
 import { forgetPending, notePending, pendingIn } from "./pending.js";
 import { setPlace } from "./place.js";
 import { recover } from "./recovery.js";
@@ -142,7 +143,7 @@ export class Chat extends EventTarget {
     if (run.conversation) return true;
     let created;
     try {
-      created = await this.api.createConversation(titleFrom(run.turn.input));
+      created = await this.api.createConversation(titleFrom(parted(run.turn.input).words || run.turn.input));
     } catch (problem) {
       run.fail(problem);
       if (problem.isConnection) this.connection.lose();

@@ -1,20 +1,23 @@
 // The box to write in. Enter sends, Shift+Enter breaks the line, and the text stays when it could not be sent.
 
+import { Attachments } from "./attachments.js";
 import { byId } from "./dom.js";
 
 export class Composer extends EventTarget {
   #field = byId("message");
   #send = byId("send");
   #stop = byId("stop");
+  #attached = new Attachments(this.#field, () => this.#fit());
   #running = false;
   // On a phone, focus would bring up the keyboard unasked.
   #mayFocus = window.matchMedia("(pointer: fine)").matches;
 
   constructor() {
     super();
+    this.#field.before(this.#attached.node);
     this.#field.addEventListener("input", () => this.#fit());
     this.#field.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowUp" && !this.#field.value && !event.isComposing) this.dispatchEvent(new Event("back"));
+      if (event.key === "ArrowUp" && this.#isEmpty && !event.isComposing) this.dispatchEvent(new Event("back"));
       // Enter that ends an input method's composition is not a wish to send.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();
@@ -38,13 +41,14 @@ export class Composer extends EventTarget {
     if (hadFocus) (running ? this.#stop : this.#field).focus();
   }
 
-  get text() {
-    return this.#field.value;
-  }
-
   set text(text) {
     this.#field.value = text;
     this.#fit();
+  }
+
+  /** Let a file go with the message. */
+  attach(name, text) {
+    this.#attached.add(name, text);
   }
 
   focus() {
@@ -52,10 +56,15 @@ export class Composer extends EventTarget {
   }
 
   #submit() {
-    const text = this.#field.value.trim();
-    if (!text || this.#running) return;
+    if (this.#isEmpty || this.#running) return;
+    const text = this.#attached.with(this.#field.value.trim());
     this.text = "";
+    this.#attached.clear();
     this.dispatchEvent(new CustomEvent("send", { detail: text }));
+  }
+
+  get #isEmpty() {
+    return this.#attached.isEmpty && !this.#field.value.trim();
   }
 
   #fit() {
@@ -64,6 +73,6 @@ export class Composer extends EventTarget {
       this.#field.style.height = "auto";
       this.#field.style.height = `${this.#field.scrollHeight}px`;
     }
-    this.#send.disabled = !this.#field.value.trim();
+    this.#send.disabled = this.#isEmpty;
   }
 }

@@ -41,7 +41,8 @@ const asJson = (id, title, items) => `${JSON.stringify({ id, title, items }, nul
 
 /** `text` as a code block whose fence is longer than any run of backticks in it. */
 export function fenced(text, language = "") {
-  const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
+  let longest = 2;
+  for (const [run] of text.matchAll(/`+/g)) longest = Math.max(longest, run.length);
   const fence = "`".repeat(longest + 1);
   return `${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
 }

@@ -1,10 +1,12 @@
 // What the user said, with what can be done about it: copy it, or write it anew and have the answer to that.
 
-import { saidNodes } from "./attached.js";
+import { numWordsOf, parted, saidNodes } from "./attached.js";
+import { Attachments } from "./attachments.js";
 import { copyButton } from "./clipboard.js";
 import { iconButton, make } from "./dom.js";
 
 const LONG = 3_000; // characters; a message of so many would push its answer out of sight
+const MOST_TO_EDIT = 50_000; // of words; more, in short lines, would take a box seconds to lay out
 
 export class Said {
   #bubble;
@@ -13,21 +15,25 @@ export class Said {
   /** `onEdit(text)` asks the new words and resolves to whether that began; `numAfter()` counts the turns behind this one. */
   constructor(text, { onEdit, numAfter }) {
     Object.assign(this, { text, onEdit, numAfter });
-    this.#bubble = make("div", { class: "said", dir: "auto" }, ...saidNodes(text));
-    const isLong = text.length > LONG;
-    this.#bubble.classList.toggle("folded", isLong);
+    const isLong = numWordsOf(text) > LONG;
+    this.#bubble = make("div", { class: isLong ? "said folded" : "said", dir: "auto" }, ...saidNodes(text, LONG));
     this.#actions = make(
       "div",
       { class: "said-actions" },
       isLong ? make("button", { type: "button", class: "text-button", "aria-expanded": "false", onclick: (event) => this.#unfold(event.target) }, "Show all") : null,
       copyButton("Copy message", () => text),
-      iconButton("pencil", "Edit message", () => this.edit(), "plain-button edit"),
+      this.#mayEdit ? iconButton("pencil", "Edit message", () => this.edit(), "plain-button edit") : null,
     );
     this.node = make("article", { class: "said-place", "aria-label": "You" }, this.#bubble, this.#actions);
   }
 
+  get #mayEdit() {
+    return parted(this.text).words.length <= MOST_TO_EDIT;
+  }
+
   #unfold(button) {
     const isFolded = this.#bubble.classList.toggle("folded");
+    this.#bubble.replaceChildren(...saidNodes(this.text, isFolded ? LONG : Infinity));
     button.textContent = isFolded ? "Show all" : "Show less";
     button.setAttribute("aria-expanded", String(!isFolded));
     if (isFolded) this.node.scrollIntoView({ block: "nearest" });
@@ -35,16 +41,19 @@ export class Said {
 
   /** Let the user write it anew, in its place. */
   edit() {
-    if (this.node.querySelector("form")) return;
+    if (this.node.querySelector("form") || !this.#mayEdit) return;
+    const { files, words } = parted(this.text);
     const field = make("textarea", { class: "said-field", "aria-label": "Edit message", rows: 1, dir: "auto" });
-    field.value = this.text;
+    field.value = words;
+    const attached = new Attachments(field);
+    for (const { name, text } of files) attached.add(name, text);
     const send = make("button", { class: "button" }, "Send");
     const cancel = make("button", { type: "button", class: "text-button", onclick: () => this.#close() }, "Cancel");
     const note = make("p", { class: "said-note" }, lossOf(this.numAfter()));
-    const form = make("form", { class: "said-form" }, field, note, make("div", { class: "said-foot" }, cancel, send));
+    const form = make("form", { class: "said-form" }, attached.node, field, note, make("div", { class: "said-foot" }, cancel, send));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      void this.#send(field.value.trim(), [field, send, cancel]);
+      void this.#send(attached.with(field.value.trim()), [field, send, cancel]);
     });
     field.addEventListener("keydown", (event) => this.#key(event, form));
     this.node.replaceChildren(form);

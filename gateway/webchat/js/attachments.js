@@ -1,0 +1,75 @@
+// Files that go with a message, and long texts that were pasted: shown by name above the box. In the box itself they would
+// cost seconds, with every key once more: the browser lays out all of it.
+
+import { announce } from "./announcer.js";
+import { joined, linesOf } from "./attached.js";
+import { iconButton, make } from "./dom.js";
+
+const LONG = 10_000; // characters; about four pages
+
+export class Attachments {
+  #files = [];
+  #onChange;
+  node = make("ul", { class: "attachments", "aria-label": "Attached", hidden: true });
+
+  /** Take long pastes into `field`; `onChange()` is called when files come or go. */
+  constructor(field, onChange = () => {}) {
+    this.#onChange = onChange;
+    field.addEventListener("paste", (event) => {
+      const text = event.clipboardData.getData("text/plain");
+      if (text.length <= LONG || event.clipboardData.files.length) return;
+      event.preventDefault();
+      this.add(this.#nameOfPaste(), text.replace(/\r\n?/g, "\n"));
+    });
+  }
+
+  get isEmpty() {
+    return !this.#files.length;
+  }
+
+  /** Add a text under a name. */
+  add(name, text) {
+    const file = { name, text };
+    const item = make(
+      "li",
+      { class: "attachment" },
+      make("bdi", {}, name),
+      make("span", {}, linesOf(text)),
+      iconButton("close", `Remove ${name}`, () => this.#remove(file, item), "plain-button"),
+    );
+    this.#files.push(file);
+    this.node.append(item);
+    this.#changed();
+    announce(`${name} is attached.`);
+  }
+
+  /** The message of these files and the words beside them. */
+  with(words) {
+    return joined(this.#files, words);
+  }
+
+  /** Let all go. */
+  clear() {
+    this.#files = [];
+    this.node.replaceChildren();
+    this.#changed();
+  }
+
+  #remove(file, item) {
+    this.#files = this.#files.filter((one) => one !== file);
+    item.remove();
+    this.#changed();
+  }
+
+  #changed() {
+    this.node.hidden = this.isEmpty;
+    this.#onChange();
+  }
+
+  #nameOfPaste() {
+    const names = this.#files.map(({ name }) => name);
+    let name = "pasted.txt";
+    for (let number = 2; names.includes(name); number += 1) name = `pasted-${number}.txt`;
+    return name;
+  }
+}
