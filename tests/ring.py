@@ -24,7 +24,8 @@ from cache_svc.history.service import serve as serve_history
 from cache_svc.history.settings import HistorySettings
 from cache_svc.prefix.service import serve as serve_prefix
 from cache_svc.prefix.settings import PrefixSettings
-from gateway.balancer.service import serve as serve_balancer
+from gateway.balancer.desk import BalancerDesk
+from gateway.balancer.service import serve_streams as serve_balancer
 from gateway.balancer.settings import BalancerSettings
 from gateway.edge.service import serve as serve_edge
 from gateway.edge.settings import EdgeSettings
@@ -43,8 +44,17 @@ MODEL = "tiny"
 class Ring:
     """A running ring."""
 
-    def __init__(self, url: str, bus: Bus, replica: ScriptedReplica, http: httpx.AsyncClient, model_path: Path) -> None:
+    def __init__(
+        self,
+        url: str,
+        bus: Bus,
+        replica: ScriptedReplica,
+        http: httpx.AsyncClient,
+        model_path: Path,
+        balancer: BalancerDesk,
+    ) -> None:
         self.model_path = model_path
+        self.balancer = balancer
         self.edge_scope = anyio.CancelScope()
         self.edge_stopped = anyio.Event()
         self.url = url
@@ -100,6 +110,14 @@ class Ring:
         """Return OpenAI's own client for this ring. Untyped: what it returns are unions of thirty classes each."""
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
+    async def replica_loads(self) -> None:
+        """Have the replica say that it loads; returns when the balancer has heard it, and places nothing any more."""
+        self.replica.state = "loading"
+        await self.replica.beat_once()
+        with anyio.fail_after(60):
+            while not self.balancer.fleet(self.model_path.name).is_loading:
+                await anyio.sleep(0.005)
+
     async def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
         text = (await self.http.get("/metrics")).text
@@ -151,9 +169,12 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRi
         async with Bus.open(bus_url, bus_options) as bus, anyio.create_task_group() as tasks:
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
+            balancer_settings = BalancerSettings(**common)
+            balancer = BalancerDesk(bus, balancer_settings)
+            await tasks.start(serve_balancer, bus, balancer_settings, balancer)
             replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
             async with httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False, verify=False) as http:
-                running = Ring(url, bus, replica, http, path)
+                running = Ring(url, bus, replica, http, path, balancer)
                 await tasks.start(running.run_edge, settings)
                 await tasks.start(replica.serve)
                 for encoder in encoders:
@@ -177,7 +198,6 @@ def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
         (serve_history, HistorySettings(**common)),
         (serve_tokenizer, TokenizerSettings(**common)),
         (serve_prefix, PrefixSettings(**common)),
-        (serve_balancer, BalancerSettings(**common)),
     ]
 
 

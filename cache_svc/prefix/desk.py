@@ -70,16 +70,17 @@ class PrefixDesk:
         return Matches(replicas=tuple(Match(replica_id=r, num_tokens=n * prompt.block_size) for r, n in best))
 
     async def follow(self, name: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the index of a model true, until cancelled."""
+        """Keep the index of a model true, until cancelled; whatever comes after the start is heard."""
         model = self._models[name]
+        events, heartbeats = [await self._bus.end(stream) for stream in (topics.kv_events(name), topics.status(name))]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow_events, name, model)
-            tasks.start_soon(self._follow_heartbeats, name, model)
+            tasks.start_soon(self._follow_events, name, model, events)
+            tasks.start_soon(self._follow_heartbeats, name, model, heartbeats)
             tasks.start_soon(self._check, model)
             task_status.started()
 
-    async def _follow_events(self, name: str, model: _Model) -> None:
-        async for event in self._bus.watch(topics.kv_events(name), start="$"):
+    async def _follow_events(self, name: str, model: _Model, start: str) -> None:
+        async for event in self._bus.watch(topics.kv_events(name), start=start):
             if not isinstance(event, BlocksStored | BlocksEvicted):
                 continue
             verdict = model.ledger.judge(event, anyio.current_time())
@@ -89,8 +90,8 @@ class PrefixDesk:
                 for _ in model.ledger.apply(event):
                     await anyio.lowlevel.checkpoint()
 
-    async def _follow_heartbeats(self, name: str, model: _Model) -> None:
-        async for status in self._bus.watch(topics.status(name), start="$"):
+    async def _follow_heartbeats(self, name: str, model: _Model, start: str) -> None:
+        async for status in self._bus.watch(topics.status(name), start=start):
             if not isinstance(status, ReplicaStatus):
                 continue
             now = anyio.current_time()

@@ -126,15 +126,16 @@ class BalancerDesk:
             await self._changed[job.model].wait()
 
     async def follow(self, model: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follow a model's replicas and recover what lost ones held, until cancelled."""
+        """Follow a model's replicas and recover what lost ones held, until cancelled; beats after the start are heard."""
+        start = await self._bus.end(topics.status(model))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow_heartbeats, model, tasks)
+            tasks.start_soon(self._follow_heartbeats, model, start, tasks)
             tasks.start_soon(self._check, model, tasks)
             task_status.started()
 
-    async def _follow_heartbeats(self, model: str, tasks: TaskGroup) -> None:
+    async def _follow_heartbeats(self, model: str, start: str, tasks: TaskGroup) -> None:
         fleet = self._fleets[model]
-        async for status in self._bus.watch(topics.status(model), start="$"):
+        async for status in self._bus.watch(topics.status(model), start=start):
             if not isinstance(status, ReplicaStatus):
                 continue
             is_new = not fleet.knows(status.replica_id)

@@ -70,21 +70,27 @@ async def length(bus: Bus, stream: str) -> int:
 
 
 async def test_a_job_goes_on_with_its_fields_and_with_the_time_it_waited_and_took(bus: Bus, make_job: Any) -> None:
+    took_ms: list[float] = []
+
     async def handle(_job: Job, record: dict[str, Any]) -> Step:
         assert record == {"request": Request(model="m")}
+        began = time.perf_counter()
         await anyio.sleep(0.02)
+        took_ms.append((time.perf_counter() - began) * 1e3)
         return Step(to=TOKENIZER, fields={"recalled": Recalled(version=3)})
 
     job = make_job(timings_ms={"edge.work": 1.0})
     await bus.admit(job, {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
+    admitted_at = time.time()
     await anyio.sleep(0.03)
+    took_ms.append((time.time() - admitted_at) * 1e3)  # a timer may be a millisecond early
     async with desk(bus, handle):
         found = await arrived(bus)
     timings = dict(found.timings_ms)
     assert msgspec.structs.replace(found, timings_ms={}) == msgspec.structs.replace(job, timings_ms={})
     assert timings.pop("edge.work") == 1.0
-    assert 30 <= timings.pop("history.wait") < 100_000
-    assert 20 <= timings.pop("history.work") < 100_000
+    assert 0 < took_ms[0] <= timings.pop("history.wait") < 100_000
+    assert 0 < took_ms[1] <= timings.pop("history.work") < 100_000
     assert timings == {}
     assert (await bus.record(0, "r1", "recalled"))["recalled"].version == 3
 

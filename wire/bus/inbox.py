@@ -45,7 +45,7 @@ class _Seen:
 async def follow(bus: Core, stream: str, *, start: str, trim: bool) -> AsyncGenerator[AnyMessage, None]:
     """Yield messages as they arrive, across reconnects; malformed ones are counted and skipped."""
     seen = _Seen()
-    last = await _last_id(bus, stream) if start == "$" else start
+    last = await newest_id(bus, stream) if start == "$" else start
     read: list[bytes] = []  # and not yet removed
     due = True
     while True:
@@ -90,7 +90,7 @@ async def _began_again(bus: Core, stream: str, last: str) -> bool:
     # A stream that was deleted (or whose server changed for one with an earlier clock) counts anew: its entries would
     # stay below what was read last, and unseen for ever.
     try:
-        newest = await _last_id(bus, stream)
+        newest = await newest_id(bus, stream)
     except UnavailableError:  # the next look tells
         return False
     return newest != "0" and _order(newest) < _order(last)
@@ -107,7 +107,8 @@ def _open(bus: Core, stream: str, fields: list[bytes], seen: _Seen) -> AnyMessag
     return None if seen.again(values.get(b"n")) else message
 
 
-async def _last_id(bus: Core, stream: str) -> str:
+async def newest_id(bus: Core, stream: str) -> str:
+    """Return the id of a stream's last message; "0" if there is none."""
     # Asked for once: "$" in a repeated XREAD would skip what came in between.
     newest = await bus.route.call(stream, "XREVRANGE", stream, "+", "-", "COUNT", 1)
     return newest[0][0].decode() if newest else "0"

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from wire import codec, topics
 from wire.bus.core import Core
 from wire.bus.courier import Courier
-from wire.bus.inbox import follow
+from wire.bus.inbox import follow, newest_id
 from wire.bus.line import Arg
 from wire.bus.options import inbox_ttl_ms
 from wire.bus.scripts import PUBLISH, SEND
@@ -59,8 +59,15 @@ class Post(Core):
         return follow(self, stream, start=start, trim=True)
 
     def watch(self, stream: str, *, start: str = "0") -> AsyncGenerator[AnyMessage, None]:
-        """Yield the messages of a stream that others watch too, from the oldest kept one on (`start` "$": new ones)."""
+        """Yield the messages of a stream that others watch too, from the oldest kept one on (`start` "$": new ones).
+
+        New ones are those that come after the first step; whoever has to say before where that is asks for the `end`.
+        """
         return follow(self, stream, start=start, trim=False)
+
+    async def end(self, stream: str) -> str:
+        """Return the place behind all messages of a stream until now, as a `start`."""
+        return await newest_id(self, stream)
 
     async def secret(self, name: str) -> bytes:
         """Return the deployment's secret of this name (32 bytes), made at the first call."""

@@ -108,8 +108,7 @@ async def test_it_is_answered_at_once_and_runs_to_its_end_without_a_client(ring:
 
 
 async def test_it_is_queued_until_it_has_a_place(ring: Ring) -> None:
-    ring.replica.state = "loading"
-    await ring.replica.beat_once()
+    await ring.replica_loads()
     response_id = await begin(ring.http)
     assert (await get(ring.http, response_id))["status"] == "queued"
     ring.replica.state = "ready"
@@ -180,8 +179,7 @@ async def test_what_was_cancelled_is_over_when_its_client_is_told_so(ring: Ring)
 
 
 async def test_one_that_waits_for_a_replica_is_cancelled_and_never_placed(ring: Ring) -> None:
-    ring.replica.state = "loading"
-    await ring.replica.beat_once()
+    await ring.replica_loads()
     response_id = await begin(ring.http)
     answer = await ring.http.post(f"{RESPONSES}/{response_id}/cancel")
     assert answer.json()["status"] == "cancelled"

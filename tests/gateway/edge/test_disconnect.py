@@ -71,12 +71,12 @@ async def test_leaving_before_the_first_token_cancels(ring: Ring, stream: bool) 
 
 
 async def test_leaving_before_placement_means_that_no_replica_ever_sees_the_job(ring: Ring) -> None:
-    ring.replica.state = "loading"
-    await ring.replica.beat_once()
+    await ring.replica_loads()
     await _leave(ring, stream=True, placed=False)
     with anyio.fail_after(60):
         while await ring.metric("headrace_cancels_total") == 0:
             await anyio.sleep(0.01)
+    await ring.until_idle()  # the cancel is on the bus
     ring.replica.state = "ready"
     ring.replica.play(*say("one "))
     await whole(ring)

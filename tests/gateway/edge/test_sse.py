@@ -70,7 +70,7 @@ async def test_keep_alive_is_not_the_first_token(make_ring: MakeRing) -> None:
             got = ""
             async for part in response.aiter_text():
                 got += part
-                if got.count(": keep-alive") >= 2:
+                if got.count(": keep-alive") >= 3:  # a timer may be a millisecond early
                     go.set()
         assert read(got).chunks[-1]["usage"]["headrace"]["ttft_ms"] > 100
 

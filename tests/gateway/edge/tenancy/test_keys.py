@@ -187,7 +187,9 @@ async def test_a_caller_may_put_its_requests_back_but_never_before_the_rank_of_i
 async def test_the_ledger_has_one_entry_for_each_way_a_request_can_end(guarded: Ring) -> None:
     guarded.replica.play(*say("one ", "two "))
     await ask(guarded, "alice")
+    await ledger_of(guarded, 1)  # its entry may be written behind its answer, and behind that of the next
     await ask(guarded, "bob", max_tokens=1)
+    await ledger_of(guarded, 2)
     guarded.replica.play(*say("one ", "two "), finish=None)
     async with guarded.http.stream("POST", CHAT, json={**ASK, "stream": True}, headers=bearer("alice")) as stream:
         lines = stream.aiter_lines()
