@@ -150,7 +150,7 @@ class EngineLoop:
             self._departures.let_go()  # who knows when there will be more to go with
 
     def _read_energy(self, sampler: Sampler, *, was_idle: bool) -> None:
-        """Have what was used shared out; in the middle of work the newest reading, once there is work to share it by."""
+        """Have what was used shared out; in the middle of work the newest reading, if there is work to share it by."""
         if sampler.failed:
             self._engine.stop_metering()
             self._sampler = None
