@@ -1,6 +1,10 @@
-"""Which experts compute a token: those most likely by a softmax of the router's logits, each with its share.
+"""Which experts compute a token: those that a router scores highest, each with its share.
 
-Source: Shazeer et al., "Outrageously Large Neural Networks" (2017); the softmax over all experts is Mixtral's.
+Scores are a softmax of the logits, or each logit's sigmoid. A bias for each expert may decide with them who is chosen,
+while shares stay those of the scores alone; and experts may lie in groups, of which only the best few are looked at.
+
+Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); the softmax over all experts is Mixtral's, bias
+and groups are DeepSeek-V3's (arXiv 2412.19437).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,47 +17,99 @@ from kernels import dispatch
 from kernels.language import jit, next_power_of_2, tl
 from kernels.native import record
 
+MAX_NATIVE = 4096  # experts of which a native kernel keeps the scores at hand (src/experts.c)
+_NO_NUMBER = (
+    -1e30
+)  # what decides about an expert whose score is none: it is chosen last, but it is an expert all the same
+_LEAST_SUM = 1e-20  # that shares are divided by
+
 
 class Routes(NamedTuple):
-    """For each token C experts, the likeliest first: `chosen` int32 [T, C], and their `shares` float32 [T, C]."""
+    """For each token C experts, the first choice first: `chosen` int32 [T, C], and their `shares` float32 [T, C]."""
 
     chosen: Tensor
     shares: Tensor
 
 
-def route(logits: Tensor, num_chosen: int, *, renormalise: bool) -> Routes:
-    """Choose among the experts of `logits` [T, X]; of two that are as likely, the lower number is first.
+class Rule(NamedTuple):
+    """How logits become scores, who may be chosen, and what shares are multiplied with.
 
-    Shares are probabilities; with `renormalise` those of the chosen add up to 1. A token whose logits are no numbers
-    has shares that are none.
+    Only experts in the `kept` best of `groups` are chosen. A group is as good as its two best experts together.
     """
-    if logits.dim() != 2 or not 1 <= num_chosen <= logits.shape[1]:
+
+    sigmoid: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    kept: int = 1
+
+
+USUAL = Rule()
+
+
+def route(
+    logits: Tensor, num_chosen: int, *, renormalise: bool, rule: Rule = USUAL, bias: Tensor | None = None
+) -> Routes:
+    """Choose among the experts of `logits` [T, X]; of two that are as good, the lower number is first.
+
+    Shares are scores; with `renormalise` those of the chosen add up to 1, before they are scaled. `bias` float32 [X] is
+    added to the scores that decide. A token whose logits are no numbers has shares that are none.
+    """
+    X = logits.shape[-1]
+    if logits.dim() != 2 or not 1 <= num_chosen <= X:
         raise ValueError(f"{num_chosen} experts cannot be chosen by logits of shape {tuple(logits.shape)}")
+    if bias is not None and (bias.shape != (X,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
+        raise ValueError(f"the bias must be float32 [{X}], not {bias.dtype} {list(bias.shape)}")
+    _check_groups(rule, X, num_chosen)
     form = dispatch.form(logits)
-    if form == "native" and logits.dtype == torch.float32 and logits.stride(1) == 1:
-        return _native(logits, num_chosen, renormalise)
-    return _launch(logits, num_chosen, renormalise) if form == "triton" else reference(logits, num_chosen, renormalise)
+    if form == "native" and logits.dtype == torch.float32 and logits.stride(1) == 1 and X <= MAX_NATIVE:
+        return _native(logits, num_chosen, renormalise, rule, bias)
+    return (_launch if form == "triton" else reference)(logits, num_chosen, renormalise, rule, bias)
 
 
-def reference(logits: Tensor, num_chosen: int, renormalise: bool) -> Routes:
+def _check_groups(rule: Rule, X: int, num_chosen: int) -> None:
+    groups, kept = rule.groups, rule.kept
+    if groups == kept == 1:
+        return
+    if not 1 <= kept <= groups or X % groups or 2 * groups > X or num_chosen > kept * (X // groups):
+        raise ValueError(f"{num_chosen} of {X} experts cannot be chosen from {kept} of {groups} groups")
+
+
+def reference(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias: Tensor | None) -> Routes:
     """Choose in plain torch."""
-    shares, chosen = logits.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
-    shares = shares[:, :num_chosen]
+    wide = logits.float()
+    scores = wide.sigmoid() if rule.sigmoid else wide.softmax(-1)
+    deciding = scores if bias is None else scores + bias
+    deciding = deciding.nan_to_num(_NO_NUMBER)
+    if rule.groups > 1:
+        deciding = _of_best_groups(deciding, rule)
+    chosen = deciding.sort(dim=-1, descending=True, stable=True).indices[:, :num_chosen]
+    shares = scores.gather(1, chosen)
     if renormalise:
-        shares = shares / shares.sum(-1, keepdim=True)
-    return Routes(chosen[:, :num_chosen].int(), shares.contiguous())
+        shares = shares / shares.sum(-1, keepdim=True).clamp_min(_LEAST_SUM)
+    return Routes(chosen.int(), shares * rule.scale)
 
 
-def _native(logits: Tensor, num_chosen: int, renormalise: bool) -> Routes:
+def _of_best_groups(deciding: Tensor, rule: Rule) -> Tensor:
+    """Leave experts outside of the best groups out of the choice."""
+    T, X = deciding.shape
+    grouped = deciding.view(T, rule.groups, X // rule.groups)
+    best = grouped.topk(2, dim=-1).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices[:, : rule.kept]
+    closed = torch.ones(T, rule.groups, 1, dtype=torch.bool, device=deciding.device)
+    closed.scatter_(1, best.unsqueeze(-1), value=False)
+    return grouped.masked_fill(closed, float("-inf")).view(T, X)
+
+
+def _native(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias: Tensor | None) -> Routes:
     T, X = logits.shape
     out = Routes(record.empty((T, num_chosen), torch.int32), record.empty((T, num_chosen)))
-    numbers = (T, X, logits.stride(0), num_chosen, int(renormalise))
-    pointers = (logits.data_ptr(), out.chosen.data_ptr(), out.shares.data_ptr())
-    record.call([record.Record(record.ROUTE, numbers, pointers)], (logits, *out))
+    flags = (int(renormalise), int(rule.sigmoid), rule.groups, rule.kept)
+    numbers = (T, X, logits.stride(0), num_chosen, *flags)
+    pointers = (logits.data_ptr(), out.chosen.data_ptr(), out.shares.data_ptr(), record.pointer(bias))
+    record.call([record.Record(record.ROUTE, numbers, pointers, (rule.scale,))], (logits, *out, bias))
     return out
 
 
-def _launch(logits: Tensor, num_chosen: int, renormalise: bool) -> Routes:
+def _launch(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias: Tensor | None) -> Routes:
     T, X = logits.shape
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     out = Routes(
@@ -62,33 +118,66 @@ def _launch(logits: Tensor, num_chosen: int, renormalise: bool) -> Routes:
     )
     if T:  # a program for each token: a row of 128 logits is a load for each thread of one warp
         _route_kernel[(T,)](
-            logits, *out, X, logits.stride(0), C=num_chosen, RENORMALISE=renormalise,
-            BLOCK=next_power_of_2(X), CHOICES=next_power_of_2(num_chosen), num_warps=1,
+            logits, logits if bias is None else bias, *out, X, logits.stride(0), rule.scale,
+            C=num_chosen, RENORMALISE=renormalise, SIGMOID=rule.sigmoid, BIASED=bias is not None,
+            GROUPS=rule.groups, KEPT=rule.kept, BLOCK=next_power_of_2(X), CHOICES=next_power_of_2(num_chosen),
+            num_warps=1,
         )  # fmt: skip
     return out
 
 
 @jit
 def _route_kernel(
-    logits_ptr, chosen_ptr, shares_ptr, X, stride,
-    C: tl.constexpr, RENORMALISE: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
+    logits_ptr, bias_ptr, chosen_ptr, shares_ptr, X, stride, scale,
+    C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row * stride + expert, mask=expert < X, other=float("-inf")).to(tl.float32)
-    weight = tl.exp(logits - tl.max(logits, 0))
-    shares = weight / tl.sum(weight, 0)
-    # What is no number is chosen last, but by its number it is an expert all the same.
-    left = tl.where(expert < X, tl.where(shares == shares, shares, 0.0), -1.0)
+    if SIGMOID:
+        scores = 1.0 / (1.0 + tl.exp(-logits))
+    else:
+        weight = tl.exp(logits - tl.max(logits, 0))
+        scores = weight / tl.sum(weight, 0)
+    left = scores
+    if BIASED:
+        left += tl.load(bias_ptr + expert, mask=expert < X, other=0.0)
+    left = tl.where(left == left, left, -1e30)  # no number: chosen last, but by its number it is an expert all the same
+    if GROUPS > 1:
+        left = _of_best_groups_kernel(left, expert, X // GROUPS, GROUPS, KEPT, BLOCK)
+    left = tl.where(expert < X, left, -3e30)
     choice = tl.arange(0, CHOICES)
     chosen, found = tl.zeros([CHOICES], tl.int32), tl.zeros([CHOICES], tl.float32)
     for c in tl.static_range(C):
         best = tl.min(tl.where(left == tl.max(left, 0), expert, BLOCK), 0)
-        share = tl.sum(tl.where(expert == best, shares, 0.0), 0)
+        share = tl.sum(tl.where(expert == best, scores, 0.0), 0)
         chosen = tl.where(choice == c, best, chosen)
         found = tl.where(choice == c, share, found)
-        left = tl.where(expert == best, -2.0, left)
+        left = tl.where(expert == best, -4e30, left)
     if RENORMALISE:
-        found = found / tl.sum(found, 0)
+        whole = tl.sum(found, 0)
+        found = found / tl.where(whole < 1e-20, 1e-20, whole)
     tl.store(chosen_ptr + row * C + choice, chosen, mask=choice < C)
-    tl.store(shares_ptr + row * C + choice, found, mask=choice < C)
+    tl.store(shares_ptr + row * C + choice, found * scale, mask=choice < C)
+
+
+@jit
+def _of_best_groups_kernel(
+    left, expert, size, GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Put experts outside of the best groups behind all others."""
+    group = expert // size
+    good = tl.full([BLOCK], -3e30, tl.float32)  # of each expert, how good its group is
+    for g in tl.static_range(GROUPS):
+        members = tl.where(group == g, left, -3e30)
+        first = tl.max(members, 0)
+        at = tl.min(tl.where(members == first, expert, BLOCK), 0)
+        second = tl.max(tl.where(expert == at, -3e30, members), 0)
+        good = tl.where(group == g, first + second, good)
+    kept = tl.zeros([BLOCK], tl.int32)
+    for _ in tl.static_range(KEPT):
+        best = tl.min(tl.where(good == tl.max(good, 0), expert, BLOCK), 0) // size
+        kept = tl.where(group == best, 1, kept)
+        good = tl.where(group == best, -4e30, good)
+    return tl.where(kept == 1, left, -2e30)

@@ -81,9 +81,32 @@ def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
             config[ours] = float(f"{value:.7g}")
 
 
+def _glm4moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    def whole(key: str, default: int | None = None) -> int:
+        return int(header.value(f"glm4moe.{key}", int, default))
+
+    _glm("Glm4MoeForCausalLM", "glm4_moe")(header, config)
+    guessing = whole("nextn_predict_layers", 0)
+    config.update(
+        num_hidden_layers=config["num_hidden_layers"] - guessing,
+        num_nextn_predict_layers=guessing,
+        use_qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+        first_k_dense_replace=whole("leading_dense_block_count", 0),
+        n_routed_experts=whole("expert_count"),
+        num_experts_per_tok=whole("expert_used_count"),
+        moe_intermediate_size=whole("expert_feed_forward_length"),
+        n_shared_experts=whole("expert_shared_count", 0),
+        n_group=whole("expert_group_count", 1),
+        topk_group=whole("expert_group_used_count", 1),
+        norm_topk_prob=header.value("glm4moe.expert_weights_norm", bool, True),
+        routed_scaling_factor=header.value("glm4moe.expert_weights_scale", float, 1.0),
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "chatglm": _glm("GlmForCausalLM", "glm"),
     "glm4": _glm("Glm4ForCausalLM", "glm4"),
+    "glm4moe": _glm4moe,
     "seed_oss": _plain("SeedOssForCausalLM", "seed_oss"),
     "ernie4_5": _plain("Ernie4_5ForCausalLM", "ernie4_5"),
     "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),

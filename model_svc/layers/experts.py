@@ -10,22 +10,28 @@ from torch import Tensor
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
 from kernels.quantize_rows import QuantizedRows
-from kernels.route import route
+from kernels.route import USUAL, Rule, route
+from model_svc.layers.linear import Linear
 from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
 from model_svc.layers.mlp import GatedMlp, activation_named
 
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """What differs between architectures: C of X experts with an inner size F, and whether their shares add up to 1."""
+    """What differs between architectures: C of X experts with an inner size F, and whether their shares add up to 1.
+
+    `rule`: how the router's logits become choices; `deciding` names a tensor that is added to scores that decide.
+    """
 
     hidden: int
     inner: int
     num_experts: int
     num_chosen: int
-    renormalise: bool
+    renormalise: bool = True
     act: str = "silu"
     names: ExpertNames = USUAL_NAMES
+    rule: Rule = USUAL
+    deciding: str | None = None
 
 
 class Experts:
@@ -38,27 +44,38 @@ class Experts:
         self._group = loader.group
         X, E, act = config.num_experts, config.hidden, activation_named(config.act)
         self._router = loader.columns(("gate",), (X,), E, (loader.shard(1),))  # every rank chooses for itself
+        self._deciding = None if config.deciding is None else loader.exact(config.deciding, (X,))
         self._blocks = loader.experts(config.names, X, E, config.inner, act)
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
         assert isinstance(x, Tensor)
         config = self._config
-        routes = route(self._router(x), config.num_chosen, renormalise=config.renormalise)
+        routes = route(
+            self._logits(x), config.num_chosen, renormalise=config.renormalise, rule=config.rule, bias=self._deciding
+        )
         order = expert_order(routes, config.num_experts)
         out = expert_sum(self._blocks(x, order), order.places, routes.shares)
         if self._group.size > 1:
             self._group.add_up(out)
         return out
 
+    def _logits(self, x: Tensor) -> Tensor:
+        """Return the router's logits; where a bias decides, small differences do, so that they are not rounded."""
+        if self._deciding is None:
+            return self._router(x)
+        logits = torch.empty(x.shape[0], self._config.num_experts, dtype=torch.float32, device=x.device)
+        self._router.into(x, logits)
+        return logits
+
 
 class ExpertsBesideShared:
-    """Experts, and one block for all tokens, which each token takes as much of as a gate of its own says (Qwen 2)."""
+    """Experts, and one block for all tokens; with a `gate` each takes as much of that as the gate says (Qwen 2)."""
 
-    def __init__(self, experts: Experts, shared: GatedMlp, loader: Loader, hidden: int) -> None:
-        self._experts, self._shared = experts, shared
-        self._gate = loader.columns(("shared_expert_gate",), (1,), hidden, (loader.shard(1),))
+    def __init__(self, experts: Experts, shared: GatedMlp, gate: Linear | None = None) -> None:
+        self._experts, self._shared, self._gate = experts, shared, gate
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
-        return self._experts(x) + torch.sigmoid(self._gate(x)) * self._shared(x)
+        shared = self._shared(x)
+        return self._experts(x) + (shared if self._gate is None else torch.sigmoid(self._gate(x)) * shared)

@@ -54,6 +54,10 @@ class Loader:
         """Fetch a tensor that is used as numbers (a norm's weight), whole."""
         return self.method.dense(self.source.get(self.prefix + name, shape))
 
+    def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Fetch a tensor that decides something, whole and in float32."""
+        return self.method.exact(self.source.get(self.prefix + name, shape))
+
     def shard(self, pieces: int) -> Shard:
         """Return which of `pieces` (heads, say) are this rank's; where these are fewer than ranks, some share one."""
         rank, size = self.group.rank, self.group.size

@@ -13,7 +13,7 @@ from model_svc.layers.attention import Attention, AttentionConfig
 from model_svc.layers.blocks import Layer, Mlp, PreNorm, add_norm
 from model_svc.layers.embedding import load_tables
 from model_svc.layers.experts import Experts, ExpertsConfig
-from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
+from model_svc.layers.loader import Loader
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.rope import RopeTables, rope_tables
@@ -58,7 +58,7 @@ class Decoder:
         body = loader.at("model")
         own = self.group.layers(config.num_layers)
         self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in own]
-        for n in set(range(config.num_layers)).difference(own):
+        for n in set(range(config.num_layers + self.drafting_layers())).difference(own):
             body.at("layers").at(n).leave()
         for layer, following in pairwise(self._layers):
             if isinstance(layer, PreNorm):
@@ -117,6 +117,10 @@ class Decoder:
         """Return the final logits (scaled or soft-capped)."""
         return logits
 
+    def drafting_layers(self) -> int:
+        """Return how many layers stand behind the model's own in the checkpoint, to guess ahead; they are left out."""
+        return 0
+
     def norm(self, loader: Loader, name: str) -> Norm:
         """Build a norm over the hidden size."""
         return RmsNorm(loader, name, self.config.hidden_size, self.config.norm_eps, offset=self.norm_offset)
@@ -147,17 +151,20 @@ class Decoder:
             loader.at("mlp"), config.hidden_size, config.intermediate_size, config.act, bias=bias, fused=fused
         )
 
-    def experts(
-        self, loader: Loader, inner: int, *, renormalise: bool = True, names: ExpertNames = USUAL_NAMES
-    ) -> Experts:
-        """Build a mixture of experts of this inner size at `loader`'s place, of as many as the config says."""
+    def experts(self, loader: Loader, inner: int, **changes: object) -> Experts:
+        """Build a mixture of experts of this inner size at `loader`'s place, of as many as the config says.
+
+        `changes` are fields of ExpertsConfig.
+        """
         config = self.config
-        num_experts = config.whole("num_experts") or config.whole("num_local_experts")
-        sizes = ExpertsConfig(
-            config.hidden_size, inner, num_experts, config.whole("num_experts_per_tok"), renormalise, config.act,
-            names,
-        )  # fmt: skip
-        return Experts(loader, sizes)
+        fields: dict[str, object] = {
+            "hidden": config.hidden_size,
+            "inner": inner,
+            "num_experts": config.whole("num_experts") or config.whole("num_local_experts"),
+            "num_chosen": config.whole("num_experts_per_tok"),
+            "act": config.act,
+        }
+        return Experts(loader, ExpertsConfig(**(fields | changes)))  # type: ignore[arg-type]
 
     def has_experts(self, index: int) -> bool:
         """Tell whether a layer is a mixture of experts, where only some are (Qwen)."""

@@ -21,4 +21,5 @@ class Qwen2Moe(Qwen2):
         experts = self.experts(place, config.whole("moe_intermediate_size"), renormalise=renormalise)
         inner = config.whole("shared_expert_intermediate_size")
         shared = GatedMlp(place.at("shared_expert"), config.hidden_size, inner, config.act)
-        return ExpertsBesideShared(experts, shared, place, config.hidden_size)
+        gate = place.columns(("shared_expert_gate",), (1,), config.hidden_size, (place.shard(1),))
+        return ExpertsBesideShared(experts, shared, gate)

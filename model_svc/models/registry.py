@@ -18,6 +18,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "Gemma3ForCausalLM": ("gemma3", "Gemma3"),
     "GlmForCausalLM": ("glm", "Glm"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
+    "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),

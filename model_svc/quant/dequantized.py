@@ -103,6 +103,11 @@ class Dequantized:
         self.num_bytes += out.nbytes
         return out
 
+    def exact(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return a tensor as float32 numbers, whatever is computed in."""
+        numbers = tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
+        return numbers.to(device=self._device, dtype=torch.float32)
+
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return an embedding table as numbers."""
         return self.dense(tensor)

@@ -40,6 +40,10 @@ class Kept:
         """Return a tensor as numbers."""
         return self._dense.dense(tensor)
 
+    def exact(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return a tensor as float32 numbers."""
+        return self._dense.exact(tensor)
+
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table as numbers."""
         return self._dense.table(tensor)

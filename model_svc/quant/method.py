@@ -46,6 +46,10 @@ class QuantMethod(Protocol):
         """Return a tensor that is used as numbers (norms, biases, embedding rows) in the computing dtype."""
         ...
 
+    def exact(self, tensor: Tensor | QuantizedTensor) -> Tensor:
+        """Return a tensor as float32 numbers, whatever is computed in."""
+        ...
+
     def table(self, tensor: Tensor | QuantizedTensor) -> Tensor | PackedWeight:
         """Return an embedding table in the form that rows are taken from."""
         ...

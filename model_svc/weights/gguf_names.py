@@ -57,6 +57,13 @@ _GEMMA_LAYER = _LAYER | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_GLM4_MOE_LAYER = _EXPERTS_LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    "exp_probs_b": "mlp.gate.e_score_correction_",  # and then `bias`
+}
 _POST_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -80,10 +87,12 @@ _LAYERS = {
     "seed_oss": _POST_LAYER,
     "chatglm": _GLM_LAYER,
     "glm4": _GLM4_LAYER,
+    "glm4moe": _GLM4_MOE_LAYER,
 }
 _PAIRED = ("llama", "granite", "smollm3")  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
+_GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
 
 
 class Change(NamedTuple):
@@ -111,6 +120,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     minus_one = Change(minus_one=arch.startswith("gemma") and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
+    if guessing := _GUESSING.fullmatch(gguf_name):
+        return Renamed(f"model.layers.{guessing[1]}.{guessing[2]}", Change())
     found = _BLOCK.fullmatch(gguf_name)
     part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
@@ -119,7 +130,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
         return Renamed(f"model.layers.{found[1]}.{part}", Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
     change = Change(heads) if heads else Change(row=True) if part.endswith("shared_expert_gate") else minus_one
-    return Renamed(f"model.layers.{found[1]}.{part}.{found[4]}", change)
+    return Renamed(f"model.layers.{found[1]}.{part}{'' if part.endswith('_') else '.'}{found[4]}", change)
 
 
 def _part(arch: str, name: str, expert: str | None) -> str | None:

@@ -19,20 +19,31 @@ _PERMUTED = ("llama", "granite", "smollm3")  # llama.cpp rotates neighbours in t
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 
-def gguf_of(model: Any, path: Path, arch: str, extra: dict[str, Any], *, old_experts: bool = False) -> Path:
-    """Write `model` with a vocabulary of bytes. `old_experts`: each one's matrices by themselves, as in early 2024."""
+def gguf_of(
+    model: Any,
+    path: Path,
+    arch: str,
+    extra: dict[str, Any],
+    left_out: tuple[str, ...] = (),
+    *,
+    old_experts: bool = False,
+) -> Path:
+    """Write `model` with a vocabulary of bytes, and tensors that are none of it (`left_out`).
+
+    `old_experts`: each one's matrices by themselves, as in early 2024.
+    """
     config = model.config
     model.save_pretrained(path.parent / "safetensors")
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {name: np.zeros((1, 32), dtype=np.float32) for name in left_out}
     for name, values in _merged(_saved(path.parent / "safetensors")).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
         # Mixtral's experts go by the names that Llama's own files have.
         known = names.get_name(re.sub(r"model\.(.*)block_sparse_moe\.experts", r"\1feed_forward.experts", name))
-        known = known or names.get_name(name.rpartition(".")[0]) or name
-        suffix = name.rpartition(".")[2]
+        stem, _, suffix = re.sub(r"_correction_bias$", "_correction.bias", name).rpartition(".")
+        known = known or names.get_name(stem) or stem
         if old_experts and known.endswith("_exps"):
             for n, each in enumerate(values):
                 tensors[f"{known.removesuffix('_exps')}.{n}.{suffix}"] = each.numpy()

@@ -18,13 +18,14 @@ from tests.model_svc.paged import ModelDriver, Tracked
 
 
 class File(NamedTuple):
-    """Llama.cpp's architecture, a case of test_parity, what the file says besides the usual, what the case changes."""
+    """Llama.cpp's architecture, a case of test_parity, what the file says besides, what the case changes."""
 
     arch: str
     case: str
     says: dict[str, Any]
     changes: Mapping[str, Any] = MappingProxyType({})
     old_experts: bool = False
+    left_out: tuple[str, ...] = ()  # tensors that are in the file, and no part of the model
 
 
 MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
@@ -37,6 +38,25 @@ FILES = {
     "qwen2moe": File("qwen2moe", "qwen2_moe", {"expert_count": 7, "expert_used_count": 3}, {"decoder_sparse_step": 1}),
     "glm": File("chatglm", "glm", {"rope.dimension_count": 16}),
     "glm4": File("glm4", "glm4", {"rope.dimension_count": 8}),
+    "glm4moe": File(
+        "glm4moe",
+        "glm4_moe",
+        {
+            "block_count": 5,
+            "nextn_predict_layers": 1,
+            "rope.dimension_count": 16,
+            "leading_dense_block_count": 1,
+            "expert_count": 8,
+            "expert_used_count": 3,
+            "expert_feed_forward_length": 48,
+            "expert_shared_count": 2,
+            "expert_group_count": 4,
+            "expert_group_used_count": 2,
+            "expert_weights_scale": 1.7,
+            "expert_weights_norm": True,
+        },
+        left_out=("blk.4.nextn.eh_proj.weight", "blk.4.attn_norm.weight", "blk.4.ffn_gate_exps.weight"),
+    ),
     "seed_oss": File("seed_oss", "seed_oss", {}, {"attention_out_bias": False, "mlp_bias": False}),
     "ernie4_5": File("ernie4_5", "ernie4_5", {}, {"use_bias": False}),
     "exaone4": File("exaone4", "exaone4", WINDOWS),
@@ -56,7 +76,7 @@ FILES = {
 def test_a_pulled_file_computes_what_the_checkpoint_computes_that_it_was_made_of(tmp_path: Path, name: str) -> None:
     file = FILES[name]
     oracle = oracle_model(file.case, vocab_size=vocab_size(), **file.changes)
-    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, old_experts=file.old_experts)
+    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.left_out, old_experts=file.old_experts)
     model = load_model(pull(str(path), tmp_path / "models"), dtype=torch.float32, device=torch.device("cpu"))
     ids = prompt(24, seed=1)
     with torch.inference_mode():

@@ -5,32 +5,65 @@
 #include "ops.h"
 #include "simd.h"
 
-/* The likeliest experts of each row, by a softmax. p: logits, chosen (int32), shares. n: T, X, stride, C, whether the shares
- * of a row add up to 1. A row that is no numbers chooses the first experts, with shares that are no numbers either. */
+/* The experts of each row that a router scores highest. p: logits, chosen (int32), shares, what is added to scores that
+ * decide (or nothing). n: T, X, stride, C, whether the shares of a row add up to 1, whether scores are sigmoids (else a
+ * softmax), groups, how many of them are looked at. f: what shares are multiplied with. A row that is no numbers chooses the
+ * first experts, with shares that are no numbers either. */
+#define MAX_EXPERTS 4096 /* MAX_NATIVE of kernels/route.py */
+
 static int64_t route_items(const Op *op) { return op->n[0]; }
 
-static void route_row(const float *x, int64_t X, int64_t C, int32_t *chosen, float *shares) {
-  float best = -INFINITY, sum = 0;
-  for (int64_t e = 0; e < X; e++) best = x[e] > best ? x[e] : best;
-  for (int64_t e = 0; e < X; e++) sum += expf(x[e] - best);
-  for (int64_t c = 0; c < C; c++) {
-    int64_t next = -1; /* the first of the largest that stand behind the last choice: smaller, or equal with a higher number */
-    for (int64_t e = 0; e < X; e++) {
-      int behind = !c || x[e] < x[chosen[c - 1]] || (x[e] == x[chosen[c - 1]] && e > chosen[c - 1]);
-      if (behind && (next < 0 || x[e] > x[next])) next = e;
+/* How good each group is: its two best experts together. Experts outside of the best `kept` groups get out of the choice. */
+static void close_groups(float *key, int64_t X, int64_t groups, int64_t kept) {
+  float good[MAX_EXPERTS / 2];
+  int64_t size = X / groups;
+  for (int64_t g = 0; g < groups; g++) {
+    float first = -INFINITY, second = -INFINITY;
+    for (const float *k = key + g * size; k < key + (g + 1) * size; k++) {
+      if (*k > first) second = first, first = *k;
+      else if (*k > second) second = *k;
     }
-    chosen[c] = (int32_t)(next < 0 ? c : next);
-    shares[c] = expf(x[chosen[c]] - best) / sum;
+    good[g] = first + second;
+  }
+  for (int64_t g = 0; g < groups; g++) {
+    int64_t before = 0; /* groups that are better, or as good with a lower number */
+    for (int64_t h = 0; h < groups; h++) before += good[h] > good[g] || (good[h] == good[g] && h < g);
+    for (int64_t e = g * size; e < (g + 1) * size && before >= kept; e++) key[e] = -INFINITY;
   }
 }
 
+static void route_row(const Op *op, const float *x, int32_t *chosen, float *shares) {
+  int64_t X = op->n[1], C = op->n[3], sigmoid = op->n[5];
+  const float *bias = op->p[3];
+  float key[MAX_EXPERTS], best = -INFINITY, sum = 0;
+  for (int64_t e = 0; e < X; e++) best = x[e] > best ? x[e] : best;
+  for (int64_t e = 0; e < X && !sigmoid; e++) sum += expf(x[e] - best);
+#define SCORE(e) (sigmoid ? 1 / (1 + expf(-x[e])) : expf(x[e] - best) / sum)
+  for (int64_t e = 0; e < X; e++) { /* a softmax alone keeps the order of the logits */
+    key[e] = bias ? SCORE(e) + bias[e] : sigmoid || op->n[6] > 1 ? SCORE(e) : x[e];
+    if (key[e] != key[e]) key[e] = -1e30f;
+  }
+  if (op->n[6] > 1) close_groups(key, X, op->n[6], op->n[7]);
+  for (int64_t c = 0; c < C; c++) {
+    int64_t next = -1; /* the first of the largest that stand behind the last choice: smaller, or equal with a higher number */
+    for (int64_t e = 0; e < X; e++) {
+      int behind = !c || key[e] < key[chosen[c - 1]] || (key[e] == key[chosen[c - 1]] && e > chosen[c - 1]);
+      if (behind && (next < 0 || key[e] > key[next])) next = e;
+    }
+    chosen[c] = (int32_t)next;
+    shares[c] = SCORE(next);
+  }
+#undef SCORE
+}
+
 static void route_run(const Op *op, int64_t from, int64_t to) {
-  int64_t X = op->n[1], C = op->n[3];
+  int64_t C = op->n[3];
   for (int64_t t = from; t < to; t++) {
     float *shares = (float *)op->p[2] + t * C, sum = 0;
-    route_row((const float *)op->p[0] + t * op->n[2], X, C, (int32_t *)op->p[1] + t * C, shares);
+    route_row(op, (const float *)op->p[0] + t * op->n[2], (int32_t *)op->p[1] + t * C, shares);
     for (int64_t c = 0; c < C; c++) sum += shares[c];
-    for (int64_t c = 0; c < C && op->n[4]; c++) shares[c] /= sum;
+    if (sum < 1e-20f) sum = 1e-20f;
+    for (int64_t c = 0; c < C; c++) shares[c] = (op->n[4] ? shares[c] / sum : shares[c]) * op->f[0];
   }
 }
 

@@ -24,7 +24,7 @@ from kernels.quantized_experts import quantized_experts
 from kernels.quantized_linear import gated_rounded, quantized_linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope_store_kv
-from kernels.route import route
+from kernels.route import Rule, route
 from kernels.sample import sample
 from tests.kernels.native.blocks import random_weight
 
@@ -58,7 +58,10 @@ def experts(rng: random.Random) -> None:
     logits = torch.randn(T, X + 2)[:, 2:]
     if rng.random() < 0.5:
         logits[rng.randrange(T), rng.randrange(X)] = rng.choice([torch.nan, torch.inf, -torch.inf])
-    routes = route(logits, rng.randint(1, X), renormalise=rng.random() < 0.5)
+    groups = rng.choice([n for n in range(1, X + 1) if X % n == 0 and (n == 1 or 2 * n <= X)])
+    kept, bias = rng.randint(1, groups), torch.randn(X) if rng.random() < 0.5 else None
+    rule = Rule(rng.random() < 0.5, 1.5, groups, kept)
+    routes = route(logits, rng.randint(1, kept * X // groups), renormalise=rng.random() < 0.5, rule=rule, bias=bias)
     order = expert_order(routes, X)
     expert_sum(quantized_experts(torch.randn(T, E), gate_up, down, SILU, order), order.places, routes.shares)
 

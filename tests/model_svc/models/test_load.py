@@ -226,6 +226,21 @@ def test_what_an_architecture_says_of_itself_is_refused_by_name(
         build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
 
 
+def test_layers_that_guess_ahead_behind_the_model_s_own_are_left_out(tmp_path: Path) -> None:
+    from tests.model_svc.models.test_parity import oracle_model
+
+    oracle_model("glm4_moe").save_pretrained(tmp_path)
+    wanted = logits(load(tmp_path))
+    path = tmp_path / "model.safetensors"
+    stored = load_file(path)
+    save_file(stored | {"model.layers.4.eh_proj.weight": torch.ones(2, 3)}, path)
+    with pytest.raises(CheckpointError, match=r"no use for 1 tensors: model\.layers\.4\.eh_proj"):
+        load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert torch.equal(logits(load(tmp_path)), wanted)
+
+
 def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
     def first(seed: int) -> torch.Tensor:
         source = RandomSource(tied=True, seed=seed, spread=0.2)

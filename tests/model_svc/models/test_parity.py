@@ -50,6 +50,15 @@ LONG = {
 }
 SLIDING = ["sliding_attention", "full_attention"] * 2
 EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+GROUPED = {
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama_biases_untied": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -87,6 +96,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm": ("Glm", {"head_dim": 32, "attention_bias": True}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True}),
+    "glm4_moe": (
+        "Glm4Moe",
+        {
+            **GROUPED,
+            "head_dim": 32,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "num_nextn_predict_layers": 0,
+        },
+    ),
+    "glm4_moe_bare": (
+        "Glm4Moe",
+        {**GROUPED, "norm_topk_prob": False, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
+    ),
     "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}),
     "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
     "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
@@ -116,6 +139,9 @@ def oracle_model(case: str, **sizes: Any) -> Any:
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):  # fresh models have ones and zeros there, which hide mix-ups
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.add_(torch.randn_like(buffer) * 0.2)
     return model
 
 

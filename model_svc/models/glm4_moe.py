@@ -1,0 +1,60 @@
+"""GLM-4.5, 4.6 and 4.7: experts chosen by sigmoids and a bias, one block beside them, and Llama in the first layers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kernels.route import Rule
+from model_svc.layers.blocks import Layer, Mlp, PreNorm
+from model_svc.layers.experts import ExpertsBesideShared
+from model_svc.layers.loader import Loader
+from model_svc.layers.mlp import GatedMlp
+from model_svc.models.decoder import Decoder
+
+
+class Glm4Moe(Decoder):
+    """Glm4MoeForCausalLM."""
+
+    rotated_default: ClassVar[float] = 0.5
+
+    def layer(self, loader: Loader, index: int) -> Layer:
+        """Build one decoder layer."""
+        config = self.config
+        bias, norm_qk = bool(config.get("attention_bias", False)), "head" if config.get("use_qk_norm", False) else ""
+        return PreNorm(
+            self.norm(loader, "input_layernorm"),
+            self.attention(loader, self.rope(), bias=bias, norm_qk=norm_qk),
+            self.norm(loader, "post_attention_layernorm"),
+            self.feed_forward(loader, index),
+        )
+
+    def feed_forward(self, loader: Loader, index: int) -> Mlp:
+        """Build a layer's experts and what stands beside them, or its one block."""
+        config, place = self.config, loader.at("mlp")
+        if index < config.whole("first_k_dense_replace", 1):
+            return self.mlp(loader)
+        inner = config.whole("moe_intermediate_size")
+        rule = Rule(
+            sigmoid=True,
+            scale=config.number("routed_scaling_factor", 1.0),
+            groups=config.whole("n_group", 1),
+            kept=config.whole("topk_group", 1),
+        )
+        experts = self.experts(
+            place,
+            inner,
+            num_experts=config.whole("n_routed_experts"),
+            renormalise=bool(config.get("norm_topk_prob", True)),
+            rule=rule,
+            deciding="gate.e_score_correction_bias",
+        )
+        shared = inner * config.whole("n_shared_experts", 1)
+        if not shared:
+            return experts
+        return ExpertsBesideShared(
+            experts, GatedMlp(place.at("shared_experts"), config.hidden_size, shared, config.act)
+        )
+
+    def drafting_layers(self) -> int:
+        """Return how many layers stand behind the model's own in the checkpoint."""
+        return self.config.whole("num_nextn_predict_layers")
