@@ -81,16 +81,14 @@ def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
             config[ours] = float(f"{value:.7g}")
 
 
-def _glm4moe(header: GgufHeader, config: dict[str, Any]) -> None:
-    def whole(key: str, default: int | None = None) -> int:
-        return int(header.value(f"glm4moe.{key}", int, default))
+def _routed(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Fill in what routers of sigmoids with a bias and groups have, and blocks beside their experts."""
+    arch = header.value("general.architecture", str)
 
-    _glm("Glm4MoeForCausalLM", "glm4_moe")(header, config)
-    guessing = whole("nextn_predict_layers", 0)
+    def whole(key: str, default: int | None = None) -> int:
+        return int(header.value(f"{arch}.{key}", int, default))
+
     config.update(
-        num_hidden_layers=config["num_hidden_layers"] - guessing,
-        num_nextn_predict_layers=guessing,
-        use_qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
         first_k_dense_replace=whole("leading_dense_block_count", 0),
         n_routed_experts=whole("expert_count"),
         num_experts_per_tok=whole("expert_used_count"),
@@ -98,15 +96,66 @@ def _glm4moe(header: GgufHeader, config: dict[str, Any]) -> None:
         n_shared_experts=whole("expert_shared_count", 0),
         n_group=whole("expert_group_count", 1),
         topk_group=whole("expert_group_used_count", 1),
-        norm_topk_prob=header.value("glm4moe.expert_weights_norm", bool, True),
-        routed_scaling_factor=header.value("glm4moe.expert_weights_scale", float, 1.0),
+        norm_topk_prob=header.value(f"{arch}.expert_weights_norm", bool, True),
+        routed_scaling_factor=header.value(f"{arch}.expert_weights_scale", float, 1.0),
     )
+
+
+def _glm4moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    _glm("Glm4MoeForCausalLM", "glm4_moe")(header, config)
+    _routed(header, config)
+    guessing = header.value("glm4moe.nextn_predict_layers", int, 0)
+    config.update(
+        num_hidden_layers=config["num_hidden_layers"] - guessing,
+        num_nextn_predict_layers=guessing,
+        use_qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+    )
+
+
+def _dots1(header: GgufHeader, config: dict[str, Any]) -> None:
+    _windowed("Dots1ForCausalLM", "dots1")(header, config)
+    _routed(header, config)
+
+
+def _minimax_m2(header: GgufHeader, config: dict[str, Any]) -> None:
+    _glm("MiniMaxM2ForCausalLM", "minimax_m2")(header, config)
+    config.update(
+        num_local_experts=header.value("minimax-m2.expert_count", int),
+        num_experts_per_tok=header.value("minimax-m2.expert_used_count", int),
+        intermediate_size=header.value("minimax-m2.expert_feed_forward_length", int, config["intermediate_size"]),
+    )
+
+
+def _ernie_moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")(header, config)
+    for ours, theirs, default in (
+        ("moe_num_experts", "expert_count", None),
+        ("moe_k", "expert_used_count", None),
+        ("moe_intermediate_size", "expert_feed_forward_length", None),
+        ("moe_num_shared_experts", "expert_shared_count", 0),
+        ("moe_layer_start_index", "leading_dense_block_count", 0),
+        ("moe_layer_interval", "interleave_moe_layer_step", 1),
+    ):
+        config[ours] = header.value(f"ernie4_5-moe.{theirs}", int, default)
+
+
+def _mistral3(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("Ministral3ForCausalLM", "ministral3")(header, config)
+    weight = header.value("mistral3.rope.scaling.yarn_log_multiplier", float, 0.0)
+    beta = header.value("mistral3.attention.temperature_scale", float, 0.0)
+    if config["rope_scaling"] is not None:
+        stretch = {"mscale": weight, "mscale_all_dim": weight, "llama_4_scaling_beta": float(f"{beta:.7g}")}
+        config["rope_scaling"] = config["rope_scaling"] | stretch
 
 
 FAMILIES: dict[str, Family] = {
     "chatglm": _glm("GlmForCausalLM", "glm"),
     "glm4": _glm("Glm4ForCausalLM", "glm4"),
     "glm4moe": _glm4moe,
+    "dots1": _dots1,
+    "minimax-m2": _minimax_m2,
+    "ernie4_5-moe": _ernie_moe,
+    "mistral3": _mistral3,
     "seed_oss": _plain("SeedOssForCausalLM", "seed_oss"),
     "ernie4_5": _plain("Ernie4_5ForCausalLM", "ernie4_5"),
     "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),

@@ -26,7 +26,8 @@ class AttentionConfig:
     """What differs between architectures.
 
     `norm_qk`: RMS norm of queries and keys over each head, or over the whole projection (before the heads are split).
-    `window`: a query sees that many last keys. `fused`: the checkpoint's own name of a fused qkv tensor.
+    `window`: a query sees that many last keys. `stretch` float32 [P] is what queries are multiplied with, by position.
+    `fused`: the checkpoint's own name of a fused qkv tensor.
     """
 
     hidden: int
@@ -43,6 +44,7 @@ class AttentionConfig:
     norm_offset: float = 0.0
     interleaved: bool = False
     fused: str | None = None
+    stretch: Tensor | None = None
 
 
 class Attention:
@@ -103,6 +105,8 @@ class Attention:
     def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * D]."""
         q, k, v = self._split(self._qkv(x))
+        if self._config.stretch is not None:
+            q = q * self._config.stretch[step.positions, None, None].to(q.dtype)
         if self._rope is None:
             store_kv(k, v, *kv, step.slot_mapping)
         else:
@@ -125,7 +129,7 @@ class Attention:
         """Whether `add_few_rows` computes this layer."""
         config = self._config
         usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
-        bare = not config.norm_qk and config.window is None and config.softcap is None
+        bare = not config.norm_qk and config.window is None and config.softcap is None and config.stretch is None
         size = config.head_dim
         return (
             usual

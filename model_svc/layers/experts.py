@@ -20,7 +20,7 @@ from model_svc.layers.mlp import GatedMlp, activation_named
 class ExpertsConfig:
     """What differs between architectures: C of X experts with an inner size F, and whether their shares add up to 1.
 
-    `rule`: how the router's logits become choices; `deciding` names a tensor that is added to scores that decide.
+    `rule`: how the router's logits become choices; `deciding` float32 [X] is added to scores that decide.
     """
 
     hidden: int
@@ -31,7 +31,7 @@ class ExpertsConfig:
     act: str = "silu"
     names: ExpertNames = USUAL_NAMES
     rule: Rule = USUAL
-    deciding: str | None = None
+    deciding: Tensor | None = None
 
 
 class Experts:
@@ -44,7 +44,6 @@ class Experts:
         self._group = loader.group
         X, E, act = config.num_experts, config.hidden, activation_named(config.act)
         self._router = loader.columns(("gate",), (X,), E, (loader.shard(1),))  # every rank chooses for itself
-        self._deciding = None if config.deciding is None else loader.exact(config.deciding, (X,))
         self._blocks = loader.experts(config.names, X, E, config.inner, act)
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
@@ -52,7 +51,7 @@ class Experts:
         assert isinstance(x, Tensor)
         config = self._config
         routes = route(
-            self._logits(x), config.num_chosen, renormalise=config.renormalise, rule=config.rule, bias=self._deciding
+            self._logits(x), config.num_chosen, renormalise=config.renormalise, rule=config.rule, bias=config.deciding
         )
         order = expert_order(routes, config.num_experts)
         out = expert_sum(self._blocks(x, order), order.places, routes.shares)
@@ -62,7 +61,7 @@ class Experts:
 
     def _logits(self, x: Tensor) -> Tensor:
         """Return the router's logits; where a bias decides, small differences do, so that they are not rounded."""
-        if self._deciding is None:
+        if self._config.deciding is None:
             return self._router(x)
         logits = torch.empty(x.shape[0], self._config.num_experts, dtype=torch.float32, device=x.device)
         self._router.into(x, logits)

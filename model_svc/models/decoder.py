@@ -32,14 +32,13 @@ class KvShape:
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
 
-    Defaults for configs that do not say: whether the head is tied, that each `window_pattern`-th layer is full and the
-    others are windowed (0: all are full), and what share of a head is rotated.
+    Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
+    and the others are windowed (0: all are full).
     """
 
     tied_default: ClassVar[bool] = False
     window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
-    rotated_default: ClassVar[float] = 1.0
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
@@ -117,6 +116,10 @@ class Decoder:
         """Return the final logits (scaled or soft-capped)."""
         return logits
 
+    def rotated(self) -> float:
+        """Return what share of a head is rotated where the config does not say."""
+        return 1.0
+
     def drafting_layers(self) -> int:
         """Return how many layers stand behind the model's own in the checkpoint, to guess ahead; they are left out."""
         return 0
@@ -186,6 +189,6 @@ class Decoder:
         """Return the rotary tables, computed once for each kind of layers."""
         if layer_type not in self._ropes:
             self._ropes[layer_type] = rope_tables(
-                self.config.rope(layer_type, self.rotated_default), self.max_len, self.device
+                self.config.rope(layer_type, self.rotated()), self.max_len, self.device
             )
         return self._ropes[layer_type]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from model_svc.layers.attention import Attention
 from model_svc.layers.blocks import Layer, PreNorm
 from model_svc.layers.loader import Loader
@@ -12,8 +10,6 @@ from model_svc.models.decoder import Decoder
 
 class Glm(Decoder):
     """GlmForCausalLM."""
-
-    rotated_default: ClassVar[float] = 0.5
 
     def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
         """Build one decoder layer."""
@@ -29,3 +25,7 @@ class Glm(Decoder):
         fused = None if loader.has("self_attn.q_proj.weight") else "qkv_proj"
         bias = bool(self.config.get("attention_bias", True))
         return self.attention(loader, self.rope(), bias=bias, interleaved=True, fused=fused)
+
+    def rotated(self) -> float:
+        """Return what share of a head is rotated where the config does not say."""
+        return 0.5

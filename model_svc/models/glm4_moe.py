@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from kernels.route import Rule
 from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.experts import ExpertsBesideShared
@@ -14,8 +12,6 @@ from model_svc.models.decoder import Decoder
 
 class Glm4Moe(Decoder):
     """Glm4MoeForCausalLM."""
-
-    rotated_default: ClassVar[float] = 0.5
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
@@ -33,7 +29,7 @@ class Glm4Moe(Decoder):
         config, place = self.config, loader.at("mlp")
         if index < config.whole("first_k_dense_replace", 1):
             return self.mlp(loader)
-        inner = config.whole("moe_intermediate_size")
+        X, inner = config.whole("n_routed_experts"), config.whole("moe_intermediate_size")
         rule = Rule(
             sigmoid=True,
             scale=config.number("routed_scaling_factor", 1.0),
@@ -43,10 +39,10 @@ class Glm4Moe(Decoder):
         experts = self.experts(
             place,
             inner,
-            num_experts=config.whole("n_routed_experts"),
+            num_experts=X,
             renormalise=bool(config.get("norm_topk_prob", True)),
             rule=rule,
-            deciding="gate.e_score_correction_bias",
+            deciding=place.exact("gate.e_score_correction_bias", (X,)),
         )
         shared = inner * config.whole("n_shared_experts", 1)
         if not shared:
@@ -58,3 +54,7 @@ class Glm4Moe(Decoder):
     def drafting_layers(self) -> int:
         """Return how many layers stand behind the model's own in the checkpoint."""
         return self.config.whole("num_nextn_predict_layers")
+
+    def rotated(self) -> float:
+        """Return what share of a head is rotated where the config does not say."""
+        return 0.5

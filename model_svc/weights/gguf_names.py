@@ -64,6 +64,9 @@ _GLM4_MOE_LAYER = _EXPERTS_LAYER | {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
     "exp_probs_b": "mlp.gate.e_score_correction_",  # and then `bias`
 }
+_DOTS_LAYER = _GLM4_MOE_LAYER | {"ffn_norm": "post_attention_layernorm"}
+_ERNIE_MOE_LAYER = _DOTS_LAYER | {"exp_probs_b": "mlp.moe_statics.e_score_correction_"}
+_MINIMAX_LAYER = _LLAMA_LAYER | {"exp_probs_b": "block_sparse_moe.e_score_correction_"}
 _POST_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -88,8 +91,11 @@ _LAYERS = {
     "chatglm": _GLM_LAYER,
     "glm4": _GLM4_LAYER,
     "glm4moe": _GLM4_MOE_LAYER,
+    "dots1": _DOTS_LAYER,
+    "ernie4_5-moe": _ERNIE_MOE_LAYER,
+    "minimax-m2": _MINIMAX_LAYER,
 }
-_PAIRED = ("llama", "granite", "smollm3")  # their q and k are stored for the rotation of neighbours
+_PAIRED = ("llama", "mistral3", "granite", "smollm3")  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
 _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
@@ -129,7 +135,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     if part == "self_attn.sinks":  # which is no module's weight
         return Renamed(f"model.layers.{found[1]}.{part}", Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
-    change = Change(heads) if heads else Change(row=True) if part.endswith("shared_expert_gate") else minus_one
+    row = part.endswith(("shared_expert_gate", "moe_statics.e_score_correction_"))
+    change = Change(heads) if heads else Change(row=True) if row else minus_one
     return Renamed(f"model.layers.{found[1]}.{part}{'' if part.endswith('_') else '.'}{found[4]}", change)
 
 

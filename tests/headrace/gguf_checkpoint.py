@@ -15,7 +15,7 @@ import torch
 
 from tests.headrace.gguf_vocab import byte_vocab, write
 
-_PERMUTED = ("llama", "granite", "smollm3")  # llama.cpp rotates neighbours in these, transformers halves
+_PERMUTED = ("llama", "mistral3", "granite", "smollm3")  # llama.cpp rotates neighbours in these, transformers halves
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 

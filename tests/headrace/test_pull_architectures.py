@@ -31,6 +31,17 @@ class File(NamedTuple):
 MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
 WINDOWS = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False] * 2}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+ROUTED = {
+    "leading_dense_block_count": 1,
+    "expert_count": 8,
+    "expert_used_count": 3,
+    "expert_feed_forward_length": 48,
+    "expert_shared_count": 2,
+    "expert_group_count": 4,
+    "expert_group_used_count": 2,
+    "expert_weights_scale": 1.7,
+    "expert_weights_norm": True,
+}
 FILES = {
     "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
     "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
@@ -41,21 +52,35 @@ FILES = {
     "glm4moe": File(
         "glm4moe",
         "glm4_moe",
+        ROUTED | {"block_count": 5, "nextn_predict_layers": 1, "rope.dimension_count": 16},
+        left_out=("blk.4.nextn.eh_proj.weight", "blk.4.attn_norm.weight", "blk.4.ffn_gate_exps.weight"),
+    ),
+    "dots1": File("dots1", "dots1", WINDOWS | ROUTED | {"expert_weights_norm": False}, {"attention_bias": False}),
+    "minimax_m2": File(
+        "minimax-m2", "minimax_m2", {"rope.dimension_count": 16, "expert_count": 6, "expert_used_count": 2}
+    ),
+    "ernie4_5_moe": File(
+        "ernie4_5-moe",
+        "ernie4_5_moe",
         {
-            "block_count": 5,
-            "nextn_predict_layers": 1,
-            "rope.dimension_count": 16,
-            "leading_dense_block_count": 1,
-            "expert_count": 8,
-            "expert_used_count": 3,
+            "expert_count": 6,
+            "expert_used_count": 2,
             "expert_feed_forward_length": 48,
             "expert_shared_count": 2,
-            "expert_group_count": 4,
-            "expert_group_used_count": 2,
-            "expert_weights_scale": 1.7,
-            "expert_weights_norm": True,
+            "leading_dense_block_count": 1,
+            "interleave_moe_layer_step": 1,
         },
-        left_out=("blk.4.nextn.eh_proj.weight", "blk.4.attn_norm.weight", "blk.4.ffn_gate_exps.weight"),
+        {"moe_layer_end_index": -1},
+    ),
+    "ministral3": File(
+        "mistral3",
+        "ministral3",
+        YARN
+        | {
+            "rope.scaling.original_context_length": 8,
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "attention.temperature_scale": 0.5,
+        },
     ),
     "seed_oss": File("seed_oss", "seed_oss", {}, {"attention_out_bias": False, "mlp_bias": False}),
     "ernie4_5": File("ernie4_5", "ernie4_5", {}, {"use_bias": False}),

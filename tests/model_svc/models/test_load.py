@@ -296,6 +296,20 @@ def test_olmo_3_stretches_full_layers_alone_also_where_an_old_config_says_it_onc
         assert torch.equal(ours, wanted)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes", "pairs"),
+    [("Glm", {}, 4), ("Glm4", {"partial_rotary_factor": 0.25}, 2), ("MiniMaxM2", {"rotary_dim": 6}, 3)],
+)
+def test_a_part_of_a_head_is_rotated_by_default_or_as_the_config_says(
+    architecture: str, changes: dict[str, Any], pairs: int
+) -> None:
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    raw = GOOD | experts | {"architectures": [f"{architecture}ForCausalLM"], "vocab_size": 96, "head_dim": 16} | changes
+    config = parse_config(Path("x/config.json"), raw)
+    model = build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
+    assert model.rope().cos.shape[1] == pairs
+
+
 def test_bfloat16_stays_near_the_exact_mode(checkpoint: Path) -> None:
     exact = logits(load(checkpoint))
     rough = logits(load_model(checkpoint, dtype=torch.bfloat16, device=CPU))

@@ -68,6 +68,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_rope_linear": ("Llama", {"rope_scaling": {**LINEAR, "rope_theta": 10000.0}}),
     "llama_rope_yarn": ("Llama", {"rope_scaling": {**YARN, "rope_theta": 10000.0}}),
     "mistral": ("Mistral", {"sliding_window": 8, "head_dim": 16}),
+    "ministral": ("Ministral", {"head_dim": 16, "sliding_window": 8, "layer_types": SLIDING}),
+    "ministral3": (
+        "Ministral3",
+        {
+            "head_dim": 32,
+            "rope_parameters": {
+                **YARN,
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": 8,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+    ),
     "mistral_no_window": ("Mistral", {"sliding_window": None}),
     "qwen2": ("Qwen2", {}),
     "qwen2_windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
@@ -109,6 +124,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe_bare": (
         "Glm4Moe",
         {**GROUPED, "norm_topk_prob": False, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
+    ),
+    "dots1": (
+        "Dots1",
+        {**GROUPED, "first_k_dense_replace": 1, "attention_bias": True, "sliding_window": 8, "layer_types": SLIDING},
+    ),
+    "minimax_m2": (
+        "MiniMaxM2",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16},
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_Moe",
+        {
+            "moe_num_experts": 6,
+            "moe_k": 2,
+            "moe_intermediate_size": 48,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 2,
+            "moe_num_shared_experts": 2,
+        },
     ),
     "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}),
     "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
