@@ -25,7 +25,12 @@ SCAFFOLD = (
     "Before you answer, think step by step inside <think> and </think>. "
     "Keep the thinking short and to the point, then write the answer after </think>."
 )
-_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
+_TAGS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<thinking>", "</thinking>"),
+    ("<seed:think>", "</seed:think>"),
+)
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):

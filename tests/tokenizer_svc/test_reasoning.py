@@ -110,6 +110,15 @@ def test_a_template_that_always_opens_thinking_starts_open(always_open: PromptBu
     assert (plan(always_open, effort="none").starts_open, plan(always_open, effort="none").budget) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    ("tag", "end"), [("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"), ("<think>", "</think>")]
+)
+def test_the_template_tells_the_tags_of_thoughts(tmp_path: Path, tag: str, end: str) -> None:
+    template = CHATML.replace("<|im_start|>assistant\n' }}{% endif", f"<|im_start|>assistant\n{tag}' }}}}{{% endif")
+    found = plan(builder(write_chatml(tmp_path, template=template)))
+    assert (found.open_tag, found.close_tag, found.starts_open) == (tag.encode(), end.encode(), True)
+
+
 def test_the_close_tag_that_is_forced_is_the_models_own_token(thinking: PromptBuilder) -> None:
     close_id = thinking._encoder.encode(thinking._encoder.marks.place("</think>"))
     assert len(close_id) == 1

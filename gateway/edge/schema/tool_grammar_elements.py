@@ -1,4 +1,4 @@
-"""Grammars of calls whose arguments are elements: Qwen3-Coder's and GLM's.
+"""Grammars of calls whose arguments are elements: Qwen3-Coder's, Seed's and GLM's.
 
 Values that are no texts are JSON of their own schema; texts end with their closing tag. What a schema says of the
 inside of a text cannot be held to here, so a strict function that says so is refused.
@@ -36,7 +36,16 @@ class _Written(NamedTuple):
 def qwen3_coder(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
     """Names stand in the tags; the model leaves the outer one out now and then."""
     del many
-    begin, end = tag_of("<tool_call>", card), tag_of("</tool_call>", card)
+    return _coder(functions, tag_of("<tool_call>", card), tag_of("</tool_call>", card))
+
+
+def seed_oss(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
+    """As Qwen3-Coder's, between tags of its own."""
+    del many
+    return _coder(functions, tag_of("<seed:tool_call>", card), tag_of("</seed:tool_call>", card))
+
+
+def _coder(functions: Sequence[dict[str, Any]], begin: str, end: str) -> Calls:
     heads = [quote(f"{one['name']}>\n") for one in functions]
     calls = [f'call_{at}: {head} args_{at} "</function>"' for at, head in enumerate(heads)]
     written = _Written(quote("<parameter="), quote(">\n"), quote("\n</parameter>\n"))

@@ -14,6 +14,7 @@ from gateway.postprocess.tools.mistral import MistralParser
 from gateway.postprocess.tools.parser import ToolParser
 from gateway.postprocess.tools.plain_json import PlainJsonParser
 from gateway.postprocess.tools.qwen3_coder import Qwen3CoderParser
+from gateway.postprocess.tools.seed_oss import SeedOssParser
 
 # A parser is made of the functions' schemas of arguments, by name.
 STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
@@ -22,6 +23,7 @@ STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
     "mistral": MistralParser,
     "json": PlainJsonParser,
     "qwen3_coder": Qwen3CoderParser,
+    "seed_oss": SeedOssParser,
     "glm45": Glm45Parser,
     "deepseek_v3": DeepSeekParser,
     "deepseek_v31": DeepSeekParser,

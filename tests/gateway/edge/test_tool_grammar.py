@@ -34,6 +34,8 @@ ONE = {
     "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]',
     "json": '{"name": "weather", "arguments": {"city": "Oslo"}}',
     "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+    "</seed:tool_call>",
     "glm45": "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>",
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
     '```json\n{"city": "Oslo"}\n```'
@@ -45,6 +47,7 @@ ONE = {
 }
 ARGUMENTS = {
     "qwen3_coder": "<parameter=city>\nOslo\n</parameter>\n",
+    "seed_oss": "<parameter=city>\nOslo\n</parameter>\n",
     "glm45": "<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n",
 }
 

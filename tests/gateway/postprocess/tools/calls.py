@@ -52,10 +52,10 @@ def one(arguments: str, text: str = "", *, name: str = "weather", complete: bool
     return Found(text, [(name, arguments, complete)])
 
 
-def coder(*parameters: tuple[str, str], name: str = "weather") -> str:
-    """Return a call as Qwen3-Coder writes it."""
+def coder(*parameters: tuple[str, str], name: str = "weather", tag: str = "tool_call") -> str:
+    """Return a call as Qwen3-Coder writes it, or Seed with its own `tag`."""
     inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
-    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+    return f"<{tag}>\n<function={name}>\n{inner}</function>\n</{tag}>"
 
 
 def glm(*parameters: tuple[str, str], name: str = "weather", gap: str = "\n") -> str:
@@ -231,6 +231,12 @@ CASES: list[tuple[str, str, Found]] = [
     ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=days>\n3", one('{"days": 3', complete=False)),
     ("qwen3_coder", "<tool_call>\n<function=wea", Found("wea", [])),
     ("qwen3_coder", "a <function and <tool", Found("a <function and <tool", [])),
+    (
+        "seed_oss",
+        f"I look.\n{coder(*VALUES, tag='seed:tool_call')}\nDone.",
+        Found("I look.\nDone.", [("weather", MEANT, True)]),
+    ),
+    ("seed_oss", "a <seed:tool and <tool_call>", Found("a <seed:tool and <tool_call>", [])),
     ("glm45", f"I look.\n{glm(*VALUES)}", Found("I look.", [("weather", MEANT, True)])),
     ("glm45", glm(("city", "Oslo"), ("days", "3"), gap=""), one('{"city": "Oslo", "days": 3}')),
     (

@@ -42,6 +42,7 @@ WHOLE = [
     ("json", f'{{"name": "weather", "arguments": {ARGUMENTS}}}'),
     ("json", f'```json\n[{{"name": "weather", "arguments": {ARGUMENTS}}}]\n```'),
     ("qwen3_coder", coder(("city", "Oslo"))),
+    ("seed_oss", coder(("city", "Oslo"), tag="seed:tool_call")),
     ("glm45", glm(("city", "Oslo"))),
     ("deepseek_v3", deepseek(("weather", ARGUMENTS))),
     ("deepseek_v31", f"{CALLS}{CALL}weather{SEP}{ARGUMENTS}{CALL_END}{CALLS_END}"),
