@@ -147,6 +147,9 @@ def _blocks(rng: np.random.Generator, format_name: str, rows: int, width: int) -
     """Return random blocks with scales that give numbers of about 0.02."""
     values, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[format_name]]
     blocks = rng.integers(0, 256, (rows * width // values, num_bytes), dtype=np.uint8)
+    if format_name == "MXFP4":
+        blocks[:, 0] = 120  # 2^-7
+        return blocks.reshape(rows, -1)
     scales = {"Q8_0": [2.7e-4], "Q4_0": [4e-3], "Q4_K": [1.4e-4, 1e-3]}[format_name]
     blocks[:, : 2 * len(scales)] = np.array(scales, dtype=np.float16).view(np.uint8)
     return blocks.reshape(rows, -1)

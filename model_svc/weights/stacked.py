@@ -1,6 +1,6 @@
 """A checkpoint whose experts lie in one tensor, quantized: layers see each expert's matrices, by names of their own.
 
-`experts.gate_up_proj` has the outputs of gate and up in turns; they become two matrices. The same is done to biases.
+`experts.gate_up_proj` has the outputs of gate and up in turns; they become two matrices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Place(NamedTuple):
 
 
 class StackedSource(TrackedSource):
-    """`experts.<n>.<matrix>.weight` (and `.bias`) of each stack of experts, and all other tensors as they are."""
+    """`experts.<n>.<matrix>.weight` of each stack of experts, and all other tensors as they are."""
 
     def __init__(self, checkpoint: SafetensorsSource, form: Mxfp4) -> None:
         """Find the stacks. Raises CheckpointError for one whose tensors are not those of the format."""
@@ -44,7 +44,7 @@ class StackedSource(TrackedSource):
             self._enter(stack)
 
     def read(self, name: str) -> Stored:
-        """Return an expert's weight as stored, its bias, or a tensor that is not of experts."""
+        """Return an expert's weight as stored, or a tensor that is not quantized."""
         found = self._places.get(name)
         if found is None:
             tensor = self._checkpoint.read(name)
@@ -52,8 +52,6 @@ class StackedSource(TrackedSource):
                 raise self._fault(name, f"is {tensor.dtype} but has no scale")
             return tensor
         stack, expert, rows = found
-        if name.endswith(".bias"):
-            return self._checkpoint.read(f"{stack}_bias")[expert, rows].contiguous()
         codes, scales = (self._bytes(stack + kind)[expert, rows] for kind in _KINDS)
         return self._form.read(codes, scales)
 
@@ -68,9 +66,6 @@ class StackedSource(TrackedSource):
         names = _IN_TURNS.get(last, (last,))
         if out % len(names):
             raise self._fault(f"{stack}_blocks", f"has {out} outputs, no pairs of gate and up")
-        bias = self.shapes.pop(f"{stack}_bias", None)
-        if bias not in (None, (experts, out)):
-            raise self._fault(f"{stack}_bias", f"has shape {list(bias or ())}; [{experts}, {out}] is expected")
         for kind in _KINDS:
             del self.shapes[stack + kind]
         rows = out // len(names)
@@ -78,8 +73,6 @@ class StackedSource(TrackedSource):
             for at, name in enumerate(names):
                 place = _Place(stack, expert, slice(at, None, len(names)))
                 self._name(f"{prefix}.{expert}.{name}.weight", place, (rows, groups * BLOCK))
-                if bias is not None:
-                    self._name(f"{prefix}.{expert}.{name}.bias", place, (rows,))
 
     def _outline(self, stack: str) -> Shape:
         """Return experts, outputs and blocks of a stack."""

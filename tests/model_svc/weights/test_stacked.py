@@ -39,7 +39,6 @@ def layer() -> dict[str, Tensor]:
     tensors = {f"{MLP}gate.weight": torch.randn(X, E)}
     for name, out, size in (("gate_up_proj", 2 * F, E), ("down_proj", E, F)):
         tensors[f"{MLP}experts.{name}_blocks"], tensors[f"{MLP}experts.{name}_scales"] = stack(out, size)
-        tensors[f"{MLP}experts.{name}_bias"] = torch.randn(X, out)
     return tensors
 
 
@@ -58,14 +57,11 @@ def test_each_expert_has_the_numbers_of_transformers(tmp_path: Path) -> None:
     tensors = layer()
     source = opened(tmp_path, tensors)
     gate_up, down = numbers(tensors, "gate_up_proj"), numbers(tensors, "down_proj")
-    bias = tensors[f"{STACK}_bias"]
     for expert in range(X):
         at = f"{MLP}experts.{expert}."
         for turn, name in enumerate(("gate_proj", "up_proj")):
             assert torch.equal(source.get(f"{at}{name}.weight", (F, E)), gate_up[expert, turn::2])
-            assert torch.equal(source.get(f"{at}{name}.bias", (F,)), bias[expert, turn::2])
         assert torch.equal(source.get(f"{at}down_proj.weight", (E, F)), down[expert])
-        assert torch.equal(source.get(f"{at}down_proj.bias", (E,)), tensors[f"{MLP}experts.down_proj_bias"][expert])
     assert source.unused() == {f"{MLP}gate.weight"}
 
 
@@ -92,9 +88,8 @@ def test_ranks_share_an_expert_by_rows_and_by_columns(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not built(), reason="native kernels are not built")
 def test_experts_stay_packed_on_a_cpu(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in layer().items() if not name.endswith("_bias")}
     config, x = ExpertsConfig(E, F, num_experts=X, num_chosen=2, renormalise=True), torch.randn(9, E)
-    source, packed = opened(tmp_path, tensors), Native()
+    source, packed = opened(tmp_path, layer()), Native()
     block = Experts(Loader(source, packed, MLP), config)
     assert isinstance(block._blocks, PackedExperts)
     assert packed.num_bytes == 4 * X * E + X * 3 * F * E * 17 // 32
@@ -115,7 +110,6 @@ def test_experts_stay_packed_on_a_cpu(tmp_path: Path) -> None:
         ("_scales", torch.zeros(X, 2 * F, 1, dtype=torch.uint8), r"_scales' has shape \[3, 256, 1\]; MXFP4.*256, 2\]"),
         ("_scales", torch.zeros(2, 2 * F, 2, dtype=torch.uint8), r"_scales' has shape \[2, 256, 2\]; MXFP4.*\[3, 256"),
         ("_scales", torch.zeros(X, 2 * F, 2), "_scales' is torch.float32; MXFP4.*torch.uint8"),
-        ("_bias", torch.zeros(X, F), r"_bias' has shape \[3, 128\]; \[3, 256\] is expected"),
         ("", torch.zeros(X, dtype=torch.uint8), f"tensor '{STACK}' is torch.uint8 but has no scale"),
     ],
 )
