@@ -27,7 +27,8 @@ class AttentionConfig:
 
     `norm_qk`: RMS norm of queries and keys over each head, or over the whole projection (before the heads are split).
     `window`: a query sees that many last keys. `stretch` float32 [P] is what queries are multiplied with, by position.
-    `fused`: the checkpoint's own name of a fused qkv tensor.
+    `fused`: the checkpoint's own name of a fused qkv tensor. `sinks`: each head has a logit of its own beside those of
+    keys, which takes a share of attention and gives nothing (gpt-oss).
     """
 
     hidden: int
@@ -45,6 +46,7 @@ class AttentionConfig:
     interleaved: bool = False
     fused: str | None = None
     stretch: Tensor | None = None
+    sinks: bool = False
 
 
 class Attention:
@@ -67,6 +69,7 @@ class Attention:
         names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
         self._qkv = loader.columns(names, (q, kv, kv), config.hidden, (own, shared, shared), bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
+        self._sinks = loader.part("sinks", (config.num_heads,), own) if config.sinks else None
         self._arrived: Tensor | None = None
         self._q_norm: Norm | None = None
         self._k_norm: Norm | None = None
@@ -119,7 +122,7 @@ class Attention:
         """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""
         out = paged_attention(
             q, *kv, step.block_tables, step.query_start, step.context_lens,
-            scale=self._scale, window=self._config.window, softcap=self._config.softcap,
+            scale=self._scale, window=self._config.window, softcap=self._config.softcap, sinks=self._sinks,
             max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
         return out.view(q.shape[0], -1)
@@ -129,7 +132,8 @@ class Attention:
         """Whether `add_few_rows` computes this layer."""
         config = self._config
         usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
-        bare = not config.norm_qk and config.window is None and config.softcap is None and config.stretch is None
+        bare = not (config.norm_qk or config.sinks) and config.stretch is None
+        bare = bare and config.window is None and config.softcap is None
         size = config.head_dim
         return (
             usual

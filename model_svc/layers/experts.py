@@ -7,20 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.activation import SILU
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
 from kernels.quantize_rows import QuantizedRows
 from kernels.route import USUAL, Rule, route
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
-from model_svc.layers.mlp import GatedMlp, activation_named
+from model_svc.layers.mlp import GatedMlp
 
 
 @dataclass(frozen=True)
 class ExpertsConfig:
     """What differs between architectures: C of X experts with an inner size F, and whether their shares add up to 1.
 
-    `rule`: how the router's logits become choices; `deciding` float32 [X] is added to scores that decide.
+    `act` is one of `kernels.activation`'s. `bias`: router and experts have biases. `rule`: how router logits become
+    choices; `deciding` float32 [X] is added to scores that decide.
     """
 
     hidden: int
@@ -28,8 +30,9 @@ class ExpertsConfig:
     num_experts: int
     num_chosen: int
     renormalise: bool = True
-    act: str = "silu"
+    act: int = SILU
     names: ExpertNames = USUAL_NAMES
+    bias: bool = False
     rule: Rule = USUAL
     deciding: Tensor | None = None
 
@@ -42,9 +45,10 @@ class Experts:
             raise ValueError(f"{config.num_chosen} of {config.num_experts} experts cannot be chosen")
         self._config = config
         self._group = loader.group
-        X, E, act = config.num_experts, config.hidden, activation_named(config.act)
-        self._router = loader.columns(("gate",), (X,), E, (loader.shard(1),))  # every rank chooses for itself
-        self._blocks = loader.experts(config.names, X, E, config.inner, act)
+        X, E, names, bias = config.num_experts, config.hidden, config.names, config.bias
+        whole = loader.shard(1)  # every rank chooses for itself
+        self._router = loader.columns((names.router,), (X,), E, (whole,), bias=bias)
+        self._blocks = loader.experts(names, X, E, config.inner, config.act, bias=bias)
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""

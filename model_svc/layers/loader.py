@@ -17,11 +17,12 @@ from model_svc.weights.source import Shard, Stored, WeightSource, narrow
 
 
 class ExpertNames(NamedTuple):
-    """What a checkpoint calls the three matrices of an expert."""
+    """What a checkpoint calls the three matrices of an expert, and the router before them."""
 
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    router: str = "gate"
 
 
 USUAL_NAMES = ExpertNames()
@@ -58,6 +59,10 @@ class Loader:
         """Fetch a tensor that decides something, whole and in float32."""
         return self.method.exact(self.source.get(self.prefix + name, shape))
 
+    def part(self, name: str, shape: tuple[int, ...], shard: Shard) -> Tensor:
+        """Fetch a part of a tensor that is used as numbers."""
+        return self.method.dense(self.source.get_shard(self.prefix + name, shape, shard))
+
     def shard(self, pieces: int) -> Shard:
         """Return which of `pieces` (heads, say) are this rank's; where these are fewer than ranks, some share one."""
         rank, size = self.group.rank, self.group.size
@@ -88,7 +93,9 @@ class Loader:
             offset = torch.zeros_like(offset)  # it is added once, and all ranks take the same path
         return SummedLinear(self.method.linear([part], offset), self.group)
 
-    def experts(self, names: ExpertNames, num_experts: int, hidden: int, inner: int, act: int) -> ExpertsOp:
+    def experts(
+        self, names: ExpertNames, num_experts: int, hidden: int, inner: int, act: int, *, bias: bool = False
+    ) -> ExpertsOp:
         """Fetch the feed-forward blocks of experts, cut along their inner size: what ranks compute is to be added."""
         rank, ranks = self.group.rank, self.group.size
 
@@ -99,7 +106,20 @@ class Loader:
         each = range(num_experts)
         gate_up = [[fetched(n, name, (inner, hidden), 0) for name in (names.gate, names.up)] for n in each]
         down = [fetched(n, names.down, (hidden, inner), 1) for n in each]
-        return self.method.experts(gate_up, down, act)
+        biases = self._expert_biases(names, num_experts, hidden, inner) if bias else None
+        return self.method.experts(gate_up, down, act, biases)
+
+    def _expert_biases(self, names: ExpertNames, num_experts: int, hidden: int, inner: int) -> tuple[Tensor, Tensor]:
+        """Fetch the biases of experts, [X, 2F] and [X, E]; the second are added once, by the first rank."""
+        rank, ranks = self.group.rank, self.group.size
+
+        def all_of(name: str, size: int) -> Tensor:
+            paths = (f"{self.prefix}experts.{n}.{name}.bias" for n in range(num_experts))
+            return torch.stack([self.source.get(path, (size,)) for path in paths])
+
+        halves = [all_of(name, inner).chunk(ranks, 1)[rank] for name in (names.gate, names.up)]
+        down = all_of(names.down, hidden)
+        return self.method.dense(torch.cat(halves, 1)), self.method.dense(torch.zeros_like(down) if rank else down)
 
     def _parts(
         self, kind: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]], shards: Sequence[Shard]

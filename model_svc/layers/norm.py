@@ -78,8 +78,7 @@ def wide_norm(loader: Loader, name: str, size: int, shard: Shard, eps: float, *,
     """Return an RMS norm over a projection that is cut between ranks."""
     if loader.group.size == 1:
         return RmsNorm(loader, name, size, eps, offset=offset)
-    part = loader.source.get_shard(f"{loader.prefix}{name}.weight", (size,), shard)
-    return SummedRmsNorm(loader.method.dense(part), loader.group, eps, offset=offset)
+    return SummedRmsNorm(loader.part(f"{name}.weight", (size,), shard), loader.group, eps, offset=offset)
 
 
 class LayerNorm:

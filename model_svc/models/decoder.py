@@ -14,7 +14,7 @@ from model_svc.layers.blocks import Layer, Mlp, PreNorm, add_norm
 from model_svc.layers.embedding import load_tables
 from model_svc.layers.experts import Experts, ExpertsConfig
 from model_svc.layers.loader import Loader
-from model_svc.layers.mlp import GatedMlp
+from model_svc.layers.mlp import GatedMlp, activation_named
 from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.rope import RopeTables, rope_tables
 from model_svc.layers.step import LayerKv, StepBatch
@@ -165,7 +165,7 @@ class Decoder:
             "inner": inner,
             "num_experts": config.whole("num_experts") or config.whole("num_local_experts"),
             "num_chosen": config.whole("num_experts_per_tok"),
-            "act": config.act,
+            "act": activation_named(config.act),
         }
         return Experts(loader, ExpertsConfig(**(fields | changes)))  # type: ignore[arg-type]
 

@@ -21,6 +21,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "GlmForCausalLM": ("glm", "Glm"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
     "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
+    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "MiniMaxM2ForCausalLM": ("minimax_m2", "MiniMaxM2"),
     "MinistralForCausalLM": ("mistral", "Ministral"),

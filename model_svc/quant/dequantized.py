@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels import activation, dispatch, few_rows, fixed_linear, gemv
 from kernels.expert_linear import expert_linear
 from kernels.expert_order import ExpertOrder
+from kernels.quantized_experts import Biases
 from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.weights.reading import Reading
 from model_svc.weights.stored.tensor import QuantizedTensor
@@ -45,13 +46,15 @@ class DenseLinear:
 class DenseExperts:
     """The feed-forward blocks of X experts: `gate_up` [X, 2F, E] and `down` [X, E, F]."""
 
-    def __init__(self, gate_up: Tensor, down: Tensor, act: int) -> None:
+    def __init__(self, gate_up: Tensor, down: Tensor, act: int, biases: Biases) -> None:
         self._gate_up, self._down, self._act = gate_up, down, act
+        self._biases = biases or (None, None)
 
     def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
         """Multiply each token with its experts' weights."""
-        gated = activation.act_and_mul(expert_linear(x, self._gate_up, order, gather=True), self._act)
-        return expert_linear(gated, self._down, order, gather=False)
+        first, second = self._biases
+        both = expert_linear(x, self._gate_up, order, first, gather=True)
+        return expert_linear(activation.act_and_mul(both, self._act), self._down, order, second, gather=False)
 
 
 class Dequantized:
@@ -76,11 +79,11 @@ class Dequantized:
         """Stack the parts into one dense matrix."""
         return DenseLinear(self.dense(parts[0]) if len(parts) == 1 else self._stacked(parts), bias)
 
-    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
         """Stack the experts' matrices."""
         first, second = self._stacked([part for parts in gate_up for part in parts]), self._stacked(down)
         X, F, E = len(down), down[0].shape[1], down[0].shape[0]
-        return DenseExperts(first.view(X, 2 * F, E), second.view(X, E, F), act)
+        return DenseExperts(first.view(X, 2 * F, E), second.view(X, E, F), act, biases)
 
     def _stacked(self, parts: Parts) -> Tensor:
         """Return one dense matrix, filled part by part, so that no second copy of the whole exists."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.native.packed_weight import PackedWeight
+from kernels.quantized_experts import Biases
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import ExpertsOp, Parts
 from model_svc.weights.stored.tensor import QuantizedTensor
@@ -32,9 +33,9 @@ class Kept:
         """Return the dtype of activations."""
         return self._dense.dtype
 
-    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
         """Prepare experts as numbers."""
-        return self._dense.experts(gate_up, down, act)
+        return self._dense.experts(gate_up, down, act, biases)
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return a tensor as numbers."""

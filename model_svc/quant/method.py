@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.expert_order import ExpertOrder
 from kernels.native.packed_weight import PackedWeight
+from kernels.quantized_experts import Biases
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 # x [T, in] -> x W^T + b [T, out]
@@ -35,10 +36,10 @@ class QuantMethod(Protocol):
         """Prepare the product with the stacked parts, each [out, in]."""
         ...
 
-    def experts(self, gate_up: Sequence[Parts], down: Sequence[Tensor | QuantizedTensor], act: int) -> ExpertsOp:
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
         """Prepare the gated feed-forward blocks of X experts: of each a gate and an up [F, E], and a down [E, F].
 
-        `act` is one of `kernels.activation`'s.
+        `act` is one of `kernels.activation`'s; `biases` are as `dense` returned them.
         """
         ...
 

@@ -14,7 +14,7 @@ from kernels import dispatch
 from kernels.expert_order import ExpertOrder
 from kernels.native import library
 from kernels.native.packed_weight import PackedWeight, packable
-from kernels.quantized_experts import quantized_experts, stacks
+from kernels.quantized_experts import Biases, quantized_experts, stacks
 from kernels.quantized_linear import Rounded, gated_rounded, gates, quantized_linear
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.kept import Kept
@@ -56,12 +56,12 @@ class PackedLinear:
 class PackedExperts:
     """The feed-forward blocks of experts, whose packed weights stand one after another."""
 
-    def __init__(self, gate_up: PackedWeight, down: PackedWeight, act: int) -> None:
-        self._gate_up, self._down, self._act = gate_up, down, act
+    def __init__(self, gate_up: PackedWeight, down: PackedWeight, act: int, biases: Biases) -> None:
+        self._gate_up, self._down, self._act, self._biases = gate_up, down, act, biases
 
     def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
         """Multiply each token with its experts' weights."""
-        return quantized_experts(x, self._gate_up, self._down, self._act, order)
+        return quantized_experts(x, self._gate_up, self._down, self._act, order, self._biases)
 
 
 class Native(Kept):
@@ -89,13 +89,13 @@ class Native(Kept):
         packed = PackedLinear([self._pack(run) for run in runs], None if bias is None else bias.contiguous())
         return reordered(packed, order_of(parts[0]))
 
-    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int) -> ExpertsOp:
+    def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
         """Pack the experts of a layer into two weights, if each is of one format."""
         first, second = (self._one_format(parts) for parts in ([one for pair in gate_up for one in pair], down))
         gates = sum(part.shape[0] for part in gate_up[0])
         if first is None or second is None or not stacks(gates, down[0].shape[0]):
-            return self._dense.experts(gate_up, down, act)
-        return PackedExperts(self._pack(first), self._pack(second), act)
+            return self._dense.experts(gate_up, down, act, biases)
+        return PackedExperts(self._pack(first), self._pack(second), act, biases)
 
     def _one_format(self, parts: Parts) -> list[BlockTensor] | None:
         """Return parts of one format that can be packed, with their inputs in the usual order; None for others."""

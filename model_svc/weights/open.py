@@ -10,9 +10,10 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.formats.choose import format_of
 from model_svc.weights.formats.mxfp4 import Mxfp4
 from model_svc.weights.gguf import GgufSource
+from model_svc.weights.interleaved import InterleavedExperts, interleaved
 from model_svc.weights.quantized import QuantizedSource
 from model_svc.weights.safetensors import SafetensorsSource, has_safetensors
-from model_svc.weights.source import WeightSource
+from model_svc.weights.source import TrackedSource, WeightSource
 from model_svc.weights.stacked import StackedSource
 
 
@@ -26,9 +27,10 @@ def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> We
     if has_safetensors(directory):
         form = format_of(directory / "config.json", config or {})
         checkpoint = SafetensorsSource(directory)
-        if form is None:
-            return checkpoint
-        return StackedSource(checkpoint, form) if isinstance(form, Mxfp4) else QuantizedSource(checkpoint, form)
+        source: TrackedSource = checkpoint
+        if form is not None:
+            source = StackedSource(checkpoint, form) if isinstance(form, Mxfp4) else QuantizedSource(checkpoint, form)
+        return InterleavedExperts(source) if interleaved(source.shapes) else source
     found = sorted(directory.glob("*.gguf"))
     if len(found) != 1:
         raise CheckpointError(directory, f"needs one .gguf file or safetensors; it holds {len(found)} .gguf files")

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from kernels import dispatch
-from kernels.activation import GELU, GELU_TANH, SILU, gelu_and_mul, silu_and_mul
+from kernels.activation import CLAMPED, GELU, GELU_TANH, SILU, act_and_mul, gelu_and_mul, silu_and_mul
 from kernels.embedding import embedding
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
@@ -45,7 +45,7 @@ def gate(rng: random.Random) -> None:
     up, _ = random_weight(name, 2 * F, K)
     down, _ = random_weight("Q8_0", rng.randint(1, 40), F)
     bias = torch.randn(2 * F) if rng.random() < 0.5 else None
-    gated = gated_rounded(torch.randn(rng.randint(1, 150), K), up, rng.choice([SILU, GELU, GELU_TANH]), bias)
+    gated = gated_rounded(torch.randn(rng.randint(1, 150), K), up, rng.choice([SILU, GELU, GELU_TANH, CLAMPED]), bias)
     quantized_linear(gated, [down])
 
 
@@ -63,7 +63,9 @@ def experts(rng: random.Random) -> None:
     rule = Rule(rng.random() < 0.5, 1.5, groups, kept)
     routes = route(logits, rng.randint(1, kept * X // groups), renormalise=rng.random() < 0.5, rule=rule, bias=bias)
     order = expert_order(routes, X)
-    expert_sum(quantized_experts(torch.randn(T, E), gate_up, down, SILU, order), order.places, routes.shares)
+    biases = (torch.randn(X, 2 * F), torch.randn(X, E)) if rng.random() < 0.5 else None
+    parts = quantized_experts(torch.randn(T, E), gate_up, down, rng.choice([SILU, CLAMPED]), order, biases)
+    expert_sum(parts, order.places, routes.shares)
 
 
 def rows(rng: random.Random) -> None:
@@ -72,6 +74,7 @@ def rows(rng: random.Random) -> None:
     rms_norm(torch.randn(T, 3, width)[:, 1:], torch.rand(width), 1e-5)
     add_rms_norm(torch.randn(T, width), torch.randn(T, width), torch.rand(width), 1e-5)
     silu_and_mul(torch.randn(T, 2 * width))
+    act_and_mul(torch.randn(T, 2 * width), CLAMPED)
     gelu_and_mul(torch.randn(T, 2 * width), tanh=rng.random() < 0.5)
 
 

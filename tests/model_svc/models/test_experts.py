@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels import dispatch
+from kernels.activation import CLAMPED, GELU
 from kernels.native.library import built
 from model_svc.layers.experts import Experts, ExpertsConfig
 from model_svc.layers.loader import Loader
@@ -20,24 +21,27 @@ from model_svc.quant.method import QuantMethod
 from model_svc.quant.native import Native, PackedExperts
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.load import make_runner
+from model_svc.weights.errors import CheckpointError
 from model_svc.weights.random import RandomSource, four_bits
 from tests.model_svc.paged import ModelDriver, RunnerDriver, Tracked
 from tests.model_svc.tiny import EXPERTS, TINY
 
 CPU = torch.device("cpu")
 WIDE = TINY | EXPERTS | {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 32}
+BIASED = WIDE | {"architectures": ["GptOssForCausalLM"], "intermediate_size": 128, "sliding_window": 4}
 needs_native = pytest.mark.skipif(not built(), reason="native kernels are not built")
 
 
-def model_of(method: QuantMethod) -> Decoder:
+def model_of(method: QuantMethod, config: dict[str, Any] = WIDE) -> Decoder:
     """Build a model of 4 bit weights."""
     source = RandomSource(tied=False, spread=0.1, stored=four_bits)
-    return build_model(parse_config(Path("tiny/config.json"), WIDE), source, method, device=CPU)
+    return build_model(parse_config(Path("tiny/config.json"), config), source, method, device=CPU)
 
 
 @needs_native
-def test_experts_stay_packed_and_mean_what_their_numbers_mean() -> None:
-    packed, dense = model_of(Native()), model_of(Dequantized(torch.float32, CPU))
+@pytest.mark.parametrize("config", [WIDE, BIASED], ids=["plain", "biased"])
+def test_experts_stay_packed_and_mean_what_their_numbers_mean(config: dict[str, Any]) -> None:
+    packed, dense = model_of(Native(), config), model_of(Dequantized(torch.float32, CPU), config)
     assert packed.weight_bytes < 0.35 * dense.weight_bytes
     ids = [3, 60, 14, 22, 41, 5, 9, 30]
     found, wanted = (ModelDriver(each).logits((Tracked(0, list(ids)), len(ids)))[0] for each in (packed, dense))
@@ -46,8 +50,9 @@ def test_experts_stay_packed_and_mean_what_their_numbers_mean() -> None:
 
 
 @needs_native
-def test_a_sequence_has_its_bits_whatever_stands_beside_it_and_steps_are_taped() -> None:
-    model = model_of(Native())
+@pytest.mark.parametrize("config", [WIDE, BIASED], ids=["plain", "biased"])
+def test_a_sequence_has_its_bits_whatever_stands_beside_it_and_steps_are_taped(config: dict[str, Any]) -> None:
+    model = model_of(Native(), config)
     prompts = [[3, 60, 14], [22, 41, 5, 9, 30, 8, 8], [1], [50, 51, 52, 53, 54]]
 
     def answers(*chosen: int) -> list[list[int]]:
@@ -63,9 +68,9 @@ def test_a_sequence_has_its_bits_whatever_stands_beside_it_and_steps_are_taped()
     assert len({tuple(ids) for ids in together}) == 4
 
 
-@pytest.mark.parametrize("num_tokens", [1, 9, 40])
-def test_the_block_means_the_same_in_every_form(num_tokens: int) -> None:
-    config = ExpertsConfig(48, 40, num_experts=6, num_chosen=3, renormalise=False, act="gelu")
+@pytest.mark.parametrize(("num_tokens", "act", "bias"), [(1, GELU, False), (9, CLAMPED, True), (40, GELU, True)])
+def test_the_block_means_the_same_in_every_form(num_tokens: int, act: int, bias: bool) -> None:
+    config = ExpertsConfig(48, 40, num_experts=6, num_chosen=3, renormalise=False, act=act, bias=bias)
     loader = Loader(RandomSource(tied=False, spread=0.3), Dequantized(torch.float32, CPU))
     block, x = Experts(loader, config), torch.randn(num_tokens, 48)
     found = []
@@ -92,3 +97,9 @@ def test_experts_are_packed_if_they_begin_at_tiles(inner: int, packs: bool) -> N
 def test_more_choices_than_experts_are_refused() -> None:
     with pytest.raises(ValueError, match="5 of 4 experts"):
         Experts(Loader(RandomSource(tied=False), Dequantized(torch.float32, CPU)), ExpertsConfig(8, 8, 4, 5, True))
+
+
+@pytest.mark.parametrize("name", ["swiglu_limit", "swiglu_alpha"])
+def test_a_gate_with_other_numbers_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{name} 3.0 is not supported"):
+        model_of(Dequantized(torch.float32, CPU), BIASED | {name: 3.0})

@@ -160,6 +160,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**EXPERTS, "norm_topk_prob": False, "decoder_sparse_step": 2, "shared_expert_intermediate_size": 40},
     ),
     "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False}),
+    "gpt_oss": (
+        "GptOss",
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "head_dim": 32,
+            "rope_scaling": {**YARN, "truncate": False, "rope_theta": 150000.0},
+        },
+    ),
     "cohere2": ("Cohere2", {"sliding_window": 8, "logit_scale": 0.25, "layer_types": SLIDING}),
 }
 
