@@ -17,7 +17,6 @@ from anyio.abc import TaskGroup, TaskStatus
 from tests.consume import consume
 from tests.script import Piece, Script, say
 from tests.scripted_request import Running
-from tests.tiny_model import EOS_TOKEN
 from wire import topics
 from wire.bus import Bus, Delivery
 from wire.messages import (
@@ -49,7 +48,8 @@ class ScriptedReplica:
         self.vocabulary = Vocabulary.load(model_path)
         self.state = "ready"
         self.num_waiting_tokens = 0
-        self.max_model_len = ModelCard.load(model_path).max_model_len
+        card = ModelCard.load(model_path)
+        self.max_model_len = card.max_model_len
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
         self.requests: list[Running] = []
         self.control: list[AnyMessage] = []
@@ -57,7 +57,8 @@ class ScriptedReplica:
         self.transform: Callable[[TokenChunk], list[TokenChunk]] = lambda chunk: [chunk]
         self._partitions = partitions
         self._ids = {self.vocabulary.token_bytes(token_id): token_id for token_id in range(self.vocabulary.size)}
-        self.end_token = self.vocabulary.special[EOS_TOKEN]
+        self._ids |= {text.encode(): token_id for text, token_id in self.vocabulary.special.items()}
+        (self.end_token,) = card.eos_token_ids
         self._cached: set[bytes] = set()
         self._changed = anyio.Event()
         self._step = 0

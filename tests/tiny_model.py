@@ -7,14 +7,13 @@ spaces as SentencePiece does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from wire.vocabulary import byte_alphabet
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-EOS_TOKEN = "<|im_end|>"
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -30,21 +29,28 @@ PIECES: tuple[bytes, ...] = (
 )
 
 
-def write_tiny_model(path: Path, *, pieces: Iterable[bytes] = PIECES, max_model_len: int = 2048) -> Path:
-    """Write a byte-level model directory and return its path."""
+def write_tiny_model(
+    path: Path,
+    *,
+    pieces: Iterable[bytes] = PIECES,
+    max_model_len: int = 2048,
+    special: Sequence[str] = SPECIAL,
+    template: str = CHATML,
+) -> Path:
+    """Write a byte-level model directory and return its path; the last two special tokens are its begin and its end."""
     symbols = {byte: char for char, byte in byte_alphabet().items()}
     texts = [symbols[byte] for byte in range(256)]
     texts += [text for piece in pieces if (text := "".join(symbols[byte] for byte in piece)) not in texts]
     tokenizer: dict[str, Any] = {
         "version": "1.0",
-        "added_tokens": _added(len(texts)),
+        "added_tokens": _added(len(texts), special),
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "vocab": {text: at for at, text in enumerate(texts)}, "merges": []},
     }
-    return _write(path, tokenizer, vocab_size=len(texts) + len(SPECIAL), max_model_len=max_model_len)
+    return _write(path, tokenizer, vocab_size=len(texts) + len(special), max_model_len=max_model_len, template=template)
 
 
 def write_metaspace_model(path: Path, words: Iterable[str]) -> Path:
@@ -82,14 +88,17 @@ def write_metaspace_model(path: Path, words: Iterable[str]) -> Path:
     return _write(path, tokenizer, vocab_size=len(texts) + len(SPECIAL), max_model_len=2048)
 
 
-def _added(first: int) -> list[dict[str, Any]]:
+def _added(first: int, special: Sequence[str] = SPECIAL) -> list[dict[str, Any]]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return [{"id": first + at, "content": text, **flags} for at, text in enumerate(SPECIAL)]
+    return [{"id": first + at, "content": text, **flags} for at, text in enumerate(special)]
 
 
-def _write(path: Path, tokenizer: dict[str, Any], *, vocab_size: int, max_model_len: int) -> Path:
+def _write(
+    path: Path, tokenizer: dict[str, Any], *, vocab_size: int, max_model_len: int, template: str = CHATML
+) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    eos = vocab_size - len(SPECIAL) + SPECIAL.index(EOS_TOKEN)
+    begin, end = (item["content"] for item in tokenizer["added_tokens"][-2:])
+    eos = vocab_size - 1
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -104,12 +113,12 @@ def _write(path: Path, tokenizer: dict[str, Any], *, vocab_size: int, max_model_
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<|im_start|>",
-            "eos_token": EOS_TOKEN,
+            "bos_token": begin,
+            "eos_token": end,
             "add_bos_token": False,
         },
     }
     for name, value in files.items():
         (path / name).write_text(json.dumps(value), encoding="utf-8")
-    (path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    (path / "chat_template.jinja").write_text(template, encoding="utf-8")
     return path

@@ -7,13 +7,14 @@ from typing import Any
 
 from tokenizer_svc.call_ids import with_numbered_ids, with_short_ids
 from tokenizer_svc.conversation import Change, as_dicts, system_folded
+from tokenizer_svc.harmony import as_harmony, with_descriptions
 from tokenizer_svc.marking import Marks, map_strings
 from tokenizer_svc.template import ChatTemplate, RefusedError
 from tokenizer_svc.tool_scaffold import spell_out
 from wire.errors import InvalidRequestError
 from wire.messages import ChatMessage, Request
 from wire.model_card import ModelCard
-from wire.tool_style import knows_tools, tool_style
+from wire.tool_style import HARMONY, knows_tools, tool_style
 
 
 class ChatRenderer:
@@ -25,7 +26,8 @@ class ChatRenderer:
         self._tokens = {"bos_token": card.bos_token or "", "eos_token": card.eos_token or ""}
         self._knows_tools = knows_tools(card.chat_template)
         style = tool_style(card.chat_template)
-        self._with_ids = {"mistral": with_short_ids, "kimi_k2": with_numbered_ids}.get(style, _as_they_are)
+        self._told = _TOLD.get(style, _as_they_are)
+        self._wants_descriptions = style == HARMONY
         self._adds_arguments = style in ("deepseek_v3", "deepseek_v31")  # to a text, so they must be one
         self._knows_developer = "developer" in (card.chat_template or "")
 
@@ -38,7 +40,7 @@ class ChatRenderer:
         """Return the prompt text. `told` are the desk's own template variables. Raises TemplateError."""
         if self._template is None:
             raise InvalidRequestError("this model has no chat template; use raw completions", param="messages")
-        messages = self._with_ids(messages) if self._knows_tools else spell_out(messages, request.tools)
+        messages = self._told(messages) if self._knows_tools else spell_out(messages, request.tools)
         messages, plain = self._accepted(messages, request, told)
         marked = self._rendered(messages, request, told, self._marks.around, self._marks.inside)
         resolved = self._marks.resolve_around(marked, plain)
@@ -78,7 +80,8 @@ class ChatRenderer:
             change=change,
             change_key=key,
         )
-        variables["tools"] = map_strings(list(request.tools), change, key) or None
+        tools = with_descriptions(request.tools) if self._wants_descriptions else list(request.tools)
+        variables["tools"] = map_strings(tools, change, key) or None
         variables.setdefault("add_generation_prompt", True)
         return self._template.render(variables)
 
@@ -89,3 +92,6 @@ def _as_they_are(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 
 def _same(text: str) -> str:
     return text
+
+
+_TOLD = {"mistral": with_short_ids, "kimi_k2": with_numbered_ids, HARMONY: as_harmony}

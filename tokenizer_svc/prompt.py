@@ -19,6 +19,7 @@ from tokenizer_svc.template import check_kwargs
 from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire import block_hash
 from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.harmony import STOPS, speaks_harmony
 from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, TokenizeCall, pack_ids, unpack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
@@ -47,6 +48,10 @@ class PromptBuilder:
         self._renderer = ChatRenderer(card, self._encoder.marks, timeout_s=render_timeout_s)
         self._secret = secret
         self._block_size = block_size
+        # A message to a function ends an answer as its end does, whatever generation_config.json says.
+        stops = STOPS if speaks_harmony(card.chat_template) else ()
+        of_format = (self._vocabulary.special[stop] for stop in stops if stop in self._vocabulary.special)
+        self._stop_ids = tuple(dict.fromkeys((*card.eos_token_ids, *of_format)))
         self._first_ids = self._encoder.first_ids
         if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:
             self._first_ids = [card.bos_token_id]
@@ -129,8 +134,8 @@ class PromptBuilder:
         text = self._renderer.render(messages, request, told)
         text += self._encoder.marks.place(thinking.opening) if answer_follows else ""
         if begun and answer_follows:
-            text += self._encoder.marks.place(thinking.closing()) if self._is_open(text, thinking) else ""
-            text += begun
+            resuming = thinking.resuming(is_open=self._is_open(text, thinking))
+            text += self._encoder.marks.place(resuming) + begun
         self._refuse_early(text, param="messages", contexts=contexts)
         ids, _ = splice(self._encoder, stored, text)
         missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
@@ -188,8 +193,8 @@ class PromptBuilder:
             block_hashes=b"".join(block_hash.chain(root, ids, self._block_size)),
             block_size=self._block_size,
             max_tokens=max_tokens,
-            stop_token_ids=self.card.eos_token_ids,
-            reasoning=self._plan(thinking, text, max_tokens) if thinking else None,
+            stop_token_ids=self._stop_ids,
+            reasoning=self._plan(thinking, request, text, max_tokens) if thinking else None,
             messages_dropped=num_dropped,
             bad_word_ids=self._bad_word_ids(request.sampling.bad_words),
             prediction_ids=self._prediction_ids(request, max_tokens),
@@ -216,7 +221,9 @@ class PromptBuilder:
             found |= dict.fromkeys(tuple(ids) for ids in spellings if ids)
         return tuple(found)
 
-    def _plan(self, thinking: reasoning.Thinking, text: str, max_tokens: int) -> ReasoningPlan | None:
+    def _plan(self, thinking: reasoning.Thinking, request: Request, text: str, max_tokens: int) -> ReasoningPlan | None:
+        if thinking.channels and request.continues:
+            return None  # the prompt ends within a message for the user
         return reasoning.plan(
             thinking,
             self._efforts,

@@ -4,6 +4,9 @@ An explicit budget wins over an effort (see effort.py). A model whose template k
 other thinks only when asked to, by a scaffold: an instruction in the system message, and an assistant turn that is
 opened inside a think block. Such a model does not know that it must close the block: where it ends its turn in it, it
 is made to go on with the answer.
+
+A model that speaks harmony opens its messages itself. Where a grammar governs, it is begun inside its thoughts, and
+what closes these opens the message that the grammar is for: the frame is never the grammar's affair.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import msgspec
 
 from tokenizer_svc.effort import EFFORTS, EffortTable
 from wire.errors import InvalidRequestError
+from wire.harmony import CHANNEL, END, MESSAGE, START, speaks_harmony
 from wire.messages import ReasoningPlan, Request
 
 # The soft landing: the last quarter of a budget, two or three sentences long at most; in a tiny one there is no room.
@@ -25,6 +29,10 @@ SCAFFOLD = (
     "Before you answer, think step by step inside <think> and </think>. "
     "Keep the thinking short and to the point, then write the answer after </think>."
 )
+_THOUGHT = f"{CHANNEL}analysis{MESSAGE}"
+_FINAL = f"{CHANNEL}final{MESSAGE}"
+_CALL = f"{CHANNEL}commentary to=functions"  # the grammar goes on with a function's name
+_HARMONY_EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high"}
 _TAGS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
@@ -37,7 +45,8 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     """What is known before rendering.
 
     `native`: the template knows thinking; `switch`: by the variable `enable_thinking`. `wanted` None: the request does
-    not say.
+    not say. `channels`: the model speaks harmony; `leads` is what must then stand behind thoughts, "" for what the
+    model likes.
     """
 
     native: bool
@@ -47,6 +56,8 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     wanted: bool | None = None
     effort: str | None = None
     budget: int | None = None
+    channels: bool = False
+    leads: str = ""
 
     @property
     def scaffold(self) -> bool:
@@ -55,17 +66,29 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opening(self) -> str:
-        """Return what the scaffold writes after the generation prompt."""
+        """Return what is written after the generation prompt."""
+        if self.leads:
+            return self.open_tag
         return f"{self.open_tag}\n" if self.scaffold else ""
 
     @property
     def landing(self) -> str:
         """Return what ends thinking after a whole sentence."""
+        if self.channels:
+            return f"{self.close_tag}{START}assistant{self.leads or _FINAL}"
         return f"{self.close_tag}\n\n"
 
     def closing(self, bridge: str = "") -> str:
         """Return what ends thinking when the budget is spent; `bridge` is a sentence that leads to the answer."""
+        if self.channels:
+            return f"\n{bridge}{self.landing}" if bridge else self.landing
         return f"\n{bridge}\n{self.landing}" if bridge else f"\n{self.landing}"
+
+    def resuming(self, *, is_open: bool) -> str:
+        """Return what stands between the generation prompt, which may have opened a block, and words of an answer."""
+        if self.channels:
+            return _FINAL
+        return self.closing() if is_open else ""
 
 
 def choose(request: Request, template: str) -> Thinking:
@@ -75,8 +98,10 @@ def choose(request: Request, template: str) -> Thinking:
     if request.budget_tokens is not None and request.budget_tokens < 0:
         raise InvalidRequestError("the reasoning budget must be 0 or more", param="budget_tokens")
     switch = "enable_thinking" in template
-    tags = next((pair for pair in _TAGS if pair[0] in template), None)
+    channels = speaks_harmony(template)
+    tags = (_THOUGHT, END) if channels else next((pair for pair in _TAGS if pair[0] in template), None)
     open_tag, close_tag = tags or _TAGS[0]
+    grammar = request.sampling.grammar
     return Thinking(
         native=switch or tags is not None,
         switch=switch,
@@ -85,6 +110,8 @@ def choose(request: Request, template: str) -> Thinking:
         wanted=_wanted(request),
         effort=request.effort,
         budget=request.budget_tokens,
+        channels=channels,
+        leads="" if grammar is None or not channels else _FINAL if grammar.field else _CALL,
     )
 
 
@@ -103,8 +130,11 @@ def variables(thinking: Thinking, template: str) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if thinking.switch and thinking.wanted is not None:
         told["enable_thinking"] = thinking.wanted
-    if thinking.effort is not None and "reasoning_effort" in template:
-        told["reasoning_effort"] = thinking.effort
+    effort = thinking.effort
+    if thinking.channels:  # the template puts the word before the model, which was taught three
+        effort = "low" if thinking.wanted is False else _HARMONY_EFFORTS.get(effort or "", effort)
+    if effort is not None and "reasoning_effort" in template:
+        told["reasoning_effort"] = effort
     return told
 
 
@@ -122,12 +152,14 @@ def plan(
     return ReasoningPlan(
         budget=tokens,
         starts_open=starts_open,
-        open_tag=thinking.open_tag.encode(),
-        close_tag=thinking.close_tag.encode(),
+        open_tag=b"" if thinking.channels else thinking.open_tag.encode(),
+        close_tag=b"" if thinking.channels else thinking.close_tag.encode(),
         close_ids=tuple(encode(thinking.closing(table.bridge if tokens != 0 else ""))),
         landing=min((tokens or 0) // _LANDING_SHARE, _LANDING_MAX) if lands else 0,
-        landing_ids=tuple(encode(thinking.landing)) if lands or thinking.scaffold else (),
+        landing_ids=tuple(encode(thinking.landing)) if lands or thinking.scaffold or thinking.leads else (),
         closes_at_stop=thinking.scaffold,
+        channels=thinking.channels,
+        leads=bool(thinking.leads),
     )
 
 

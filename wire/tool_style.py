@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from wire.harmony import speaks_harmony
+
 SCAFFOLD = "hermes"  # what a model whose template knows no tools is told to write
+HARMONY = "harmony"  # not only calls: all that a model says is framed so, and no setting changes it
 
 
 def knows_tools(template: str | None) -> bool:
@@ -27,6 +30,8 @@ _TELLING: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def tool_style(template: str | None) -> str:
     """Return the style, by the name that its parser has."""
+    if speaks_harmony(template):
+        return HARMONY
     if template is None or not knows_tools(template):
         return SCAFFOLD
     return next((style for style, parts in _TELLING if all(part in template for part in parts)), "json")

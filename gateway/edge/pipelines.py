@@ -22,7 +22,7 @@ def new_pipeline(request: Request, model: ServedModel, safety: Safety | None, fl
         gate=safety.gate(policy, flight, choice) if safety is not None and policy is not None else None,
         logprobs=request.sampling.logprobs is not None,
         calls=calls,
-        tags={token_id: text.encode() for text, token_id in model.card.tool_tags.items()} if calls else {},
+        tags=calls.control_texts(model.card.tool_tags) if calls else {},
         continues=request.kind != "chat",
         include_reasoning=request.include_reasoning,
     )

@@ -11,6 +11,7 @@ from gateway.postprocess.tools.styles import STYLES
 from wire.errors import ModelNotFoundError
 from wire.messages import Request
 from wire.model_card import ModelCard
+from wire.tool_style import HARMONY
 from wire.vocabulary import Vocabulary, VocabularyError
 
 
@@ -21,12 +22,18 @@ class ServedModel(msgspec.Struct, frozen=True):
     vocabulary: Vocabulary
 
     def calls(self, request: Request, safety: SafetyPolicy | None, name: str) -> CallSplitter | None:
-        """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own."""
-        if not request.tools:
+        """Return what finds the tool calls in an answer, if the request has tools; `name` is the answer's own.
+
+        Of a model that speaks harmony also what parts its messages from their frame, whether there are tools or not.
+        """
+        framed = self.card.tool_style == HARMONY and request.kind == "chat"
+        if not request.tools and not framed:
             return None
         functions = [tool["function"] for tool in request.tools]
         known = {function["name"]: function.get("parameters") for function in functions}
         parser = STYLES[self.card.tool_style](known)
+        if request.continues:
+            parser.go_on()
         one_call, forms = not request.parallel_tool_calls, request.tool_forms
         return CallSplitter(parser, safety, name=name, one_call=one_call, forms=forms)
 
@@ -93,6 +100,7 @@ def _vocabulary(card: ModelCard) -> Vocabulary | None:
 
 def _load(settings: EdgeSettings, card: ModelCard) -> ServedModel:
     vocabulary = Vocabulary.load(card.path)
-    style = settings.tool_style(card.name) or card.tool_style
+    told = None if card.tool_style == HARMONY else settings.tool_style(card.name)
+    style = told or card.tool_style
     tags = {tag: vocabulary.special[tag] for tag in STYLES[style]({}).tags if tag in vocabulary.special}
     return ServedModel(msgspec.structs.replace(card, tool_style=style, tool_tags=tags), vocabulary)

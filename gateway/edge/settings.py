@@ -6,6 +6,7 @@ from ipaddress import ip_address
 
 from gateway.postprocess.tools.styles import STYLES
 from wire.settings import Settings, SettingsError
+from wire.tool_style import HARMONY
 
 
 class EdgeSettings(Settings, frozen=True, kw_only=True):
@@ -92,8 +93,8 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
         if not self.reasoning_fields or not set(self.reasoning_fields) <= {"reasoning_content", "reasoning"}:
             raise SettingsError("reasoning_fields must be reasoning_content, reasoning or both, separated by a comma")
         for entry in self.tool_styles:
-            if entry.rpartition("=")[2] not in STYLES:
-                raise SettingsError(f"tool_styles: {entry!r} must end with one of {', '.join(STYLES)}")
+            if entry.rpartition("=")[2] not in (styles := [style for style in STYLES if style != HARMONY]):
+                raise SettingsError(f"tool_styles: {entry!r} must end with one of {', '.join(styles)}")
 
     def tool_style(self, model: str) -> str | None:
         """Return the style of tool calls that is set for a model; an entry of its own counts before one for all."""

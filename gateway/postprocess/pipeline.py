@@ -119,7 +119,8 @@ class Pipeline:
                 break
             marks = [mark for mark in chunk.marks if mark.index == index] if chunk.marks else ()
             hidden = chunk.stop_token and index == last and not self._shows_stop
-            raw = b"" if hidden else self._vocabulary.token_bytes(token_id) or self._tags.get(token_id, b"")
+            tag = self._tags.get(token_id, b"")
+            raw = b"" if hidden else tag or self._vocabulary.token_bytes(token_id)
             self.token_ids.append(token_id)
             if self._min_tokens:
                 self._answer.exempt = len(self.token_ids) <= self._min_tokens
@@ -127,6 +128,8 @@ class Pipeline:
             reasons = False
             for part_phase, part in segments(raw, phase, marks) if marks else ((phase, raw),):
                 reasons = reasons or part_phase == REASONING
+                if tag and part_phase == REASONING:
+                    continue  # a control token has a text for the answer's calls alone
                 piece = self._splitter.feed(part_phase, part)
                 if piece is not None:
                     self._show(piece, logprob)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_svc.engine.reasoning import phase_marks
+from model_svc.engine.phase_runs import phase_marks
 from model_svc.engine.sequence import Sequence
 from wire.messages import ANSWER, MARKUP, PhaseMark, TokenChunk
 

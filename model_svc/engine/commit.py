@@ -10,7 +10,7 @@ from model_svc.engine.draw_rules import jump_of
 from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
-from model_svc.engine.reasoning import ReasoningTracker
+from model_svc.engine.reasoning import Landing, ReasoningTracker
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence, Status
 from wire.messages import TokenChunk, TokenLogprob
@@ -84,13 +84,13 @@ class Committer:
         forced = self._put(seq, seq.reasoning.close_ids)
         if not forced and seq.num_pending and seq.grammar is not None:
             seq.void_draws()  # planned while thinking went on, they know nothing of the grammar
-        seq.reasoning.force(len(forced), ended_by)
+        seq.reasoning.force(forced, ended_by)
         return seq.num_output_tokens >= seq.stop.max_tokens
 
-    def _land(self, seq: Sequence, rest: tuple[int, ...]) -> bool:
-        """Put the rest of the close tag behind its first token, which was drawn; returns as `force_close` does."""
+    def _land(self, seq: Sequence, landing: Landing) -> bool:
+        """Put what must follow behind the token that was drawn; returns as `force_close` does."""
         assert seq.reasoning is not None
-        seq.reasoning.land(self._put(seq, rest))
+        seq.reasoning.land(self._put(seq, landing.rest), landing.ended_by)
         return seq.num_output_tokens >= seq.stop.max_tokens
 
     @staticmethod
@@ -185,12 +185,12 @@ class Committer:
         stop, tracker = seq.stop, seq.reasoning
         if tracker is None:
             return "length" if seq.num_output_tokens >= stop.max_tokens else None
-        rest = tracker.lands(token_id)
+        landing = tracker.lands(token_id)
         tracker.feed(token_id)
         if seq.num_output_tokens >= stop.max_tokens:
             return "length"
-        if rest is not None:
-            return "length" if self._land(seq, rest) else None
+        if landing is not None:
+            return "length" if self._land(seq, landing) else None
         ended_by = "budget" if tracker.budget_spent else "client" if seq.ends_thinking else None
         return "length" if ended_by is not None and self.force_close(seq, ended_by) else None
 

@@ -19,6 +19,7 @@ from wire.settings import Settings, SettingsError, load
         ("edge", "port", "65536"),
         ("edge", "reasoning_fields", "thoughts"),
         ("edge", "tool_styles", "morse"),
+        ("edge", "tool_styles", "harmony"),  # whole answers are framed so, or none
         ("balancer", "balancer_policy", "dice"),
         ("balancer", "balancer_wait_s", "nan"),
         ("balancer", "balancer_loading_wait_s", "-1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.harmony import TEMPLATE
 from tests.tokenizer_svc.model_directories import CHATML, builder, write_chatml
 from tokenizer_svc.call_ids import with_short_ids
 from tokenizer_svc.prompt import PromptBuilder
@@ -107,6 +108,7 @@ def test_ids_of_other_servers_are_made_to_fit_mistrals_templates(tmp_path: Path)
         (KIMI, "kimi_k2"),
         (DEEPSEEK, "deepseek_v3"),
         (DEEPSEEK.replace("```json", "").replace("```", ""), "deepseek_v31"),
+        (TEMPLATE, "harmony"),
     ],
 )
 def test_the_template_tells_how_a_model_writes_calls(template: str | None, style: str, tmp_path: Path) -> None:

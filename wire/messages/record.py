@@ -32,7 +32,8 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     engine forces when the budget is spent (a bridging sentence and the tag). In the last `landing` tokens of the budget
     the first of `landing_ids`, the tag alone, is made likelier where a sentence has ended; when it is drawn there, the
     others follow. 0 or no ids: no soft landing. `closes_at_stop`: a model that ends its turn while it thinks has
-    thought enough; `landing_ids` take the place of its end token, and the answer follows.
+    thought enough; `landing_ids` take the place of its end token, and the answer follows. `channels`: there are no tags
+    but messages (wire.harmony). `leads`: the others of `landing_ids` follow wherever the model draws the first of them.
     """
 
     budget: int | None = None
@@ -43,6 +44,8 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     landing: int = 0
     landing_ids: tuple[int, ...] = ()
     closes_at_stop: bool = False
+    channels: bool = False
+    leads: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

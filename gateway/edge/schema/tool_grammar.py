@@ -22,6 +22,7 @@ from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.free_input import NAME
 from wire.messages import Grammar
 from wire.model_card import ModelCard
+from wire.tool_style import HARMONY
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _ELEMENTS = frozenset({"qwen3_coder", "seed_oss", "glm45"})  # what arguments are is told by their own rules
@@ -124,7 +125,16 @@ def _bare(style: str, functions: Functions, many: bool) -> list[str]:
     return [f"start: call{listed}", *_calls(functions, "arguments")]
 
 
-_BARE = frozenset({"llama3", "json"})
+def _harmony(functions: Functions, card: ModelCard) -> list[str]:
+    """Return the rules of one call, from its name on: the desk has begun the header, and a call ends an answer."""
+    frame = f'{tag_of("<|constrain|>", card)} "json" {tag_of("<|message|>", card)}'
+    calls = [
+        f"call_{at}: {quote('.' + function['name'] + ' ')} {frame} args_{at}" for at, function in enumerate(functions)
+    ]
+    return ["start: call", any_of(len(calls)), *calls]
+
+
+_UNMARKED = frozenset({"llama3", "json", HARMONY})
 _STYLES: dict[str, Callable[[Functions, ModelCard, bool], Calls]] = {
     "hermes": _hermes,
     "mistral": _mistral,
@@ -139,8 +149,12 @@ _STYLES: dict[str, Callable[[Functions, ModelCard, bool], Calls]] = {
 
 def _rules(functions: Functions, card: ModelCard, forced: Forced, many: bool) -> list[str] | None:
     """Return the rules of calls in the style of a model, or None where nothing marks their beginning."""
-    if card.tool_style in _BARE:
-        return _bare(card.tool_style, functions, many) if forced is Forced.ALWAYS else None
+    if card.tool_style in _UNMARKED and forced is Forced.ONCE_BEGUN:
+        return None
+    if card.tool_style == HARMONY:
+        return _harmony(functions, card)
+    if card.tool_style in _UNMARKED:
+        return _bare(card.tool_style, functions, many)
     if forced is Forced.ALWAYS:
         return _STYLES[card.tool_style](functions, card, many).always(many=many)
     if card.tool_style in _ELEMENTS:  # a strict text there is held to what it can be, and not refused for the rest

@@ -17,6 +17,12 @@ class Hidden(NamedTuple):
     num_chars: int
 
 
+class Gap(NamedTuple):
+    """Text of ours that parts two messages; it stands in the place of as much markup."""
+
+    text: str
+
+
 class CallBegin(NamedTuple):
     """A call's function is known."""
 
@@ -35,4 +41,4 @@ class CallEnd(NamedTuple):
     complete: bool
 
 
-Event = Text | Hidden | CallBegin | Arguments | CallEnd
+Event = Text | Hidden | Gap | CallBegin | Arguments | CallEnd

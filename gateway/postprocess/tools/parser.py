@@ -32,8 +32,19 @@ class ToolParser(Protocol):
     def close(self, *, cut: bool = False) -> list[Event]:
         """End the text, which may have been `cut` in the middle; returns what was held."""
 
+    def go_on(self) -> None:
+        """Begin within an answer that the prompt has begun."""
+
+    def written(self, tag: str) -> str:
+        """Return what stands in the text for a tag that came as a control token."""
+
     def call_id(self, name: str) -> str:
         """Return the id of the call of this name, in the form that the model's template takes back."""
+
+
+def call_id(name: str) -> str:
+    """Return an id in OpenAI's form."""
+    return f"call_{blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
 class JsonToolParser:
@@ -67,7 +78,14 @@ class JsonToolParser:
 
     def call_id(self, name: str) -> str:
         """Return an id in OpenAI's form."""
-        return f"call_{blake2b(name.encode(), digest_size=12).hexdigest()}"
+        return call_id(name)
+
+    def go_on(self) -> None:
+        """Look for calls as ever."""
+
+    def written(self, tag: str) -> str:
+        """Return the tag as it is."""
+        return tag
 
     def feed(self, text: str) -> list[Event]:
         """Take answer text."""

@@ -8,7 +8,7 @@ from gateway.postprocess.delta import CallRef, TextDelta
 from gateway.postprocess.safety.filter import SafetyFilter
 from gateway.postprocess.safety.hit import Delay, Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
-from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Hidden, Text
+from gateway.postprocess.tools.events import Arguments, CallBegin, CallEnd, Gap, Hidden, Text
 from gateway.postprocess.tools.free_input import FreeInput
 from gateway.postprocess.tools.parser import ToolParser
 from wire.messages import ToolForm
@@ -51,6 +51,10 @@ class CallSplitter:
         self.over = False
         self.blocked = False
 
+    def control_texts(self, control: Mapping[str, int]) -> dict[int, bytes]:
+        """Return what stands in the text for control tokens, which have none of their own."""
+        return {token_id: self._parser.written(tag).encode() for tag, token_id in control.items()}
+
     @property
     def called(self) -> bool:
         """Tell whether calls were made, all of them whole."""
@@ -72,6 +76,8 @@ class CallSplitter:
                 parts.append(event.text)
             elif isinstance(event, Hidden):
                 self._hide(event.num_chars)
+            elif isinstance(event, Gap):
+                parts.append(self._fill(event.text))
             elif isinstance(event, CallBegin):
                 parts.append(self._begin(event.name))
             elif isinstance(event, Arguments):
@@ -94,6 +100,14 @@ class CallSplitter:
             self._cuts.pop()
         self.hidden.append((start, self._num_chars + self._num_hidden))
         self._cuts.append((self._num_chars, self._num_hidden))
+
+    def _fill(self, text: str) -> str:
+        """Say what has no token of its own."""
+        start = self._num_chars + self._num_hidden
+        self._num_chars += len(text)
+        self.hidden.append((start, start + len(text)))
+        self._cuts.append((self._num_chars, self._num_hidden))
+        return text
 
     def _begin(self, name: str) -> TextDelta:
         call_id = self._parser.call_id(f"{self._name}:{self._num_calls}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.postprocess.tools.deepseek import DeepSeekParser
 from gateway.postprocess.tools.glm45 import Glm45Parser
+from gateway.postprocess.tools.harmony import HarmonyParser
 from gateway.postprocess.tools.hermes import HermesParser
 from gateway.postprocess.tools.kimi_k2 import KimiK2Parser
 from gateway.postprocess.tools.llama3 import Llama3Parser
@@ -28,4 +29,5 @@ STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
     "deepseek_v3": DeepSeekParser,
     "deepseek_v31": DeepSeekParser,
     "kimi_k2": KimiK2Parser,
+    "harmony": HarmonyParser,
 }

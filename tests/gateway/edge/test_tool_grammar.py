@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from gateway.edge.schema.tools import ToolPlan, plan_tools
 from gateway.postprocess.tools.events import Arguments, CallBegin
 from gateway.postprocess.tools.styles import STYLES
+from tests.harmony import in_characters
 from wire.errors import InvalidRequestError
 from wire.messages import Grammar, SamplingParams
 from wire.model_card import ModelCard
@@ -44,6 +45,7 @@ ONE = {
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
     '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+    "harmony": '.weather <|constrain|>json<|message|>{"city": "Oslo"}',
 }
 ARGUMENTS = {
     "qwen3_coder": "<parameter=city>\nOslo\n</parameter>\n",
@@ -59,8 +61,8 @@ def no_arguments(style: str) -> str:
     return ONE[style].replace('{"city": "Oslo"}', "{}")
 
 
-# Styles whose calls begin with a marker.
-MARKED = tuple(style for style in ONE if style not in ("llama3", "json"))
+# Styles whose calls begin with a marker that a grammar can find.
+MARKED = tuple(style for style in ONE if style not in ("llama3", "json", "harmony"))
 TWO = {
     "hermes": ONE["hermes"] + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
     "mistral": ONE["mistral"][:-1] + ', {"name": "clock", "arguments": {}}]',
@@ -142,7 +144,8 @@ def test_required_lets_only_calls_through_and_the_parser_reads_them(style: str) 
     grammar = plan(style).grammar
     assert allows(grammar, ONE[style])
     parser = STYLES[style]({"weather": CITY, "clock": None})
-    events = parser.feed(ONE[style]) + parser.close()
+    text = ONE[style] if style != "harmony" else in_characters(f"<|channel|>commentary to=functions{ONE[style]}")
+    events = parser.feed(text) + parser.close()
     assert [event.name for event in events if isinstance(event, CallBegin)] == ["weather"]
     assert "".join(event.text for event in events if isinstance(event, Arguments)) == '{"city": "Oslo"}'
     for wrong in (

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from model_svc.engine.reasoning import ReasoningTracker, phase_marks
+from model_svc.engine.phase_runs import phase_marks
+from model_svc.engine.reasoning import ReasoningTracker
 from tests.model_svc.engine.driver import EOS, Driver, one_byte
 from tests.model_svc.scripted_runner import Reply, scripted_reply
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan

@@ -101,7 +101,7 @@ PARTS = (
 FRAGMENTS = st.sampled_from((*TAGS, *PARTS, *'{}"[],;f< \n\\'))
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", sorted(STYLES.keys() - {"harmony"}))  # test_harmony.py
 @given(st.lists(FRAGMENTS, max_size=12), st.lists(st.integers(1, 60), max_size=12))
 def test_any_cut_of_any_text_gives_what_the_whole_text_gives(style: str, fragments: list[str], cuts: list[int]) -> None:
     text = "".join(fragments)
