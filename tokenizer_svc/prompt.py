@@ -49,8 +49,10 @@ class PromptBuilder:
         self._secret = secret
         self._block_size = block_size
         # A message to a function ends an answer as its end does, whatever generation_config.json says.
-        stops = STOPS if speaks_harmony(card.chat_template) else ()
+        framed = speaks_harmony(card.chat_template)
+        stops = STOPS if framed else ()
         of_format = (self._vocabulary.special[stop] for stop in stops if stop in self._vocabulary.special)
+        self._thought_ids = reasoning.beginnings(self._vocabulary.size, self._vocabulary.token_bytes) if framed else ()
         self._stop_ids = tuple(dict.fromkeys((*card.eos_token_ids, *of_format)))
         self._first_ids = self._encoder.first_ids
         if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:
@@ -230,6 +232,7 @@ class PromptBuilder:
             starts_open=self._is_open(text, thinking),
             max_tokens=max_tokens,
             encode=self._encoder.encode_template_text,
+            thought_ids=self._thought_ids,
         )
 
 

@@ -6,7 +6,8 @@ opened inside a think block. Such a model does not know that it must close the b
 is made to go on with the answer.
 
 A model that speaks harmony opens its messages itself. Where a grammar governs, it is begun inside its thoughts, and
-what closes these opens the message that the grammar is for: the frame is never the grammar's affair.
+what closes these opens the message that the grammar is for: the frame is never the grammar's affair. Where a budget is
+spent and there are tools, the model chooses between an answer and a call, only not to think again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SCAFFOLD = (
     "Before you answer, think step by step inside <think> and </think>. "
     "Keep the thinking short and to the point, then write the answer after </think>."
 )
+_NAME = b"analysis"
 _THOUGHT = f"{CHANNEL}analysis{MESSAGE}"
 _FINAL = f"{CHANNEL}final{MESSAGE}"
 _CALL = f"{CHANNEL}commentary to=functions"  # the grammar goes on with a function's name
@@ -46,7 +48,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
 
     `native`: the template knows thinking; `switch`: by the variable `enable_thinking`. `wanted` None: the request does
     not say. `channels`: the model speaks harmony; `leads` is what must then stand behind thoughts, "" for what the
-    model likes.
+    model likes, and `may_call` tells that this may be a call.
     """
 
     native: bool
@@ -58,6 +60,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | None = None
     channels: bool = False
     leads: str = ""
+    may_call: bool = False
 
     @property
     def scaffold(self) -> bool:
@@ -75,7 +78,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     def landing(self) -> str:
         """Return what ends thinking after a whole sentence."""
         if self.channels:
-            return f"{self.close_tag}{START}assistant{self.leads or _FINAL}"
+            return f"{self.close_tag}{START}assistant{self.leads or (CHANNEL if self.may_call else _FINAL)}"
         return f"{self.close_tag}\n\n"
 
     def closing(self, bridge: str = "") -> str:
@@ -112,6 +115,7 @@ def choose(request: Request, template: str) -> Thinking:
         budget=request.budget_tokens,
         channels=channels,
         leads="" if grammar is None or not channels else _FINAL if grammar.field else _CALL,
+        may_call=channels and grammar is None and bool(request.tools),
     )
 
 
@@ -139,11 +143,18 @@ def variables(thinking: Thinking, template: str) -> dict[str, Any]:
 
 
 def plan(
-    thinking: Thinking, table: EffortTable, *, starts_open: bool, max_tokens: int, encode: Callable[[str], list[int]]
+    thinking: Thinking,
+    table: EffortTable,
+    *,
+    starts_open: bool,
+    max_tokens: int,
+    encode: Callable[[str], list[int]],
+    thought_ids: tuple[int, ...] = (),
 ) -> ReasoningPlan | None:
     """Return the engine's plan, or None when this request has nothing to do with thinking.
 
-    `encode` makes ids of our own text, in which tags are control tokens where the model has them.
+    `encode` makes ids of our own text, in which tags are control tokens where the model has them. `thought_ids` begin
+    the name of the channel of thoughts.
     """
     if not thinking.native and not thinking.scaffold:
         return None
@@ -160,7 +171,14 @@ def plan(
         closes_at_stop=thinking.scaffold,
         channels=thinking.channels,
         leads=bool(thinking.leads),
+        barred_ids=thought_ids if thinking.may_call else (),
     )
+
+
+def beginnings(size: int, token_bytes: Callable[[int], bytes]) -> tuple[int, ...]:
+    """Return the tokens with which the name of the channel of thoughts can begin."""
+    texts = ((token_id, token_bytes(token_id).strip()) for token_id in range(size))
+    return tuple(token_id for token_id, text in texts if text and (_NAME.startswith(text) or text.startswith(_NAME)))
 
 
 def budget(thinking: Thinking, table: EffortTable, max_tokens: int) -> int | None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from model_svc.engine.byte_matcher import ByteMatcher
 from model_svc.engine.channels import BeginningOfThought, EndOfThought
 from wire.messages import ReasoningPlan
+
+
+class Landing(NamedTuple):
+    """What must follow a token that was drawn, and by whom thinking has ended there."""
+
+    rest: tuple[int, ...]
+    ended_by: str
 
 
 class Boundary(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from model_svc.engine.boundary import Landing
 from model_svc.engine.chunk import chunk_of, next_token
 from model_svc.engine.draw_rules import jump_of
 from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
-from model_svc.engine.reasoning import Landing, ReasoningTracker
+from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence, Status
 from wire.messages import TokenChunk, TokenLogprob

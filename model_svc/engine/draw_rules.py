@@ -110,6 +110,8 @@ def _rules(
         if landing[0] >= 0:
             rules["landing_id"], rules["landing_bias"] = landing
     barred = seq.bad_words.forbidden(token_ids, seq.num_prompt_tokens) if seq.bad_words is not None else ()
+    if tracker is not None:
+        barred = (*barred, *tracker.barred(seq.num_pending))
     if grammar is None:
         pass
     elif grammar.governs:

@@ -201,8 +201,8 @@ class Engine:
             self._constrained.append(seq)
         if self.scheduler.drafter is not None:
             self.scheduler.drafter.admit(seq)
-        lands = seq.reasoning is not None and seq.reasoning.lands_softly
-        seq.free = not lands and seq.grammar is None and seq.bad_words is None and seq.prompt_scores is None
+        steered = seq.reasoning is not None and seq.reasoning.steers
+        seq.free = not steered and seq.grammar is None and seq.bad_words is None and seq.prompt_scores is None
         seq.plain = seq.free and seq.reasoning is None and request.sampling.logprobs is None
         return seq
 

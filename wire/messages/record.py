@@ -34,6 +34,7 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     others follow. 0 or no ids: no soft landing. `closes_at_stop`: a model that ends its turn while it thinks has
     thought enough; `landing_ids` take the place of its end token, and the answer follows. `channels`: there are no tags
     but messages (wire.harmony). `leads`: the others of `landing_ids` follow wherever the model draws the first of them.
+    `barred_ids` cannot be drawn right behind what the engine put there to end thinking: it would begin again.
     """
 
     budget: int | None = None
@@ -46,6 +47,7 @@ class ReasoningPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     closes_at_stop: bool = False
     channels: bool = False
     leads: bool = False
+    barred_ids: tuple[int, ...] = ()
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

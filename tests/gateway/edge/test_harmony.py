@@ -121,6 +121,16 @@ async def test_an_effort_is_a_word_for_the_template_and_a_budget(ring: Ring) -> 
         assert spelled(ring, plan.close_ids) == f"<|end|>{FINAL}"
 
 
+async def test_behind_a_spent_budget_a_model_with_tools_may_call(ring: Ring) -> None:
+    await whole(ring, reasoning_effort="low", **TOOLS)
+    plan = plan_of(ring)
+    assert spelled(ring, plan.close_ids) == "<|end|><|start|>assistant<|channel|>"
+    barred = [ring.replica.vocabulary.token_bytes(one) for one in plan.barred_ids]
+    assert barred == [b"a", b"analysis"], "what begins the name of the channel of thoughts"
+    await whole(ring, reasoning_effort="low", **TOOLS, tool_choice="required")
+    assert plan_of(ring).leads and not plan_of(ring).barred_ids
+
+
 async def test_both_ends_are_stop_ids_whatever_the_configuration_names(ring: Ring) -> None:
     await whole(ring)
     prompt = ring.replica.requests[-1].prompt

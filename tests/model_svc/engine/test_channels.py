@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from model_svc.engine.drafter import Drafter
@@ -153,6 +154,18 @@ class TestBudget:
         driver = self.think(depth, guesses, f"{THINK}{'.' * 60}", plan(3, bridge="\nOh"), max_tokens=max_tokens)
         assert text_of(driver.ids("r")) == f"{THINK}...\nOh{FINAL}{'.' * 60}"[: len(text_of(driver.ids("r")))]
         assert len(driver.ids("r")) == max_tokens and driver.reason("r") == "length"
+
+    def test_behind_its_end_a_model_may_call_but_not_think_again(self, depth: int, guesses: bool) -> None:
+        close = ids("<|end|><|start|>assistant<|channel|>")
+        reasoning = msgspec.structs.replace(plan(2), close_ids=close, barred_ids=(ord("a"),))
+        for said, came in (("analysis", "bnalysis"), ("commentary", "commentary"), ("final", "final")):
+            text = f"{THINK}ab{'.' * len(close)}{said}<|message|>so<|end|>a{THINK}"
+            driver = self.think(depth, guesses, text, reasoning, max_tokens=len(ids(text)))
+            # What is no name of a channel that is known is thinking, too, and its budget is spent.
+            rest = "so<|end|>a" if came == said else "<|end|><|start|>assistant<|channel|>"
+            assert text_of(driver.ids("r")).startswith(
+                f"{THINK}ab<|end|><|start|>assistant<|channel|>{came}<|message|>{rest}"
+            )
 
     def test_what_closes_thinking_leads_to_what_a_grammar_governs(
         self, depth: int, guesses: bool, matchers: LlguidanceMatchers
