@@ -246,7 +246,7 @@ def check_safety() -> Finding:
         policies = Policies(Path(path).expanduser())
     except SafetyPolicyError as error:
         return Finding("safety", str(error), "correct it; headrace safety test shows what a policy does", fatal=True)
-    return Finding("safety", f"{path}: policies of {', '.join(policies.names) or 'nobody'}")
+    return Finding("safety", f"{path}: policies of {', '.join(policies.names)}")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (

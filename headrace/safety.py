@@ -28,7 +28,8 @@ def main(policy_path: Path, text_path: Path, direction: Direction, out: TextIO) 
     left, judged = _judged(policy, shown, direction) if blocked_by is None else (shown, [])
     blocked_by = blocked_by or next((hit.rule for hit in judged if hit.action == "block"), None)
     rules = [rule for rule in policy.rules if direction in rule.directions]
-    out.write(f"{len(policy.rules)} rules, {len(rules)} for {direction}; ")
+    num_rules = len(policy.rules)
+    out.write(f"{num_rules} rule{'' if num_rules == 1 else 's'}, {len(rules)} for {direction}; ")
     out.write(f"at most {policy.max_held(direction)} characters are held back\n\n")
     for rule in rules:
         places = [(hit, text) for hit in hits if hit.rule == rule.id]

@@ -28,6 +28,7 @@ from wire.bus.embedded import embedded_server
 from wire.errors import StartError
 from wire.process import first_leaf, until_signal
 from wire.settings import load
+from wire.threads import in_thread
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _AWAKE_MS, _CORES_TO_SPARE = 10.0, 8
@@ -126,7 +127,7 @@ async def run(settings: UpSettings, console: Console) -> int:
     """Start everything, say where it is, and stay until a signal; returns the exit code. Raises StartError."""
     started = time.monotonic()
     check_port(settings.host, settings.port)
-    await anyio.to_thread.run_sync(ensure_model, settings, console)
+    await in_thread(ensure_model, settings, console)
     async with contextlib.AsyncExitStack() as stack:
         url = settings.redis_url or await stack.enter_async_context(embedded_server(Path(settings.state_dir)))
         logs = Path(settings.state_dir) / "logs"

@@ -44,7 +44,7 @@ from model_svc.pipe import EngineEnd
 from model_svc.runner import start_times
 from model_svc.runner.spare_time import HasSpareTime, SpareTime
 from model_svc.spec.ngram import PROPOSERS
-from wire.errors import HeadraceError
+from wire.errors import HeadraceError, StartError
 from wire.grammar import grammar_tokenizer
 from wire.lifeline import die_with
 from wire.model_card import ModelCard
@@ -240,6 +240,10 @@ def serve(pipe: EngineEnd) -> None:
             matchers.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the service is gone
+    except StartError as error:  # it says all
+        log.error("the engine stops: %s", error)
+        pipe.send(Broken(message=str(error)))
+        raise SystemExit(1) from error
     except Exception as error:
         log.exception("the engine stops")
         pipe.send(Broken(message=f"{type(error).__name__}: {error}"))

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import anyio
-import anyio.to_thread
 
 from wire.bus import Bus, Delivery
 from wire.errors import HeadraceError, ModelNotFoundError, OverloadedError
 from wire.messages import TokenizeCall, TokenizeReply, pack_ids
+from wire.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,7 @@ class TokenizeDesk:
             builder = self._builders.get(call.request.model)
             if builder is None:
                 raise ModelNotFoundError(f"no model {call.request.model!r} is served here", param="model")
-            ids = await anyio.to_thread.run_sync(builder.tokenize, call, limiter=self._limiter)
+            ids = await in_thread(builder.tokenize, call, limiter=self._limiter)
         except HeadraceError as error:
-            error.__traceback__ = None  # from a thread it comes in a circle with a future, and with the text
             return TokenizeReply(call_id=call.call_id, code=error.code, message=error.message, param=error.param)
         return TokenizeReply(call_id=call.call_id, token_ids=pack_ids(ids))

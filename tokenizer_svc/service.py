@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from tokenizer_svc.calls import TokenizeDesk
@@ -22,6 +21,7 @@ from wire.errors import InternalError, ModelNotFoundError
 from wire.messages import Job, Prompt, Recalled, Request, TokenizeCall
 from wire.model_card import ModelCard
 from wire.step import Step
+from wire.threads import in_thread
 
 _FEW_IDS_BYTES = 4 * 2_048  # checking and naming them takes less than waking a thread: there is nothing to encode
 
@@ -59,7 +59,7 @@ class TokenizerDesk:
         if request.kind == "ids" and len(request.prompt_ids) <= _FEW_IDS_BYTES:
             prompt = builder.build(request, recalled, room)
         else:
-            prompt = await anyio.to_thread.run_sync(builder.build, request, recalled, room, limiter=self.limiter)
+            prompt = await in_thread(builder.build, request, recalled, room, limiter=self.limiter)
         # Nothing of what is only read is cached by prefix: the next to see it is the balancer.
         next_desk = topics.balancer if request.is_encoded else topics.prefix
         return Step(to=next_desk(job.partition, job.model), fields={"prompt": prompt})
@@ -69,9 +69,7 @@ async def serve(settings: TokenizerSettings, *, task_status: TaskStatus[None] = 
     """Serve the tokenizer desk of all models until cancelled."""
     async with Bus.open(settings.redis_url) as bus:
         secret = await bus.secret("block-hash")
-        builders = {
-            model: await anyio.to_thread.run_sync(_builder, settings, model, secret) for model in settings.models
-        }
+        builders = {model: await in_thread(_builder, settings, model, secret) for model in settings.models}
         rooms = Rooms()
         desk = TokenizerDesk(builders, rooms, threads=settings.tokenizer_threads)
         async with anyio.create_task_group() as tasks:

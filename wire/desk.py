@@ -223,7 +223,7 @@ class _Desk:
         try:
             with anyio.move_on_after(left_s) as scope:
                 step = await self.handle(job, record) if left_s > 0 else None
-        except HeadraceError as error:  # from a thread it comes in a circle with a future, and with texts and ids
+        except HeadraceError as error:  # its way to us knows texts and ids, which its way on would keep
             raise error.with_traceback(None) from error.__cause__
         if scope.cancelled_caught or left_s <= 0:
             raise DeadlineExceededError(f"the deadline passed at the {self.name} desk")

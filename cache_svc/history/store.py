@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-import anyio
 import msgspec
 
 from cache_svc.history import token_ids
@@ -25,6 +24,7 @@ from wire import codec
 from wire.bus.route import Route
 from wire.errors import ConflictError, InternalError, NotFoundError
 from wire.messages import ChatMessage, ConversationRef, Job, Recalled, Turn
+from wire.threads import in_thread
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def missing(object_id: str, param: str) -> NotFoundError:
 
 async def off_loop(num_bytes: int, work: Callable[[], T]) -> T:
     """Run work whose time goes with `num_bytes`, in a thread if it would hold the event loop up."""
-    return work() if num_bytes < _ON_THE_LOOP_BYTES else await anyio.to_thread.run_sync(work)
+    return work() if num_bytes < _ON_THE_LOOP_BYTES else await in_thread(work)
 
 
 class Store:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import zlib
 
-import anyio.to_thread
-
 from wire.errors import BodyTooLargeError, InvalidRequestError, UnsupportedEncodingError
+from wire.threads import in_thread
 
 ACCEPTED = "gzip, deflate"
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -26,7 +25,7 @@ async def expanded(raw: bytes, encoding: str, max_bytes: int) -> bytes:
     name = _named(encoding)
     if name not in _WINDOWS or not raw:
         return raw
-    return await anyio.to_thread.run_sync(_expand, raw, name, max_bytes)
+    return await in_thread(_expand, raw, name, max_bytes)
 
 
 def _named(encoding: str) -> str:

@@ -12,7 +12,6 @@ import random
 from collections import OrderedDict
 
 import anyio
-import anyio.to_thread
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
@@ -23,6 +22,7 @@ from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, check, grammar_tokenizer, start_matcher
 from wire.messages import Grammar, Request
 from wire.model_card import ModelCard
+from wire.threads import in_thread
 from wire.vocabulary import Vocabulary
 
 _STEPS = 32
@@ -62,7 +62,7 @@ class GrammarTrial:
         done = self._under_way[key] = anyio.Event()
         limiter = self._small if len(grammar.source) <= _SMALL else self._large
         try:
-            self._outcomes[key] = await anyio.to_thread.run_sync(self._try, grammar, limiter=limiter)
+            self._outcomes[key] = await in_thread(self._try, grammar, limiter=limiter)
             if len(self._outcomes) > _MAX_KEPT:
                 self._outcomes.popitem(last=False)
         finally:
@@ -113,13 +113,13 @@ class GrammarTrials:
             return []
         schemas = [grammar] if grammar.field else argument_schemas(request.tools)
         if not grammar.field:
-            await anyio.to_thread.run_sync(check_tools, request.tools)
+            await in_thread(check_tools, request.tools)
             for schema in schemas:
                 await self._trials[name].admit(schema)
         await self._trials[name].admit(grammar)
         if not any(schema.lenient for schema in schemas):
             return []
-        return [said for said in await anyio.to_thread.run_sync(lambda: list(map(passed_over, schemas))) if said]
+        return [said for said in await in_thread(lambda: list(map(passed_over, schemas))) if said]
 
 
 def walk(matcher: LLMatcher, num_steps: int = _STEPS) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from gateway.edge.app import build_app
@@ -23,15 +22,16 @@ from gateway.postprocess.safety.store import Policies
 from wire import metrics
 from wire.bus import Bus
 from wire.process import names_setting
+from wire.threads import in_thread
 
 _LAST_S = 2.0
 
 
 async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Run the edge until cancelled, then drain."""
-    served = await anyio.to_thread.run_sync(Served, settings)
-    policies = await anyio.to_thread.run_sync(_load_policies, settings)
-    keyring = await anyio.to_thread.run_sync(_load_keys, settings)
+    served = await in_thread(Served, settings)
+    policies = await in_thread(_load_policies, settings)
+    keyring = await in_thread(_load_keys, settings)
     stop = anyio.Event()
     async with anyio.create_task_group() as outer:
         outer.start_soon(_set_when_cancelled, stop)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from model_svc.disagg import address
@@ -24,6 +23,7 @@ from wire.block_hash import DIGEST_BYTES
 from wire.bus import Bus
 from wire.messages import Placement, Prompt
 from wire.settings import SettingsError
+from wire.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class BlockSharing:
         host = settings.kv_host
         try:
             if host == AUTO:
-                host = await anyio.to_thread.run_sync(address.facing, settings.redis_url)
+                host = await in_thread(address.facing, settings.redis_url)
             listener, own = address.listen(settings.state_dir, replica_id, host, settings.kv_port)
         except (OSError, OverflowError) as error:
             if settings.kv_host:
@@ -72,7 +72,7 @@ class BlockSharing:
             kept.callback(address.leave, own)
             kept.enter_context(listener)
             model = settings.served_model
-            weights = await anyio.to_thread.run_sync(weights_digest, settings.model_path(model))
+            weights = await in_thread(weights_digest, settings.model_path(model))
             layout = msgspec.structs.replace(form, model=model, weights=weights)
             link = BlockLink(engine.send, Staging(engine.staging_fd, layout.block_bytes))
             sharing = cls(link, layout, await bus.secret(SECRET), own, settings.fetch_timeout_s)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
-import anyio.to_thread
 
 from model_svc.embedding.inputs import Input
+from wire.threads import in_thread
 
 
 class Embeds(Protocol):
@@ -82,7 +82,7 @@ class Batcher:
                 continue
             try:
                 inputs = [asked.inputs[index] for asked, index in step]
-                vectors = await anyio.to_thread.run_sync(self._embedder.embed, inputs)
+                vectors = await in_thread(self._embedder.embed, inputs)
             except Exception as error:
                 for asked, _ in step:
                     asked.error, asked.gone = error, True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import anyio
-import anyio.to_thread
 import torch
 from anyio.abc import TaskStatus
 
@@ -16,10 +15,12 @@ from model_svc.embedding.replica import EmbeddingReplica
 from model_svc.engine.plan import RunnerInfo
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import become_ready, drain
+from model_svc.runner.device import device_named
 from model_svc.settings import ModelSettings
 from wire.bus import Bus
 from wire.model_card import ModelCard
 from wire.settings import SettingsError
+from wire.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ async def run(
     """Load the model and serve it until `stop`, then finish what is here."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(heartbeat.run)
-        embedder = await anyio.to_thread.run_sync(_load, settings)
+        embedder = await in_thread(_load, settings)
         heartbeat.info = _info(embedder, settings)
         replica = EmbeddingReplica(
             bus,
@@ -61,6 +62,7 @@ def _load(settings: ModelSettings) -> Embedder | CrossEncoder:
         raise SettingsError(f"dtype must be one of {', '.join(_DTYPES)} for such a model, not {settings.dtype!r}")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    device_named(settings.device)
     path = settings.model_path(settings.served_model)
     card = ModelCard.load(path)
     max_len = min(card.max_model_len, settings.max_model_len or 1 << 31)

@@ -41,9 +41,10 @@ class NvmlMeter:
     def joules(self) -> float:
         """Return what the cards have used. Raises OSError."""
         try:
-            return sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles) / 1e3
+            counted = [int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles]
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
+        return sum(counted) / 1e3
 
     def close(self) -> None:
         """Let go of the library."""

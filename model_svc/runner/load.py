@@ -17,6 +17,7 @@ from model_svc.models.load import load_model
 from model_svc.runner import start_times
 from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
+from model_svc.runner.device import device_named
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import checking_shapes, drawing_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
@@ -60,7 +61,7 @@ def load_runner(
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
-    path, where = Path(model_path), torch.device(device)
+    path, where = Path(model_path), device_named(device)
     precision = precision_of(dtype, where)
     _set_threads(threads, native_kernels=precision.native_kernels)
     with _reading(path, where) as reading:

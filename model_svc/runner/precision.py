@@ -12,13 +12,14 @@ from model_svc.quant.float8 import LEAST_CAPABILITY, Float8
 from model_svc.quant.grouped import Grouped
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.reading import Reading
+from wire.errors import StartError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _FASTER_IN_FLOAT8 = (9, 0)  # measured on an H200; later cards do as they are told
 _WORDS = ("auto", "int8", "packed", "fp8")
 
 
-class RunnerConfigError(ValueError):
+class RunnerConfigError(StartError, ValueError):
     """A runner setting cannot work on this machine or for this model; the message names it."""
 
 

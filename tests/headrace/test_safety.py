@@ -33,6 +33,14 @@ def test_each_rule_tells_what_it_found_and_what_leaves_is_shown(tmp_path: Path) 
     assert told.endswith("--- what leaves ---\nWrite to a@b.org, pay [CARD_1].\n")
 
 
+def test_one_rule_is_no_rules(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text('[[rule]]\nid = "one"\nkind = "terms"\nterms = ["x"]\naction = "flag"\n')
+    (tmp_path / "text").write_text("x")
+    out = io.StringIO()
+    assert main(tmp_path / "one.toml", tmp_path / "text", "answer", out) == 0
+    assert out.getvalue().startswith("1 rule, 1 for answer; at most")
+
+
 def test_a_block_cuts_and_judges_are_run_or_named(tmp_path: Path) -> None:
     told = shown("private.toml", "So: ghp_" + "a1" * 18, tmp_path)
     assert told.endswith("--- what leaves, up to the block by secrets ---\nSo: \n")

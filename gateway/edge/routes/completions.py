@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 from starlette.requests import Request
 
 from gateway.edge.completion import GenerationResponse
@@ -15,6 +14,7 @@ from gateway.edge.schema.body import read_as, warn
 from gateway.edge.schema.completions import CompletionRequest, translate_completions
 from gateway.edge.schema.completions_reply import CompletionsReply
 from gateway.edge.tracing import trace_headers
+from wire.threads import in_thread
 
 _MANY = 2_048  # ids or characters in a list
 
@@ -31,14 +31,14 @@ async def create_completion(request: Request) -> GenerationResponse:
     )
     # A list may hold millions of ids, which take longer to look at than others shall wait.
     is_long = _is_long(body.prompt)
-    wanted = await anyio.to_thread.run_sync(translate) if is_long else translate()
+    wanted = await in_thread(translate) if is_long else translate()
     warn(request, *await edge.grammars.admit(wanted[0]))  # the same for all
     place = "prompt[{}]" if len(wanted) > 1 else "prompt"
     wanted = [await screen(one, edge.safety, place.format(at)) for at, one in enumerate(wanted)]
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     answer = partial(CompletionsReply, body, wanted, model.vocabulary)
-    reply = await anyio.to_thread.run_sync(answer) if is_long and body.echo else answer()
+    reply = await in_thread(answer) if is_long and body.echo else answer()
     return GenerationResponse(
         lambda: edge.generate_all(wanted, reply, operation="text_completion", stream=stream, parent=parent),
         stream=stream,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +13,7 @@ from gateway.edge.safety.screening import screen
 from gateway.edge.schema.body import read_as
 from gateway.edge.schema.embeddings import EmbeddingRequest, embeddings_reply, translate_embeddings
 from gateway.edge.tracing import trace_headers
+from wire.threads import in_thread
 
 
 async def create_embeddings(request: Request) -> Response:
@@ -27,7 +27,7 @@ async def create_embeddings(request: Request) -> Response:
         wanted = await screen(wanted, edge.safety, "input")
         found = await edge.embed(wanted, "embeddings", parent=trace_headers(request.headers))
         # Numbers of many vectors take long to write down: off the event loop.
-        raw = await anyio.to_thread.run_sync(lambda: to_json(embeddings_reply(body, card, found)))
+        raw = await in_thread(lambda: to_json(embeddings_reply(body, card, found)))
         return Response(raw, media_type="application/json")
 
     return await attended(request, work)

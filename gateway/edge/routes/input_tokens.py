@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from gateway.edge.identity import partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
 from gateway.edge.routes.responses import read_wanted
 from wire.messages import ConversationRef, Recalled
+from wire.threads import in_thread
 
 
 async def count_input_tokens(request: Request) -> Response:
@@ -32,4 +32,4 @@ async def _recalled(edge: Edge, ref: ConversationRef | None, model: str, tenant:
     partition = partition_of(root_of(before), edge.settings.partitions)
     names = {"conversation_id": ref.conversation_id, "previous_response_id": ref.previous_response_id}
     found = await edge.history.call(partition, "recall", tenant, model=model, **names)
-    return await anyio.to_thread.run_sync(msgspec.convert, found, Recalled)
+    return await in_thread(msgspec.convert, found, Recalled)

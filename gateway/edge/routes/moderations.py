@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +14,7 @@ from gateway.postprocess.safety.filter import check
 from gateway.postprocess.safety.policy import Direction, SafetyPolicy
 from wire.errors import NotFoundError
 from wire.messages import Request as WireRequest
+from wire.threads import in_thread
 
 
 async def create_moderation(request: Request) -> Response:
@@ -32,7 +32,7 @@ async def create_moderation(request: Request) -> Response:
 
 
 async def _find(safety: Safety, policy: SafetyPolicy, text: str, direction: Direction) -> Finding:
-    shown, hits, blocked_by = await anyio.to_thread.run_sync(check, policy, text, direction)
+    shown, hits, blocked_by = await in_thread(check, policy, text, direction)
     if blocked_by is None:
         shown, judged = await safety.judge_whole(policy, direction, shown)
         hits = hits + judged

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,6 +25,7 @@ from gateway.edge.schema.rerank import (
 )
 from gateway.edge.tracing import trace_headers
 from wire.messages import Request as WireRequest
+from wire.threads import in_thread
 
 Show = Callable[[WireRequest, Vectors], dict[str, Any]]
 
@@ -50,7 +50,7 @@ async def _answer(edge: Edge, request: Request, wanted: WireRequest, operation: 
     async def work() -> Response:
         screened = await screen(wanted, edge.safety, "input")
         found = await edge.embed(screened, operation, parent=trace_headers(request.headers))
-        raw = await anyio.to_thread.run_sync(lambda: to_json(show(screened, found)))
+        raw = await in_thread(lambda: to_json(show(screened, found)))
         return Response(raw, media_type="application/json")
 
     return await attended(request, work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -28,6 +27,7 @@ from gateway.edge.streaming import EventStream
 from gateway.edge.tracing import trace_headers
 from wire import messages
 from wire.errors import ConflictError, NotFoundError
+from wire.threads import in_thread
 
 
 async def create_response(request: Request) -> ASGIApp:
@@ -140,7 +140,7 @@ async def _with_progress(edge: Edge, found: dict[str, Any]) -> dict[str, Any]:
     if not found.get("background") or found["output"] or found["status"] not in {*RUNNING, "cancelled"}:
         return found
     entries = await edge.background.log(found["id"]).read_all()
-    output = await anyio.to_thread.run_sync(lambda: fold(event for entry in entries for event in entry.events()))
+    output = await in_thread(lambda: fold(event for entry in entries for event in entry.events()))
     return {**found, "output": output}
 
 

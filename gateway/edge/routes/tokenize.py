@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from gateway.edge.schema.tokenize import (
     translate_tokenize,
 )
 from gateway.edge.served import ServedModel
+from wire.threads import in_thread
 
 
 async def tokenize(request: Request) -> Response:
@@ -32,7 +32,7 @@ async def tokenize(request: Request) -> Response:
             add_special_tokens=body.add_special_tokens is not False,
             add_generation_prompt=body.add_generation_prompt is not False,
         )
-    return await anyio.to_thread.run_sync(_shown, ids, model, bool(body.return_token_strs))
+    return await in_thread(_shown, ids, model, bool(body.return_token_strs))
 
 
 def _shown(ids: list[int], model: ServedModel, with_texts: bool) -> Response:
@@ -47,7 +47,7 @@ async def detokenize(request: Request) -> Response:
     edge: Edge = request.app.state.edge
     body = await read_as(request, DetokenizeRequest, edge.settings.max_body_bytes)
     model = _model(edge, body.model)
-    text = await anyio.to_thread.run_sync(detokenized, body.tokens, model.card, model.vocabulary)
+    text = await in_thread(detokenized, body.tokens, model.card, model.vocabulary)
     return json_response({"prompt": text})
 
 

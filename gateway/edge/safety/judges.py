@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 import anyio
-import anyio.to_thread
 
 from gateway.edge.safety.callout import Callout, CalloutError
 from gateway.postprocess.safety.gate import Verdict, Window
 from gateway.postprocess.safety.policy import Direction, Rule, SafetyPolicy
 from wire.errors import HeadraceError
+from wire.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Judges:
             return await self._callout.ask(rule, direction, text)
         if rule.model:
             return await self._ask_model(rule, text)
-        score = await anyio.to_thread.run_sync(policy.linear[rule.id].score, text)
+        score = await in_thread(policy.linear[rule.id].score, text)
         return score >= rule.threshold
 
     async def _ask_model(self, rule: Rule, text: str) -> bool:

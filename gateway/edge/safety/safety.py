@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from gateway.edge.flight import Flight
@@ -25,6 +24,7 @@ from gateway.postprocess.safety.windows import windows
 from wire.bus import Bus
 from wire.errors import InvalidRequestError
 from wire.messages import Request, unpack_ids
+from wire.threads import in_thread
 
 _AT_A_TIME = 16  # windows of one whole text that are judged side by side
 
@@ -65,7 +65,7 @@ class Safety:
             task_status.started()
             while True:
                 await anyio.sleep(self._reload_s)
-                await anyio.to_thread.run_sync(self._policies.refresh)
+                await in_thread(self._policies.refresh)
                 self._metrics.note_policy_faults(len(self._policies.faults))
 
     def for_request(self, request: Request) -> SafetyPolicy | None:

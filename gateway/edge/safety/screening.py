@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import anyio.to_thread
-
 from gateway.edge.safety.prompt_texts import Hand, metadata, num_ids, rewritten
 from gateway.edge.safety.safety import Safety
 from gateway.postprocess.safety.filter import check
@@ -18,6 +16,7 @@ from gateway.postprocess.safety.hit import Hit
 from gateway.postprocess.safety.policy import SafetyPolicy
 from wire.errors import ContentFilterError
 from wire.messages import Request
+from wire.threads import in_thread
 
 _BIG = 2_000  # characters that may take a millisecond
 
@@ -56,7 +55,7 @@ async def _screened(subject: T, request: Request, safety: Safety | None, rewrite
         return rewrite(subject, finding), ids
 
     try:
-        found, ids = find() if count.num_chars < _BIG else await anyio.to_thread.run_sync(find)
+        found, ids = find() if count.num_chars < _BIG else await in_thread(find)
         if policy.judged("prompt"):
             found = await _judged(found, ids, policy, safety, rewrite, field, finding.hits)
     except BaseException:

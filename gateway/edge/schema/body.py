@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
@@ -20,6 +19,7 @@ from gateway.edge.compressed import check_encoding, expanded
 from gateway.edge.schema.kinds import first_fault, with_far_numbers
 from gateway.edge.schema.unknown import check_unknown, warning
 from wire.errors import BodyTooLargeError, InvalidRequestError, RequestCancelledError
+from wire.threads import in_thread
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ async def read_as(request: Request, cls: type[T], max_bytes: int) -> T:
     raw = await read_body(request, max_bytes)
     request.scope[_IS_BIG] = len(raw) > _BIG or _GRAMMAR in raw
     body = await decode_body(raw, cls)
-    check = anyio.to_thread.run_sync(check_unknown, raw, cls) if len(raw) > _BIG else None
+    check = in_thread(check_unknown, raw, cls) if len(raw) > _BIG else None
     ignored = await check if check is not None else check_unknown(raw, cls)
     if ignored:
         warn(request, warning(ignored))
@@ -93,13 +93,13 @@ def warn(request: Request, *texts: str) -> None:
 
 async def translated(request: Request, translate: Callable[[], T]) -> T:
     """Return what a body means to us, worked out off the event loop if the body was big."""
-    return await anyio.to_thread.run_sync(translate) if request.scope.get(_IS_BIG) else translate()
+    return await in_thread(translate) if request.scope.get(_IS_BIG) else translate()
 
 
 async def decode_body(raw: bytes, cls: type[T]) -> T:
     """Decode a body off the event loop when it is big. Raises InvalidRequestError that names the field."""
     if len(raw) > _BIG:
-        return await anyio.to_thread.run_sync(decode, raw, cls)
+        return await in_thread(decode, raw, cls)
     return decode(raw, cls)
 
 

@@ -188,6 +188,8 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 def _choice(choice: ToolChoice) -> Any:
     words = {"auto": "auto", "any": "required", "none": "none"}
     if choice.type == "tool":
+        if choice.name is None:
+            raise missing("tool_choice.name", "the name of one of the tools")
         return {"type": "function", "function": {"name": choice.name}}
     if choice.type not in words:
         raise fail("tool_choice.type", f"must be one of auto, any, tool, none, not {choice.type[:40]!r}.")

@@ -127,7 +127,10 @@ def _named(choice: Any, found: list[Declared]) -> frozenset[str]:
         raise fail("tool_choice.type", "must be 'function' or 'custom'.")
     said = choice.get(kind, choice)
     name, space = (said.get("name"), said.get("namespace")) if isinstance(said, dict) else (None, None)
-    names = frozenset(entry.name for entry in found if name is not None and _is_meant(entry, kind, name, space))
+    if not isinstance(name, str):
+        tool = f'{{"type": "{kind}", "{kind}": {{"name": ...}}}}'
+        raise fail("tool_choice", f"names no tool; it must be {tool}, or one of 'none', 'auto' and 'required'.")
+    names = frozenset(entry.name for entry in found if _is_meant(entry, kind, name, space))
     if not names:
         raise fail("tool_choice", f"{shown(name)} is not among the tools.")
     return names

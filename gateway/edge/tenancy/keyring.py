@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from gateway.at_rest import AtRest, stamp_of
 from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, hash_of, load
+from wire.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Keyring:
         """Follow the file until cancelled."""
         while True:
             await anyio.sleep(interval_s)
-            await anyio.to_thread.run_sync(self.refresh)
+            await in_thread(self.refresh)
 
     def refresh(self) -> None:
         """Read the file again if it has changed; one that makes no sense is logged, and the keys stay as they were."""

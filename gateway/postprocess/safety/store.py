@@ -33,6 +33,8 @@ class Policies:
         self.num_reloads = 0
         for name, file in self._files().items():
             self._take(name, file)
+        if not self._policies:
+            raise SafetyPolicyError(f"{path}: holds no policy; name it {DEFAULT}.toml, or by its tenant, TENANT.toml")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -272,6 +272,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tools[0].input_schema", {"tools": [{"name": "f"}]}),
     ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}),
     ("tool_choice.type", {"tools": [TOOL], "tool_choice": {"type": "some"}}),
+    ("tool_choice.type", {"tools": [TOOL], "tool_choice": {}}),
+    ("tool_choice.name", {"tools": [TOOL], "tool_choice": {"type": "tool"}}),
     ("thinking.type", {"thinking": {"type": "wild"}}),
     ("thinking.budget_tokens", {"thinking": {"type": "enabled"}}),
     ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": -1}}),

@@ -298,6 +298,14 @@ async def test_wrong_tools_are_refused_by_their_place(ring: Ring) -> None:
     await still_serves(ring)
 
 
+@pytest.mark.parametrize("choice", [{}, {"type": "function"}, {"name": 3}, {"type": "custom", "custom": {}}], ids=str)
+async def test_a_choice_that_names_no_tool_is_told_what_would(ring: Ring, choice: dict[str, Any]) -> None:
+    error = await refused(ring, "tool_choice", tools=TOOLS, tool_choice=choice)
+    kind = choice.get("type", "function")
+    said = f'tool_choice: names no tool; it must be {{"type": "{kind}", "{kind}": {{"name": ...}}}}, or one of'
+    assert error["message"].startswith(said)
+
+
 async def test_schemas_of_arguments_that_cannot_work_are_refused_before_anything_runs(ring: Ring) -> None:
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
     for schema in ({"type": "nope"}, endless, {"type": "string", "pattern": "(?<=x)*"}, {"$ref": "#/missing"}):

@@ -98,7 +98,6 @@ def test_each_tenant_has_its_own_policy_or_the_default_one(tmp_path: Path) -> No
 def test_at_the_start_a_faulty_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SafetyPolicyError, match="No such file"):
         Policies(tmp_path / "none.toml")
-    assert Policies(tmp_path).of("acme") is None
 
 
 def test_matches_are_named_by_a_keyed_hash(tmp_path: Path) -> None:
@@ -112,3 +111,11 @@ def test_matches_are_named_by_a_keyed_hash(tmp_path: Path) -> None:
         names.append(check(policy, "one", "answer")[1][0].digest)
     assert names[0] == names[1] != names[2]
     assert len(names[0]) == 32
+
+
+def test_a_directory_without_a_policy_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "default.toml.bak").write_text(RULE + 'terms = ["one"]\n')
+    with pytest.raises(SafetyPolicyError, match=r"holds no policy; name it default\.toml, or by its tenant"):
+        Policies(tmp_path)
+    (tmp_path / "acme.toml").write_text(RULE + 'terms = ["one"]\n')
+    assert Policies(tmp_path).names == ("acme",)
