@@ -112,6 +112,11 @@ class Edge:
         self.background.hand_over()
         await self.endings.until_none_open()
 
+    def leave_questions(self) -> None:
+        """Give up questions to other desks: whoever asked is about to lose the connection."""
+        self.history.close()
+        self.tokenizer.close()
+
     def model(self, name: str) -> ServedModel:
         """Return a model that generates. Raises ModelNotFoundError."""
         return self.served.model(name)

@@ -62,6 +62,7 @@ async def _serve_until(stop: anyio.Event, edge: Edge, settings: EdgeSettings, ta
         await stop.wait()
         with anyio.move_on_after(settings.drain_s):
             await edge.drain()
+        edge.leave_questions()
         http.cancel_scope.cancel()
 
 

@@ -12,12 +12,12 @@ def device_named(name: str) -> torch.device:
     device = torch.device(name)
     if device.type != "cuda":
         return device
-    if not torch.backends.cuda.is_built():
+    found = torch.cuda.device_count()
+    if not found and torch.version.cuda is None:
         raise RunnerConfigError(
             f"device {name} needs a torch for NVIDIA cards, and {torch.__version__} is one for CPUs only: install it "
             "(`make up TARGET=cuda`), or set device to cpu"
         )
-    found = torch.cuda.device_count()
     if not found:
         raise RunnerConfigError(
             f"device {name} needs an NVIDIA card, and torch finds none: look at its driver (`nvidia-smi`; a container "

@@ -14,7 +14,7 @@ from tests.model_svc.house import make_model, settings_for
 from tests.model_svc.scripted_runner import Script
 
 
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a torch for CPUs only is wanted")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a torch for CPUs only is wanted")
 def test_a_torch_for_cpus_only_is_told_apart_from_a_missing_card() -> None:
     with pytest.raises(
         RunnerConfigError, match=r"device cuda needs a torch for NVIDIA cards.*TARGET=cuda.*device to cpu"
@@ -23,7 +23,7 @@ def test_a_torch_for_cpus_only_is_told_apart_from_a_missing_card() -> None:
 
 
 def test_without_a_card_its_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(RunnerConfigError, match=r"device cuda:1 needs an NVIDIA card.*nvidia-smi.*device to cpu"):
         device_named("cuda:1")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
 import pytest
 
 from gateway.edge.desks.history import HistoryClient
+from gateway.edge.identity import new_id
+from gateway.edge.service import serve
+from gateway.edge.settings import EdgeSettings
+from tests.ports import free_port
 from wire import topics
 from wire.bus import Bus
-from wire.errors import DeadlineExceededError, NotFoundError
+from wire.errors import DeadlineExceededError, HeadraceError, NotFoundError, UnavailableError
 from wire.messages import HistoryCall, HistoryReply
 
 pytestmark = pytest.mark.anyio
@@ -53,3 +59,39 @@ async def test_a_desk_that_is_silent_is_given_up_on_and_its_late_reply_dropped(
     with pytest.raises(DeadlineExceededError):
         await client.call(0, "get", id="a")
     client.deliver(HistoryReply(call_id=asked[0].call_id, result=1))
+
+
+async def test_who_waits_when_the_edge_goes_is_told_so_and_nobody_asks_any_more(bus: Bus) -> None:
+    client = HistoryClient(bus, "edge", timeout_s=3600)
+    told: list[HeadraceError] = []
+
+    async def ask() -> None:
+        with pytest.raises(UnavailableError, match="stopping") as raised:
+            await client.call(0, "get", id="a")
+        told.append(raised.value)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            async for _ in bus.inbox(topics.history(0)):
+                break
+            client.close()
+        await ask()
+    assert len(told) == 2
+
+
+async def test_an_edge_that_stops_waits_for_no_desk_on_behalf_of_a_client(
+    bus: Bus, bus_url: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No history desk runs, as when all of a house is stopped at once."""
+    monkeypatch.setattr("gateway.edge.server._CLOSE_S", 3600.0)
+    names = {"models": (tiny_model.name,), "model_dir": str(tiny_model.parent), "redis_url": bus_url, "partitions": 1}
+    settings = EdgeSettings(**names, port=free_port(), history_timeout_s=3600.0, drain_s=0.0)  # type: ignore[arg-type]
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as edge:
+            await edge.start(serve, settings)
+            async with await anyio.connect_tcp("127.0.0.1", settings.port) as client:
+                await client.send(f"GET /v1/responses/{new_id('resp')} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                async for _ in bus.inbox(topics.history(0)):
+                    break
+                edge.cancel_scope.cancel()
