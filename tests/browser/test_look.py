@@ -69,6 +69,20 @@ def test_nothing_scrolls_sideways_on_a_phone(ring: LiveRing, open_page: OpenPage
     )
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_answers_out_of_sight_make_nothing_wider(ring: LiveRing, open_page: OpenPage, width: int) -> None:
+    """The height of what is not laid out is guessed from its length; its width is not."""
+    said = {"user": "Tell me.", "assistant": "A long line of it. " * 500}
+    conversation = ring.converse([{"role": role, "content": text} for _ in range(10) for role, text in said.items()])
+    chat = open_page(ring.url, viewport={"width": width, "height": 800})
+    chat.page.goto(f"{ring.url}/#/c/{conversation}")
+    expect(chat.newest.locator(".answer-text")).to_be_visible()
+    expect(chat.turns).to_have_count(10)
+    assert chat.page.evaluate(OVERFLOW) == []
+    inside = "(turn) => turn.getBoundingClientRect().width < turn.parentElement.getBoundingClientRect().width"
+    assert chat.newest.evaluate(inside)
+
+
 def test_a_new_chat_begins_at_its_top_on_a_small_screen(ring: LiveRing, open_page: OpenPage) -> None:
     chat = open_page(ring.url, viewport={"width": 390, "height": 480})
     heading = chat.page.locator(".greeting h2")
