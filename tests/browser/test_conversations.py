@@ -216,6 +216,31 @@ def test_of_two_readings_the_one_that_was_asked_for_later_counts(chat: ChatPage)
     assert chat.call("stored_turns", crossed) == 1
 
 
+def test_a_question_before_hundreds_of_calls_is_found(chat: ChatPage) -> None:
+    paged = """
+        const call = (number) => ({ id: `fc_${number}`, type: "function_call", call_id: `c${number}`, name: "f" });
+        const said = (id, role) => ({ id, type: "message", role, content: id });
+        const calls = [...Array(250).keys()].map(call);
+        const all = [said("one", "user"), said("two", "assistant"), said("three", "user"), ...calls].reverse();
+        all.unshift(said("five", "user"), said("four", "assistant"));
+        const items = async (_, after) => {
+            const at = all.findIndex((item) => item.id === after) + 1;
+            return { data: all.slice(at, at + 100), has_more: all.length > at + 100 };
+        };
+        const stored = new m.StoredTurns({ items }, "conv_x");
+        await stored.refresh();
+        const shown = [stored.turns.map((turn) => turn.input)];
+        while (stored.hasEarlier && shown.length < 5) {
+            await stored.earlier();
+            shown.push(stored.turns.map((turn) => turn.input));
+        }
+        return [shown, stored.turns[1].calls.length, stored.items.length === all.length];
+    """
+    shown, num_calls, whole = chat.call("stored_turns", paged)
+    assert shown == [["five"], ["one", "three", "five"]]
+    assert (num_calls, whole) == (250, True)
+
+
 def test_a_long_conversation_loads_its_earlier_turns_on_demand(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("a"))
     items = [{"role": role, "content": f"{role} {number}"} for number in range(60) for role in ("user", "assistant")]

@@ -18,8 +18,10 @@ export class StoredTurns {
     return [...this.#items];
   }
 
+  /** Grouped. What belongs to an earlier question, which is not here yet, comes with it. */
   get turns() {
-    return turnsFromItems(this.#items);
+    const first = this.hasEarlier ? this.#items.findIndex(isQuestion) : 0;
+    return turnsFromItems(this.#items.slice(Math.max(first, 0)));
   }
 
   /** Read the newest items; earlier ones that were read before stay. */
@@ -31,19 +33,21 @@ export class StoredTurns {
     const fresh = data.reverse();
     const joint = this.#items.findIndex((item) => item.id === fresh[0]?.id);
     if (joint > 0) this.#items = [...this.#items.slice(0, joint), ...fresh];
-    else this.#take(fresh, hasMore);
+    else {
+      this.#items = fresh;
+      this.hasEarlier = hasMore;
+    }
   }
 
-  /** Read the items before the oldest one known. */
+  /** Read the items before the oldest one known, up to a question: between two, agents may have called many tools. */
   async earlier() {
-    const { data, has_more: hasMore } = await this.api.items(this.conversation, this.#items[0]?.id);
-    this.#take([...data.reverse(), ...this.#items], hasMore);
-  }
-
-  // A page may begin in the middle of a turn: what belongs to an earlier question comes with the page before.
-  #take(items, hasMore) {
-    const first = hasMore ? items.findIndex((item) => item.role === "user") : 0;
-    this.#items = items.slice(Math.max(first, 0));
-    this.hasEarlier = hasMore;
+    let found;
+    do {
+      found = await this.api.items(this.conversation, this.#items[0]?.id);
+      this.#items = [...found.data.reverse(), ...this.#items];
+      this.hasEarlier = found.has_more;
+    } while (found.has_more && !found.data.some(isQuestion));
   }
 }
+
+const isQuestion = (item) => item.role === "user";
