@@ -195,10 +195,11 @@ class Edge:
             raise NotFoundError("Nothing is known of this request any more.")
         job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
+        reply = reply_of(request)
         with self.admission.slot():
             self.lingering.come_back(request_id)  # not before: who is refused has not come back
             async with self._generate(
-                request, reply_of(request), operation=operation, stream=True, parent=parent, taken=job
+                request, reply, operation=operation, stream=True, parent=parent, taken=job
             ) as generation:
                 yield generation
 

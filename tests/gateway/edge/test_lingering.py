@@ -98,6 +98,18 @@ async def test_a_client_that_comes_back_to_a_full_edge_is_waited_for_as_before(m
         await ring.until_idle()
 
 
+async def test_a_client_that_asks_for_another_place_than_it_had_has_not_come_back(make_ring: MakeRing) -> None:
+    async with make_ring(resume_wait_s=1.0) as ring:
+        ring.replica.play(*say("one "), finish=None)
+        before = await lose(ring, '"one "')
+        wrong = ids(before)[-1] + "_0-0-0-0-0"  # a choice more
+        refused = await ring.http.post(CHAT, json=BODY, headers={"Last-Event-ID": wrong})
+        assert refused.status_code == 404
+        (cancelled,) = await ring.replica.cancelled()
+        assert cancelled.request_id == parse_place(wrong).request_id
+        await ring.until_idle()
+
+
 async def test_a_fault_at_the_end_of_one_request_ends_no_other(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault of ours")
