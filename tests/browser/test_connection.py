@@ -48,6 +48,14 @@ class SecondEdge:
         self._gone.set()
 
 
+# A fetch that the network swallows; it ends when its caller has had enough.
+SWALLOWED = """
+    const aborted = (signal, then) => signal.addEventListener("abort", () => then(signal.reason));
+    window.fetch = (_, { signal }) => new Promise((_, reject) => aborted(signal, reject));
+    window.asked = new m.Api({}).alive();
+"""
+
+
 @pytest.fixture
 def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> Iterator[SecondEdge]:
     """An edge that can go away."""
@@ -244,3 +252,10 @@ def test_a_page_of_which_a_part_did_not_come_says_so(chat: ChatPage, part: str) 
     chat.page.reload()
     expect(chat.banner).to_have_text("A part of this page did not come. Reload it to go on.")
     chat.faults.clear()  # the script that did not come
+
+
+def test_a_question_that_the_network_swallows_is_given_up(chat: ChatPage) -> None:
+    chat.page.clock.install()
+    chat.call("api", SWALLOWED)
+    chat.page.clock.fast_forward(10_000)
+    assert chat.page.evaluate("() => window.asked") is False

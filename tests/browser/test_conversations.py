@@ -106,6 +106,23 @@ def test_a_conversation_is_renamed_in_place(ring: LiveRing, chat: ChatPage) -> N
     expect(chat.conversations).to_have_text(["Rivers"])
 
 
+def test_a_new_title_leaves_what_else_is_known_of_a_conversation(ring: LiveRing, chat: ChatPage) -> None:
+    async def create() -> str:
+        body = {"metadata": {"title": "Old", "topic": "rivers"}}
+        created = (await ring.ring.http.post("/v1/conversations", json=body)).raise_for_status()
+        return str(created.json()["id"])
+
+    async def metadata(conversation: str) -> dict[str, str]:
+        found: dict[str, str] = (await ring.ring.http.get(f"/v1/conversations/{conversation}")).json()["metadata"]
+        return found
+
+    conversation = ring.portal.call(create)
+    chat.page.reload()
+    chat.rename("Old", "New")
+    expect(chat.conversations).to_have_text(["New"])
+    assert ring.portal.call(metadata, conversation) == {"title": "New", "topic": "rivers"}
+
+
 def test_escape_leaves_the_title_as_it_was(ring: LiveRing, chat: ChatPage) -> None:
     chat.ask("A question")
     item = chat.page.locator(".side-item").first

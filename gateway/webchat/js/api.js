@@ -20,7 +20,8 @@ export class Api {
 
   createConversation = (title) => this.#json("POST", "v1/conversations", { metadata: { title } });
 
-  renameConversation = (id, title) => this.#json("POST", `v1/conversations/${encodeURIComponent(id)}`, { metadata: { title } });
+  /** What else stands in the metadata stays: the server keeps what it is sent, whole. */
+  renameConversation = ({ id, metadata }, title) => this.#json("POST", `v1/conversations/${encodeURIComponent(id)}`, { metadata: { ...metadata, title } });
 
   deleteConversation = (id) => this.#json("DELETE", `v1/conversations/${encodeURIComponent(id)}`);
 
@@ -39,7 +40,7 @@ export class Api {
 
   async alive() {
     try {
-      return (await fetch("health/live", { cache: "no-store" })).ok;
+      return (await send("health/live", { cache: "no-store" }, { silenceMs: ALIVE_MS })).ok;
     } catch {
       return false;
     }
@@ -67,7 +68,7 @@ export class Api {
       const headers = { accept };
       if (body !== undefined) headers["content-type"] = "application/json";
       if (this.#key) headers.authorization = `Bearer ${this.#key}`;
-      const response = await send(path, { method, headers, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) }, signal);
+      const response = await send(path, { method, headers, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) }, { signal });
       setClock(response);
       if (response.ok) return response;
       if (response.status !== 401 || !(await this.#newKey(again))) throw await problemOf(response);
@@ -88,10 +89,11 @@ export class Api {
 
 // The edge answers or sends a keep-alive within seconds; after a minute without headers nobody is there.
 const SILENCE_MS = 60_000;
+const ALIVE_MS = 10_000; // it has nothing to do for that answer; without one, the next question goes out
 
-async function send(path, options, signal) {
+async function send(path, options, { signal, silenceMs = SILENCE_MS }) {
   const silence = new AbortController();
-  const timer = setTimeout(() => silence.abort(), SILENCE_MS);
+  const timer = setTimeout(() => silence.abort(), silenceMs);
   try {
     return await fetch(path, { ...options, signal: signal ? AbortSignal.any([signal, silence.signal]) : silence.signal });
   } catch (error) {

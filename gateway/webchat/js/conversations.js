@@ -14,7 +14,7 @@ export class Conversations extends EventTarget {
       void this.refresh();
     });
     side.addEventListener("all", () => void this.refresh());
-    side.addEventListener("rename", ({ detail }) => this.#change(() => api.renameConversation(detail.id, detail.title)));
+    side.addEventListener("rename", ({ detail }) => this.#change(() => api.renameConversation(detail.entry, detail.title)));
     side.addEventListener("delete", ({ detail }) => this.#delete(detail));
   }
 

@@ -87,7 +87,7 @@ export class SideList extends EventTarget {
       title: titleOf(entry),
       isCurrent: entry.id === this.#current,
       isRunning: this.#running.has(entry.id),
-      onRename: (title) => this.#emit("rename", { id: entry.id, title }),
+      onRename: (title) => this.#emit("rename", { entry, title }),
       onDelete: () => this.#emit("delete", { id: entry.id, title: titleOf(entry) }),
     });
   }
