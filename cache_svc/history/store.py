@@ -200,7 +200,7 @@ class Store:
             if left is None:
                 raise missing(item_id, "item_id")
             empty = int(not left.input and not left.output)
-            arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms())
+            arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms(), title_of(left.input))
             turns = await self._route.run(REPLACE_SAID, four, tenant, conversation_id, *arguments)
             if turns is not None:
                 return [turn.decode() for turn in turns]

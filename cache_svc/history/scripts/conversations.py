@@ -8,7 +8,7 @@ CREATE = Script("""
 -- KEYS head, turns, order, at. ARGV tenant, conversation, now ms, ttl ms, title, metadata, said, item id, ...
 redis.call('HSETNX', KEYS[1], 'created', ARGV[3])
 redis.call('HSET', KEYS[1], 'tenant', ARGV[1], 'conversation', ARGV[2], 'updated', ARGV[3], 'metadata', ARGV[6])
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'title', ARGV[5]) end
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'title', ARGV[5], 'titled', 'first') end
 if ARGV[7] ~= '' and redis.call('HSETNX', KEYS[2], 's:first', ARGV[7]) == 1 then
   redis.call('HSET', KEYS[2], 'a:first', '0 -')
   redis.call('RPUSH', KEYS[3], 'first')

@@ -41,7 +41,8 @@ return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
 """)
 
 REPLACE_SAID = Script("""
--- KEYS head, turns, order, at. ARGV tenant, conversation, turn, old said, new said, nothing left ('1'), item, now ms.
+-- KEYS head, turns, order, at. ARGV tenant, conversation, turn, old said, new said, nothing left ('1'), item, now ms,
+-- title of what is left.
 -- This turn and all that were said after it, or nothing: it has changed meanwhile, or is gone. Token ids of these turns
 -- hold the item's words and go too.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return false end
@@ -54,6 +55,10 @@ for _, later in ipairs(said) do redis.call('HDEL', KEYS[2], 'i:' .. later) end
 redis.call('HSET', KEYS[2], 's:' .. turn, ARGV[5])
 redis.call('HDEL', KEYS[4], ARGV[7])
 redis.call('HSET', KEYS[1], 'updated', ARGV[8])
+if redis.call('HGET', KEYS[1], 'titled') == turn then
+  if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'title', ARGV[9])
+  else redis.call('HDEL', KEYS[1], 'title', 'titled') end
+end
 if ARGV[6] == '1' then
   redis.call('LREM', KEYS[3], 1, turn)
   redis.call('HSET', KEYS[2], 'd:' .. turn, '1')

@@ -59,7 +59,9 @@ if redis.call('HGET', KEYS[2], 'k:' .. turn) then ids = '' end  -- theirs are a 
 if ids == '' then redis.call('HDEL', KEYS[2], 'i:' .. turn) else redis.call('HSET', KEYS[2], 'i:' .. turn, ids) end
 address = ARGV[5] .. (counts and ' ' or ' ~') .. parent
 redis.call('HSET', KEYS[2], 'a:' .. turn, address, 's:' .. turn, ARGV[10], 'm:' .. turn, ARGV[11])
-if ARGV[9] ~= '' then redis.call('HSETNX', KEYS[1], 'title', ARGV[9]) end
+if ARGV[9] ~= '' and redis.call('HSETNX', KEYS[1], 'title', ARGV[9]) == 1 then
+  redis.call('HSET', KEYS[1], 'titled', turn)  -- whose words they are
+end
 redis.call('HDEL', KEYS[5], turn)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[7]) end
 return 1
@@ -98,6 +100,7 @@ if redis.call('HEXISTS', KEYS[2], 'a:' .. turn) == 0 then
 end
 redis.call('HSET', KEYS[2], 'd:' .. turn, '1')
 redis.call('HDEL', KEYS[2], 'm:' .. turn)
+if redis.call('HGET', KEYS[1], 'titled') == turn then redis.call('HDEL', KEYS[1], 'title', 'titled') end
 local leaving = {turn}
 local last = redis.call('LINDEX', KEYS[3], -1)
 while last and redis.call('HEXISTS', KEYS[2], 'd:' .. last) == 1 do

@@ -61,6 +61,28 @@ async def test_a_conversation_without_a_title_is_named_after_its_first_words(edg
     assert (await edge.call("get_conversation", id=conversation))["metadata"]["title"] == "Mine"
 
 
+async def test_a_name_goes_with_the_words_that_it_is_made_of(edge: PlayedEdge) -> None:
+    async def metadata() -> dict[str, str]:
+        found: dict[str, str] = (await edge.call("get_conversation", id=conversation))["metadata"]
+        return found
+
+    conversation = await edge.create("poor words", "more of it")
+    given = (await edge.call("list_items", id=conversation, order="asc"))["data"]
+    assert await metadata() == {"title": "poor words"}
+    await edge.call("delete_item", id=conversation, item_id=given[0]["id"])
+    assert await metadata() == {"title": "more of it"}
+    await edge.call("delete_item", id=conversation, item_id=given[1]["id"])
+    assert await metadata() == {}
+    first = await edge.say(conversation, "poor words", "a1")
+    await edge.say(conversation, "q2", "a2")
+    await edge.call("delete_response", id=first)
+    assert await metadata() == {}
+    await edge.say(conversation, "q3", "a3")
+    assert await metadata() == {"title": "q3"}
+    head = f"hr:{{c{conversation[5:21]}}}:head"
+    assert not [value for value in await edge.bus.route.call("", "HVALS", head) if b"poor words" in value]
+
+
 async def test_conversations_are_listed_last_used_first_page_by_page(edge: PlayedEdge) -> None:
     made = []
     for _ in range(7):
