@@ -52,7 +52,9 @@ class Commands:
 
     async def _end_thinking(self, request_id: str) -> None:
         request = self._requests.get(request_id)
-        if request is not None and (not request.submitted or request.is_prefill):
+        if request is None:
+            self._requests.end_thinking_of(request_id)
+        elif not request.submitted or request.is_prefill:
             request.ends_thinking = True
         else:
             await self._link.send(CloseThinking(request_id=request_id))

@@ -14,6 +14,7 @@ from wire.messages import PROOF_TOKENS, Checkpoint, Job, PromptNote, TokenChunk,
 
 KEPT_S = 60.0
 KEPT_MAX = 1024  # ended requests; beyond, the oldest is forgotten and its client gets what the edge has kept
+_EARLY_MAX = 1024  # wishes for requests that have not come yet
 
 
 class OpenRequest:
@@ -119,6 +120,7 @@ class OpenRequests:
     def __init__(self) -> None:
         self._by_id: dict[str, OpenRequest] = {}
         self._kept: deque[tuple[float, OpenRequest]] = deque()
+        self._early: deque[str] = deque(maxlen=_EARLY_MAX)
         self.num_open = 0
         self.idle = anyio.Event()
         self.idle.set()
@@ -143,10 +145,15 @@ class OpenRequests:
         if known is not None:
             known.fail(RequestCancelledError("a later attempt of this request took over"))
         self._by_id[request.job.request_id] = request
+        request.ends_thinking = request.job.request_id in self._early
         if self.num_open == 0:
             self.idle = anyio.Event()
         self.num_open += 1
         return True
+
+    def end_thinking_of(self, request_id: str) -> None:
+        """Have the thinking of a request end that has been placed here and not been read yet: streams overtake."""
+        self._early.append(request_id)
 
     def forget(self, request: OpenRequest) -> None:
         """Know nothing of a request any more that goes on elsewhere: not a word of it was said here. Close it later."""

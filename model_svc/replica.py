@@ -194,7 +194,8 @@ class Replica:
         if wanted is None or prompt is None:
             raise InternalError("the job came without a request or a prompt")
         request.num_choices, request.prompt_note = wanted.sampling.n, prompt.note
-        request.edge = holder.edge if holder is not None else job.edge  # it may have been taken over meanwhile
+        if holder is not None and request.edge == job.edge:  # else it was taken over while the record was on its way
+            request.edge = holder.edge
         request.tenant, request.key_id = wanted.tenant, wanted.key_id
         request.prefill_j = prefilled.energy_j if prefilled is not None else None
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge

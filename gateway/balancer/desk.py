@@ -126,7 +126,7 @@ class BalancerDesk:
             await self._changed[job.model].wait()
 
     async def follow(self, model: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follow a model's replicas and recover what lost ones held, until cancelled; hears all beats from now on."""
+        """Follow a model's replicas from its start on and recover what lost ones held, until cancelled."""
         start = await self._bus.end(topics.status(model))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow_heartbeats, model, start, tasks)

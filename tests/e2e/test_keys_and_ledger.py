@@ -32,15 +32,16 @@ def headrace(*words: str) -> str:
     return result.stdout
 
 
-def swept(state_dir: Path) -> list[Entry]:
-    """Write what dead edges left, without the patience of a living one, and return the whole ledger."""
+def ledger(state_dir: Path, *, sweeps: bool) -> list[Entry]:
+    """Return the whole ledger; with what dead edges left, without the patience of a living one, if it `sweeps`."""
 
-    async def sweep() -> list[Entry]:
+    async def read() -> list[Entry]:
         async with Bus.open(running_url(state_dir) or "") as bus:
-            await Ledger(bus.route).sweep(0)
+            if sweeps:
+                await Ledger(bus.route).sweep(0)
             return [entry async for _, entry in Ledger(bus.route).read()]
 
-    return anyio.run(sweep)
+    return anyio.run(read)
 
 
 def placed(state_dir: Path) -> int:
@@ -68,6 +69,7 @@ def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path
         assert client.post("/v1/chat/completions", json=BODY, headers={"authorization": "none"}).status_code == 401
         assert client.post("/v1/chat/completions", json={**BODY, "max_tokens": 3}).status_code == 200
         wait_for(lambda: placed(tmp_path) == 0, timeout_s=60, what="the first request has left the replica")
+        wait_for(lambda: len(ledger(tmp_path, sweeps=False)) == 1, timeout_s=60, what="its edge has written its entry")
         engine = next(process for process in house.family() if "model_svc.engine_process" in process.cmdline())
         engine.suspend()  # until nobody is there to be told of what it makes
         asking = http.client.HTTPConnection("127.0.0.1", int(house.url.rsplit(":", 1)[1]))
@@ -76,8 +78,9 @@ def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path
         os.kill(edge_of(house), signal.SIGKILL)
         engine.resume()
         asking.close()
-        wait_for(lambda: len(swept(tmp_path)) == 2, timeout_s=60, what="the killed edge's request is in the ledger")
-        assert len(swept(tmp_path)) == 2
+        what = "the killed edge's request is in the ledger"
+        wait_for(lambda: len(ledger(tmp_path, sweeps=True)) == 2, timeout_s=60, what=what)
+        assert len(ledger(tmp_path, sweeps=True)) == 2
         printed = headrace("ledger", "--tenant=team", f"--state-dir={tmp_path}")
     first, second = (json.loads(line) for line in printed.splitlines())
     assert (first["by"], first["end"], first["completion_tokens"]) == ("edge", "length", 3)

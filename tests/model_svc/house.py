@@ -192,7 +192,8 @@ class House:
 @asynccontextmanager
 async def house(bus: Bus, settings: ModelSettings, *, wait: bool = True) -> AsyncIterator[House]:
     """Run a replica; on leaving it is drained."""
-    made = House(bus, name=settings.replica_name)
+    # An inbox has one reader: what one house has read is gone for the other.
+    made = House(bus, name=settings.replica_name, edge=topics.edge(f"test{settings.replica_name}"))
     async with anyio.create_task_group() as listeners:
         listeners.start_soon(made.listen)
         async with anyio.create_task_group() as tasks:

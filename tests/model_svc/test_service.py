@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -207,6 +208,24 @@ async def test_thinking_ends_when_the_client_says_so(bus: Bus, bus_url: str, tmp
     assert last.num_reasoning_tokens == home.answer("r").index(END_THINK)
 
 
+async def test_thinking_ends_also_when_the_word_of_it_overtakes_the_job(
+    bus: Bus, bus_url: str, tmp_path: Path
+) -> None:  # fmt: skip
+    make_model(tmp_path, ENDLESS)
+    plan = ReasoningPlan(starts_open=True, close_ids=(END_THINK,))
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        control = topics.control(home.replica_id)
+        await home.command(EndReasoning(request_id="r"))
+        with anyio.fail_after(60):
+            while await bus.route.call(control, "XLEN", control):
+                await anyio.sleep(0.01)
+        await home.place("r", [1, 2, 3], max_tokens=60_000, reasoning=plan)
+        await home.until(lambda: END_THINK in home.answer("r"))
+        await home.command(Cancel(request_id="r", attempt=0))
+        await home.until(lambda: home.finish_reason("r"))
+    assert home.chunks[-1].reasoning_ended_by == "client"
+
+
 async def test_whoever_asks_for_tokens_that_nobody_keeps_hears_so(bus: Bus, bus_url: str, tmp_path: Path) -> None:
     make_model(tmp_path, ENDLESS)
     other = topics.edge("other")
@@ -255,6 +274,31 @@ async def test_tokens_go_to_the_edge_that_holds_the_request_now(bus: Bus, bus_ur
                     break
         assert ids == [1, 2, 3, EOS]
         assert home.answer("r") == []
+
+
+async def test_whoever_takes_a_request_over_while_its_record_is_read_gets_its_tokens(
+    bus: Bus, bus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(tmp_path, Script(pieces=[1, 2, 3, EOS]))
+    first, second = topics.edge("first"), topics.edge("second")
+    open_record = Bus.open_record
+
+    async def meanwhile(self: Bus, *args: Any) -> Any:
+        record = await open_record(self, *args)
+        control = topics.control(home.replica_id)
+        await home.command(Resubscribe(request_id="r", edge=second))
+        with anyio.fail_after(60):
+            while await bus.route.call(control, "XLEN", control):
+                await anyio.sleep(0.01)
+        return record
+
+    monkeypatch.setattr(Bus, "open_record", meanwhile)
+    async with house(bus, settings_for(tmp_path, bus_url)) as home:
+        await home.place("r", [1, 2, 3], holder=first)
+        with anyio.fail_after(60):
+            message = await anext(bus.inbox(second))
+        assert isinstance(message, TokenBatch)
+        await home.until_open_work_is(0)
 
 
 async def test_a_deadline_ends_a_request_that_waits_or_runs(bus: Bus, bus_url: str, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ class PlayedEdge:
         await self.recalled(job)
         await self.send(self.turn(job, ref, text, answer, **fields))
         await self.stored(ref.response_id)
+        await self.settled()  # it also stands at its place on the list
         return ref.response_id
 
     async def stored(self, response_id: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from cache_svc.prefix.desk import PrefixDesk
 from cache_svc.prefix.service import serve_streams
 from cache_svc.prefix.settings import PrefixSettings
-from tests.consume import consume
+from tests.consume import consume, watch_late
 from wire import topics
 from wire.block_hash import chain, root
 from wire.bus import Bus
@@ -108,6 +108,16 @@ async def test_a_job_leaves_with_the_longest_cached_prefix_and_a_token_to_comput
     matches = (await bus.record(0, "q", "matches"))["matches"]
     expected = [("r0", cached)] * (cached > 0) + [("r1", 16)] * (num_tokens > 16)
     assert matches == Matches(replicas=tuple(Match(replica_id=r, num_tokens=n) for r, n in expected))
+
+
+async def test_what_is_stored_after_the_start_is_known(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_look, made = watch_late(monkeypatch), PrefixDesk(bus, SETTINGS)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(serve_streams, bus, SETTINGS, made)
+        await PlayedReplica(bus, "r0").stored(1, *NAMES, reset=True)
+        may_look.set()
+        await until(made, {"r0": 6})
+        tasks.cancel_scope.cancel()
 
 
 async def test_an_unknown_replica_is_asked_at_its_first_heartbeat_and_a_gap_asks_again(

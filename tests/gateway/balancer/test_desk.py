@@ -19,6 +19,7 @@ from gateway.balancer.recovery import MAX_LOSSES, merged
 from gateway.balancer.service import serve_streams
 from gateway.balancer.settings import BalancerSettings
 from gateway.balancer.token_reports import TokenReports
+from tests.consume import watch_late
 from wire import topics
 from wire.bus import Bus
 from wire.messages import (
@@ -147,6 +148,14 @@ async def test_a_job_goes_to_the_replica_with_the_longest_prefix_and_the_record_
         await until(lambda: _has(b, 1))
         assert await a.work() == await c.work() == []
         assert (await bus.record(0, "q"))["placement"] == Placement(replica_id="b", attempt=0, cached_tokens=80)
+
+
+async def test_a_beat_after_the_start_is_heard(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_look, replica = watch_late(monkeypatch), PlayedReplica(bus, "a")
+    async with balancers(bus) as desks:
+        await replica.beat()
+        may_look.set()
+        await met(desks, replica)
 
 
 async def test_a_burst_between_two_heartbeats_is_spread_over_the_replicas(bus: Bus) -> None:

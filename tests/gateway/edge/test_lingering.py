@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import anyio
@@ -87,8 +86,13 @@ async def test_a_client_that_comes_back_to_a_full_edge_is_waited_for_as_before(m
     async with make_ring(resume_wait_s=1.0, max_inflight=1) as ring:
         ring.replica.play(*say("one "), finish=None)
         before = await lose(ring, '"one "')
+
+        async def fill() -> None:
+            while (await ring.http.post(CHAT, json=ASK)).status_code == 429:  # the edge has not seen yet that it left
+                await anyio.sleep(0.01)
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(ring.http.post, CHAT, json=ASK))
+            tasks.start_soon(fill)
             await ring.replica.until(lambda: len(ring.replica.requests) == 2)
             refused = await ring.http.post(CHAT, json=BODY, headers={"Last-Event-ID": ids(before)[-1]})
             assert refused.status_code == 429
