@@ -39,6 +39,13 @@ from tokenizer_svc.settings import TokenizerSettings
 from wire.bus import Bus, BusOptions
 
 MODEL = "tiny"
+# What an edge gives up after a few seconds, which a busy machine may take.
+_PATIENCE = (
+    "gateway.edge.background._END_S",
+    "gateway.edge.generation._RECORD_S",
+    "gateway.edge.generation._SETTLE_S",
+    "gateway.edge.service._LAST_S",
+)
 
 
 class Ring:
@@ -148,8 +155,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path) -> MakeRing:
+def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRing:
     """A function that starts a ring."""
+    for name in _PATIENCE:
+        monkeypatch.setattr(name, 60.0)
 
     @asynccontextmanager
     async def make(

@@ -309,7 +309,10 @@ async def test_a_slow_job_is_kept_from_siblings_again_and_again(bus_url: str, ma
             assert (await arrived(bus)).request_id == "r1"
 
 
-async def test_a_desk_that_stops_gives_its_work_to_a_sibling_at_once(bus_url: str, make_job: Any) -> None:
+async def test_a_desk_that_stops_gives_its_work_to_a_sibling_at_once(
+    bus_url: str, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wire.desk._LEAVE_S", 60.0)
     working = anyio.Event()
 
     async def handle(_job: Job, _record: dict[str, Any]) -> Step:

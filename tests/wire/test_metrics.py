@@ -86,7 +86,10 @@ async def test_jobs_are_counted_by_how_they_leave_a_desk_with_their_wait_and_wor
         tasks.cancel_scope.cancel()
 
 
-async def test_what_waits_on_a_stream_is_shown_while_a_desk_reads_it(bus: Bus, make_job: Any) -> None:
+async def test_what_waits_on_a_stream_is_shown_while_a_desk_reads_it(
+    bus: Bus, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wire.metrics._LOOK_S", 60.0)
     working = anyio.Event()
 
     async def handle(_job: Job, _record: dict[str, Any]) -> Step:

