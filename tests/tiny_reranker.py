@@ -12,14 +12,14 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
-    BertTokenizerFast,
+    BertTokenizer,
     RobertaConfig,
     RobertaForSequenceClassification,
-    RobertaTokenizerFast,
+    RobertaTokenizer,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
     XLMRobertaModel,
-    XLMRobertaTokenizerFast,
+    XLMRobertaTokenizer,
 )
 
 from model_svc.embedding.inputs import Input
@@ -42,17 +42,18 @@ def _tokenizer(family: str) -> Any:
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     if family == "bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "[", "]", "sep", "."]
-        return BertTokenizerFast(vocab={text: at for at, text in enumerate(words)})
+        return BertTokenizer(vocab={text: at for at, text in enumerate(words)})
     if family == "roberta":
         words = [*special, "<mask>", *sorted(ByteLevel.alphabet()), "th", "the"]
-        return RobertaTokenizerFast(vocab={text: at for at, text in enumerate(words)}, merges=[("t", "h"), ("th", "e")])
+        merges: Any = [("t", "h"), ("th", "e")]
+        return RobertaTokenizer(vocab={text: at for at, text in enumerate(words)}, merges=merges)
     pieces = [*(f"▁{word}" for word in WORDS), "▁", *"abcdefghijklmnopqrstuvwxyz</>."]
     vocab = [
         *((text, 0.0) for text in special),
         *((text, -1.0 - at) for at, text in enumerate(pieces)),
         ("<mask>", 0.0),
     ]
-    return XLMRobertaTokenizerFast(vocab=vocab)
+    return XLMRobertaTokenizer(vocab=vocab)
 
 
 def write_tiny_reranker(path: Path, family: str = "bert", *, embeds: bool = False, **config: Any) -> Path:

@@ -85,7 +85,7 @@ REFUSED: dict[str, Misleading] = {
     "think": Misleading("use reasoning_effort"),
     "thinking": Misleading("use reasoning_effort or thinking_token_budget"),
     "top_a": Misleading("is not supported", (0,)),
-    "truncate_prompt_tokens": Misleading("a prompt is never cut in silence; it is for /v1/embeddings", (None, -1)),
+    "truncate_prompt_tokens": Misleading("no prompt is cut in silence; it is for embeddings and rerank", (None, -1)),
     "typical_p": Misleading("is not supported", (1,)),
     "use_beam_search": Misleading("is not supported", (False,)),
     "watermarking": Misleading("is not supported", (False,)),

@@ -16,11 +16,15 @@ from gateway.edge.schema.conversations import CreateConversation, CreateItems, U
 from gateway.edge.schema.embeddings import EmbeddingRequest
 from gateway.edge.schema.messages import MessagesRequest
 from gateway.edge.schema.moderations import ModerationRequest
+from gateway.edge.schema.rerank import RerankRequest, ScoreRequest
 from gateway.edge.schema.responses import ResponsesRequest
 from gateway.edge.schema.tokenize import DetokenizeRequest, TokenizeRequest
 
 TERM = "zorgblat"
 HI = [{"role": "user", "content": "hi"}]
+
+_RANKS = ("/v1/rerank", "/rerank", "/v2/rerank")
+_SCORES = ("/score", "/v1/score")
 
 SCHEMAS: dict[str, tuple[type, dict[str, Any]]] = {
     "/v1/chat/completions": (ChatRequest, {"model": "tiny", "messages": HI}),
@@ -28,6 +32,8 @@ SCHEMAS: dict[str, tuple[type, dict[str, Any]]] = {
     "/v1/responses": (ResponsesRequest, {"model": "tiny", "input": "hi"}),
     "/v1/messages": (MessagesRequest, {"model": "tiny", "messages": HI, "max_tokens": 5}),
     "/v1/embeddings": (EmbeddingRequest, {"model": "bert", "input": "hi"}),
+    **dict.fromkeys(_RANKS, (RerankRequest, {"model": "bert", "query": "hi", "documents": ["hi"]})),
+    **dict.fromkeys(_SCORES, (ScoreRequest, {"model": "bert", "text_1": "hi", "text_2": "hi"})),
     "/v1/conversations": (CreateConversation, {}),
     "/v1/conversations/{id}": (UpdateConversation, {"metadata": {}}),
     "/v1/conversations/{id}/items": (CreateItems, {"items": HI}),
@@ -166,6 +172,18 @@ _LABELS: dict[str, list[Body]] = {
     "metadata{}": [{"metadata": {"title": TERM}}, {"metadata": {TERM: "x"}}],
 }
 
+_RANKED: dict[str, list[Body]] = {
+    "query": [{"query": TERM}],
+    "documents[]": [{"documents": ["hi", TERM]}],
+    "documents[].text": [{"documents": [{"text": TERM}]}],
+}
+_SCORED: dict[str, list[Body]] = {
+    "text_1": [{"text_1": TERM}],
+    "text_1[]": [{"text_1": ["hi", TERM], "text_2": ["hi", "hi"]}],
+    "text_2": [{"text_2": TERM}],
+    "text_2[]": [{"text_2": ["hi", TERM]}],
+}
+
 TEXTS: dict[str, dict[str, list[Body]]] = {
     "/v1/chat/completions": {
         **_STRUCTURED,
@@ -274,6 +292,8 @@ TEXTS: dict[str, dict[str, list[Body]]] = {
         "input": [{"input": TERM}],
         "input[]": [{"input": ["hi", TERM]}],
     },
+    **dict.fromkeys(_RANKS, _RANKED),
+    **dict.fromkeys(_SCORES, _SCORED),
     "/v1/conversations": {**_LABELS, **items("items")},
     "/v1/conversations/{id}": _LABELS,
     "/v1/conversations/{id}/items": items("items"),

@@ -38,6 +38,8 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/conversations": {},
     "/v1/moderations": {"input": "hi"},
     "/v1/embeddings": {"model": "tiny", "input": "hi"},
+    "/v1/rerank": {"model": "tiny", "query": "hi", "documents": ["hi", {"text": "ho"}]},
+    "/score": {"model": "tiny", "text_1": "hi", "text_2": ["hi", "ho"]},
 }
 WORDS = ("user", "assistant", "system", "text", "tool_result", "function", "auto", "none", "json_object", "enabled")
 ANY_JSON = st.recursive(

@@ -16,4 +16,5 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         return body
     path = context.operation.path if context.operation is not None else ""
-    return body | {"model": EMBEDDER if path == "/v1/embeddings" else MODEL}
+    encodes = path in ("/v1/embeddings", "/v1/rerank", "/score")
+    return body | {"model": EMBEDDER if encodes else MODEL}
