@@ -26,7 +26,7 @@ def random_weights(path: Path) -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=settings["max_position_embeddings"],
         eos_token_id=settings.get("eos_token_id"),
         initializer_range=0.3,
     )
