@@ -263,10 +263,10 @@ class LateMatrices(Dequantized):
         if tensor.dim() < 2 or any(tensor is out for out, _ in self.late):
             return super().dense(tensor)
         out = torch.empty(tensor.shape)
-        self._fill(out, tensor)
+        self.fill(out, tensor)
         return out
 
-    def _fill(self, out: torch.Tensor, part: torch.Tensor | QuantizedTensor) -> None:
+    def fill(self, out: torch.Tensor, part: torch.Tensor | QuantizedTensor) -> None:
         assert isinstance(part, torch.Tensor)
         self.late.append((out.fill_(float("nan")), part))
 
