@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.source import Stored, TrackedSource
+from model_svc.weights.stacked import MAX_EXPERTS
 
 _ALL, _EVEN, _ODD = slice(None), slice(0, None, 2), slice(1, None, 2)
 # A tensor of all experts -> what of an expert's outputs is a tensor of ours.
@@ -21,7 +22,6 @@ _PARTS = {
     "down_proj": {"down_proj.weight": _ALL},
     "down_proj_bias": {"down_proj.bias": _ALL},
 }
-_MAX_EXPERTS = 1 << 12  # of a layer
 
 
 class _Place(NamedTuple):
@@ -49,7 +49,7 @@ class InterleavedExperts(TrackedSource):
         self.shapes = dict(source.shapes)
         for name, shape in source.shapes.items():
             place, _, kind = name.rpartition("experts.")
-            if kind in _PARTS and len(shape) == (2 if kind.endswith("bias") else 3) and shape[0] <= _MAX_EXPERTS:
+            if kind in _PARTS and len(shape) == (2 if kind.endswith("bias") else 3) and shape[0] <= MAX_EXPERTS:
                 del self.shapes[name]
                 for expert in range(shape[0]):
                     for part, outputs in _PARTS[kind].items():

@@ -149,7 +149,8 @@ def test_a_long_text_that_is_pasted_stands_beside_the_box_and_goes_whole(chat: C
     with chat.page.expect_request("**/v1/responses") as sent:
         chat.message.press("Enter")
     parts = [f"{name}\n```txt\n{long}```" for name in ("pasted.txt", "pasted-2.txt")]
-    assert sent.value.post_data_json["input"] == "\n\n".join([*parts, "Sum it up."])
+    body: Any = sent.value.post_data_json
+    assert body["input"] == "\n\n".join([*parts, "Sum it up."])
     expect(chat.newest.locator(".said summary bdi")).to_have_text(["pasted.txt", "pasted-2.txt"])
     expect(chat.newest.locator(".said")).to_contain_text("Sum it up.")
     expect(chat.newest.get_by_role("button", name="Show all")).to_have_count(0)  # the words are few

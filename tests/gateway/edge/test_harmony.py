@@ -220,10 +220,10 @@ async def test_a_message_of_anthropics_has_thinking_text_and_tool_use(ring: Ring
     async with AsyncAnthropic(base_url=ring.url, api_key="none", max_retries=0) as client:
         message = await client.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 99})
         assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
-        assert (message.content[0].thinking, message.content[2].input) == ("plan", {"city": "Oslo"})  # type: ignore[union-attr]
+        assert (message.content[0].thinking, message.content[2].input) == ("plan", {"city": "Oslo"})
         assert message.stop_reason == "tool_use"
         back = [*ASK["messages"], {"role": "assistant", "content": message.content}]
-        result = {"type": "tool_result", "tool_use_id": message.content[2].id, "content": "rain"}  # type: ignore[union-attr]
+        result = {"type": "tool_result", "tool_use_id": message.content[2].id, "content": "rain"}
         await client.messages.create(**{**asked, "messages": [*back, {"role": "user", "content": [result]}]})
     assert f"{THINK}plan\n\nI look.<|end|>" in prompt_of(ring) and plan_of(ring).budget == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_svc.weights.gguf_names import Change, rename
+from model_svc.weights.gguf_names import Change, Renamed, rename
 
 
 def test_names_we_do_not_know_stay_and_so_turn_up_as_unused() -> None:
@@ -39,7 +39,7 @@ def test_gpt_oss_has_names_of_its_own_for_norms_sinks_and_the_router() -> None:
         "blk.2.ffn_gate_inp.bias": "model.layers.2.mlp.router.bias",
         "blk.2.ffn_up_exps.bias": "model.layers.2.mlp.experts.{}.up_proj.bias",
     }.items():
-        assert rename(theirs, "gpt-oss", 4, 2) == (ours, (0, False))
+        assert rename(theirs, "gpt-oss", 4, 2) == Renamed(ours, Change())
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
