@@ -13,7 +13,7 @@ from cache_svc.history.catalog import Catalog
 from cache_svc.history.rewrite import Rewriter
 from cache_svc.history.settings import HistorySettings
 from cache_svc.history.store import Pending, Store, Stored, now_ms
-from cache_svc.history.waiting import Patience
+from cache_svc.history.waiting import Patience, let_turns_before_pass
 from wire import topics
 from wire.bus import Bus, Delivery
 from wire.errors import HeadraceError, InternalError, InvalidRequestError, OverloadedError
@@ -34,7 +34,6 @@ class HistoryDesk:
         self._wait_s = settings.history_turn_wait_s
         # Jobs that wait for a turn must leave room for the very turn they wait for.
         self._waiting = anyio.Semaphore(settings.history_concurrency // 2)
-        self._storing: set[anyio.Event] = set()  # turns in work here; each is set when its turn is stored
         self._store = Store(bus.route, ttl_s=ttl_s)
         self._catalog = Catalog(bus.route, ttl_ms=self._store.ttl_ms)
         self.rewriter = Rewriter(bus.route, settings.history_rewrite_s)
@@ -77,27 +76,15 @@ class HistoryDesk:
         """Take a turn or a call."""
         message = delivery.message
         if isinstance(message, Turn):
-            stored = anyio.Event()
-            self._storing.add(stored)
-            try:
-                await self.take_turn(message)
-            finally:
-                self._storing.discard(stored)
-                stored.set()
+            await self.take_turn(message)
         elif isinstance(message, HistoryCall):
             partition = topics.partition_of(delivery.stream)
             assert partition is not None
-            await self._let_turns_before_pass()
+            await let_turns_before_pass(self._bus.route, delivery, self._wait_s)
             await self.answer(message, partition)
         else:
             log.error("the history desk does not take a %s", type(message).__name__)
         await self._bus.finish(delivery)
-
-    async def _let_turns_before_pass(self) -> None:
-        """Wait for the turns that came before a call: whoever asks after an answer sees that answer's turn."""
-        with anyio.move_on_after(self._wait_s):
-            for stored in tuple(self._storing):
-                await stored.wait()
 
     async def take_turn(self, turn: Turn) -> None:
         """Store a turn and bring its conversation to the top of the tenant's list."""

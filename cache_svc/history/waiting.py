@@ -1,4 +1,4 @@
-"""How long a request waits for the turn before it: that one was admitted, but is not stored yet.
+"""How long a request or a call waits for the turn before it: that one was admitted, but is not stored yet.
 
 Most often it is a matter of milliseconds (the client had the whole answer; its turn is on the way). If that turn's
 request failed or was cancelled, it either comes at once or never.
@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
+from redis.exceptions import ResponseError
 
+from cache_svc.history.scripts.before import TURNS_BEFORE
 from wire import topics
+from wire.bus import Delivery
 from wire.bus.route import Route
+from wire.messages import Turn
 
 _FIRST_DELAY_S = 0.005
 _LAST_DELAY_S = 0.08
 _ENDED_PATIENCE_S = 0.3
+_LOOK_S = 0.002
+_STORING_MS = 1000.0  # storing takes a few; whoever has a turn for so long is dead, or tries it again
+_TURN = f"type{chr(0xA0 + len(Turn.__name__))}{Turn.__name__}".encode("latin-1")  # how one begins, behind its length
 
 
 class Patience:
@@ -47,3 +54,19 @@ async def may_come(route: Route, request: str) -> bool:
     key = topics.job_record(int(partition), request_id)
     admitted, cancelled, ended = await route.call(key, "HMGET", key, "admitted", "cancelled", "ended")
     return admitted is not None and cancelled is None and not ended
+
+
+async def let_turns_before_pass(route: Route, call: Delivery, limit_s: float) -> None:
+    """Wait for the turns that came before a call, at whichever desk: who asks after an answer sees its turn."""
+    with anyio.move_on_after(limit_s):
+        while await _num_turns_before(route, call):  # noqa: ASYNC110 - they may be another process's
+            await anyio.sleep(_LOOK_S)
+
+
+async def _num_turns_before(route: Route, call: Delivery) -> int:
+    try:
+        arguments = (call.group, call.entry_id, _STORING_MS, _TURN)
+        found: int = await route.run(TURNS_BEFORE, (call.stream,), *arguments)
+    except ResponseError:  # somebody has deleted the group
+        return 0
+    return found

@@ -11,10 +11,15 @@ from openai.types.conversations import Conversation, ConversationItem
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
+from cache_svc.history.desk import HistoryDesk
+from cache_svc.history.service import serve_streams
+from cache_svc.history.settings import HistorySettings
+from cache_svc.history.store import Store, Stored
 from tests.cache_svc.history.conftest import MODEL, PlayedEdge
 from wire import topics
+from wire.bus import Bus
 from wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request, ToolCall
+from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request, ToolCall, Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -223,6 +228,42 @@ async def test_a_response_under_way_can_be_looked_at_and_not_deleted(edge: Playe
     await edge.bus.cancel(0, job.request_id)
     with pytest.raises(NotFoundError):  # it will never be there
         await edge.call("get_response", id=ref.response_id)
+
+
+async def test_a_call_at_one_desk_waits_for_the_turn_that_another_stores(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, may_store, num_held = Store.store, anyio.Event(), 0
+
+    async def held(self: Store, turn: Turn) -> Stored:
+        nonlocal num_held
+        num_held += 1
+        await may_store.wait()
+        return await store(self, turn)
+
+    monkeypatch.setattr(Store, "store", held)
+    monkeypatch.setattr("cache_svc.history.waiting._STORING_MS", 3_600_000.0)
+    edge = PlayedEdge(bus)
+    settings = HistorySettings(
+        models=(MODEL,), history_turn_wait_s=3600.0, history_rewrite_s=0.0, history_concurrency=2
+    )  # fmt: skip
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(serve_streams, bus, settings, HistoryDesk(bus, settings))
+        refs = [edge.ref(), edge.ref()]
+        for ref in refs:
+            job = await edge.ask(ref)
+            await edge.recalled(job)
+            await edge.send(edge.turn(job, ref))
+        with anyio.fail_after(60):
+            while num_held < 2:  # so that it has no room for a call
+                await anyio.sleep(0.003)
+        await tasks.start(serve_streams, bus, settings, HistoryDesk(bus, settings))
+        with anyio.move_on_after(0.15) as scope:
+            await edge.call("get_response", id=refs[1].response_id)
+        assert scope.cancelled_caught
+        may_store.set()
+        assert (await edge.call("get_response", id=refs[1].response_id))["status"] == "completed"
+        tasks.cancel_scope.cancel()
 
 
 async def admit_unread(edge: PlayedEdge, ref: ConversationRef) -> Job:
