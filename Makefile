@@ -12,7 +12,7 @@ LANES ?= $(shell [ "$$(nproc 2> /dev/null || echo 1)" -gt 1 ] && echo "-n 2")
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check mutations sanitize sanitize-gpu fuzz fuzz-schema image clean
+.PHONY: help up test jitter check mutations sanitize sanitize-gpu fuzz fuzz-schema image clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -46,6 +46,9 @@ up: $(VENV)/.serve-$(TARGET)  ## Serve on this machine: make up ARGS="--port 812
 
 test: $(VENV)/.develop-$(TARGET) $(VENV)/.oracle  ## Run the whole suite: make test ARGS="-k bus"
 	@$(BIN)/python -m pytest $(LANES) $(ARGS)
+
+jitter: $(VENV)/.develop-$(TARGET)  ## Run tests while what they wait for comes late and in other orders: make jitter SEED=7 ARGS=tests/gateway
+	HEADRACE_JITTER="$(or $(SEED),1)" TEST_LIMIT_S=900 $(BIN)/python -m pytest -o faulthandler_timeout=0 $(LANES) $(ARGS)
 
 check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

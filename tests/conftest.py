@@ -24,10 +24,12 @@ from tests.alone import (
 )
 from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from tests.interpreter import hasten_interpreter
+from tests.jitter import jitter
 from tests.lanes import pytest_xdist_make_scheduler
 from wire.bus import Bus, BusOptions
 
 __all__ = [
+    "jitter",
     "no_socket_is_left",
     "no_thread_is_left",
     "pytest_runtest_call",
