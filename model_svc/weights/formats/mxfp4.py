@@ -17,6 +17,7 @@ from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.ggml_types import BY_NAME
 
 BLOCK, BYTES = 32, 16  # inputs of a block, and the bytes that hold them
+_LOW = 0x0F0F0F0F0F0F0F0F
 
 
 class Mxfp4:
@@ -35,10 +36,11 @@ class Mxfp4:
     def read(self, codes: Tensor, scales: Tensor) -> BlockTensor:
         """Make a weight of codes [out, in / 32, 16] and scales [out, in / 32]."""
         out, groups, _ = codes.shape
-        raw = torch.empty(out, groups, 1 + BYTES, dtype=torch.uint8)
-        raw[:, :, 0] = scales
-        # A byte of GGML's holds numbers n and n + 16, one of a checkpoint 2n and 2n + 1.
-        first, second = codes[:, :, : BYTES // 2], codes[:, :, BYTES // 2 :]
-        raw[:, :, 1::2] = first & 15 | second << 4
-        raw[:, :, 2::2] = first >> 4 | second & 0xF0
+        # A byte of GGML's holds numbers n and n + 16, one of a checkpoint 2n and 2n + 1. Eight bytes at a time.
+        words = codes.clone(memory_format=torch.contiguous_format).view(torch.int64)
+        first, second = words[:, :, :1], words[:, :, 1:]
+        even = first & _LOW | (second & _LOW) << 4
+        odd = first >> 4 & _LOW | second & ~_LOW
+        pairs = even.view(torch.uint8).short() | odd.view(torch.uint8).short() << 8
+        raw = torch.cat((scales.unsqueeze(2), pairs.view(torch.uint8)), 2)
         return BlockTensor(raw.view(out, -1), (out, groups * BLOCK), BY_NAME["MXFP4"])
