@@ -1,0 +1,80 @@
+"""gpt-oss as it is published, in MXFP4 safetensors and GGUF files, beside transformers on the numbers of the blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headrace.pull.model_directory import from_gguf
+from kernels.native.library import built
+from model_svc.models.decoder import Decoder
+from model_svc.models.load import load_model
+from model_svc.quant.native import Native
+from tests.headrace.gguf_gpt_oss import MXFP4, tiny_gpt_oss
+from tests.model_svc.paged import ModelDriver, Tracked
+
+CPU = torch.device("cpu")
+IDS = [5, 80, 199, 3, 41, 260, 7, 7, 120, 66, 31, 12, 250, 90]
+
+
+def stacked(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return blocks and scales of numbers [experts, in, out] that MXFP4 can hold."""
+    raw = torch.from_numpy(gguf.quants.quantize(numbers.transpose(1, 2).contiguous().numpy(), MXFP4))
+    raw = raw.unflatten(2, (-1, 17))
+    codes = torch.cat((raw[..., 1:] & 15, raw[..., 1:] >> 4), -1)
+    return codes[..., ::2] | codes[..., 1::2] << 4, raw[..., 0].contiguous()
+
+
+def write_safetensors(directory: Path, model: Any) -> Path:
+    """Write a checkpoint as OpenAI's are."""
+    directory.mkdir()
+    stored: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("_proj", "_up_proj")):
+            stored[f"{name}_blocks"], stored[f"{name}_scales"] = stacked(tensor)
+        else:
+            stored[name] = tensor.clone()
+    save_file(stored, directory / "model.safetensors")
+    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"]}
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": left}
+    (directory / "config.json").write_text(json.dumps(config, default=str))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Path]]:
+    """Return the model, and a directory of each form."""
+    folder = tmp_path_factory.mktemp("gpt_oss")
+    model = tiny_gpt_oss(folder / "tiny.gguf")
+    pulled = from_gguf(folder / "tiny.gguf", folder / "pulled")
+    return model, {"gguf": pulled, "safetensors": write_safetensors(folder / "published", model)}
+
+
+def stepwise(model: Decoder) -> Tensor:
+    driver, seq = ModelDriver(model), Tracked(0, list(IDS))
+    return torch.cat([driver.logits((seq, count))[0] for count in (9, 1, 2, 1, 1)])
+
+
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+def test_logits_are_those_of_the_numbers_in_the_blocks(made: tuple[Any, dict[str, Path]], form: str) -> None:
+    oracle, directories = made
+    with torch.inference_mode():
+        wanted = oracle(torch.tensor([IDS])).logits[0]
+    model = load_model(directories[form], dtype=torch.float32, device=CPU)
+    torch.testing.assert_close(stepwise(model), wanted, rtol=1e-3, atol=1e-3)
+    if not built():
+        return
+    packed = load_model(directories[form], dtype=torch.float32, device=CPU, method=Native())
+    error = (stepwise(packed) - wanted).pow(2).mean(1).sqrt() / wanted.std()
+    assert float(error.median()) < 0.08  # of activations, rounded to 8 bits
+    experts = sum(tensor.numel() for name, tensor in oracle.state_dict().items() if name.endswith("_proj"))
+    saved = model.weight_bytes - packed.weight_bytes
+    assert saved == experts * 4 - experts * 17 // 32
