@@ -52,7 +52,8 @@ class PromptBuilder:
         framed = speaks_harmony(card.chat_template)
         stops = STOPS if framed else ()
         of_format = (self._vocabulary.special[stop] for stop in stops if stop in self._vocabulary.special)
-        self._thought_ids = reasoning.beginnings(self._vocabulary.size, self._vocabulary.token_bytes) if framed else ()
+        size = min(self._vocabulary.size, card.vocab_size) if framed else 0
+        self._thought_ids = reasoning.beginnings(size, self._vocabulary.token_bytes)
         self._stop_ids = tuple(dict.fromkeys((*card.eos_token_ids, *of_format)))
         self._first_ids = self._encoder.first_ids
         if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:

@@ -34,7 +34,7 @@ class BeginningOfThought:
         """Take a token; return its end, twice, if thinking begins behind it."""
         tag = _TAGS.get(data)
         if tag is None:
-            self._reader.text(data.decode("latin-1"))
+            self._reader.text(data)
             return None
         self._reader.tag(tag)
         return (len(data), len(data)) if self._reader.kind is Kind.REASONING else None

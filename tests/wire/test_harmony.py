@@ -20,7 +20,7 @@ def read(text: str, reader: MessageReader | None = None) -> MessageReader:
             reader.tag(piece)
         else:
             for char in piece:
-                reader.text(char)
+                reader.text(char.encode())
     return reader
 
 
@@ -47,6 +47,7 @@ CASES = [
     ("<|channel|>analysis<|start|>assistant<|channel|>final<|message|>", Kind.ANSWER, ""),
     ("<|channel|>commentary to=functions.<|message|>", Kind.REASONING, ""),
     ("<|channel|>commentary to=functions.a/b<|message|>", Kind.REASONING, ""),
+    ("<|channel|>commentary to=functions.fé<|message|>", Kind.REASONING, ""),
     ("<|constrain|>json<|channel|>final<|message|>", Kind.ANSWER, ""),
     ("<|start|>user<|message|>", Kind.REASONING, ""),
     ("<|start|>functions.f to=assistant<|channel|>commentary<|message|>", Kind.REASONING, ""),

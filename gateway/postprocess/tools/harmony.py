@@ -84,7 +84,7 @@ class HarmonyParser:
             self._say(text)
             return
         self._num_hidden += len(text)
-        self._row.text(text)
+        self._row.text(text.encode())
         if self._call is not None:
             text = text.lstrip() if self._is_blank else text
             self._is_blank = self._is_blank and not text

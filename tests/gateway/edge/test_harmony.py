@@ -173,7 +173,7 @@ async def test_an_answer_that_was_begun_is_gone_on_with_in_its_message(ring: Rin
     ring.replica.play(*unframed(f" is it.<|end|><|start|>assistant{THINK}hm<|end|>"))
     answer = await whole(ring, messages=talk, continue_final_message=True)
     assert answer["choices"][0]["message"]["content"] == " is it."
-    assert prompt_of(ring).endswith("<|start|>assistant<|channel|>final<|message|>The answer")
+    assert prompt_of(ring).endswith("hi<|end|><|start|>assistant<|channel|>final<|message|>The answer")
     assert ring.replica.requests[-1].prompt.reasoning is None  # type: ignore[union-attr]
 
 
