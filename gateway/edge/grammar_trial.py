@@ -16,7 +16,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from gateway.edge.schema.grammar import check_lark, check_schema, check_tools, passed_over
-from gateway.edge.schema.tool_grammar import argument_schemas
+from gateway.edge.schema.tool_grammar import argument_schemas, left_free
 from gateway.edge.served import Served
 from wire.errors import InvalidRequestError
 from wire.grammar import GrammarError, check, grammar_tokenizer, start_matcher
@@ -96,21 +96,23 @@ class GrammarTrials:
         self._trials: dict[str, GrammarTrial] = {}
 
     async def admit(self, request: Request) -> list[str]:
-        """Return what of schemas that are not strict is passed over.
+        """Return what of schemas that are not strict is passed over, and whether strict tools are.
 
         Raises InvalidRequestError naming the field if the grammar of an answer or of a tool cannot work.
         """
         name, grammar = request.model, request.sampling.grammar
         of_tools = [form.grammar for form in request.tool_forms.values() if form.grammar is not None]
+        functions = [tool["function"] for tool in request.tools]
+        free = left_free(functions, self._served.card(name)) if grammar is None else []
         if grammar is None and not of_tools:
-            return []
+            return free
         if name not in self._trials:
             model = self._served.model(name)
             self._trials[name] = GrammarTrial(model.card, model.vocabulary)
         for one in of_tools:
             await self._trials[name].admit(one)
         if grammar is None:
-            return []
+            return free
         schemas = [grammar] if grammar.field else argument_schemas(request.tools)
         if not grammar.field:
             await in_thread(check_tools, request.tools)

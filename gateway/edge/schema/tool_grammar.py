@@ -59,6 +59,13 @@ def tool_grammar(functions: Functions, card: ModelCard, forced: Forced, *, many:
     return Grammar(kind="lark", source="\n".join(["%llguidance {}", *rules]) + "\n", lenient=not any(strict))
 
 
+def left_free(functions: Functions, card: ModelCard) -> list[str]:
+    """Return what of tools that may be called is not enforced, for a header of the answer."""
+    if card.tool_style not in _UNMARKED or not any(function.get("strict") for function in functions):
+        return []
+    return ["tools: not enforced unless a call must come: strict"]
+
+
 def _arguments(at: int, function: dict[str, Any]) -> str:
     """Return the rule of a function's arguments."""
     if "format" not in function:

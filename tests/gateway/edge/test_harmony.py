@@ -164,8 +164,9 @@ async def test_none_shows_no_tools_and_hides_calls_all_the_same(ring: Ring) -> N
     ring.replica.play(*pieces(PREAMBLE))
     assert await both(ring, **TOOLS, tool_choice="none") == ("I look.", "plan", "stop")
     assert "weather" not in prompt_of(ring)
-    await whole(ring, tools=[STRICT])
+    reply = await ring.http.post(CHAT, json={**ASK, "tools": [STRICT]})
     assert ring.replica.requests[-1].request.sampling.grammar is None, "under auto the frame is the model's own"
+    assert reply.headers["x-headrace-warning"] == "tools: not enforced unless a call must come: strict"
 
 
 async def test_an_answer_that_was_begun_is_gone_on_with_in_its_message(ring: Ring) -> None:
