@@ -126,6 +126,7 @@ class TokenLog:
             num_accepted_drafts=last.num_accepted_drafts,
             num_rejected_drafts=last.num_rejected_drafts,
             energy_j=last.energy_j,
+            stuck=last.stuck,
             timings_ms={**(first.timings_ms if at_start else {}), **last.timings_ms},
             prompt_note=first.prompt_note if at_start else last.prompt_note,
         )

@@ -14,7 +14,7 @@ class Choice:
     """
 
     __slots__ = (
-        "_told", "clean", "finish_reason", "num_accepted_drafts", "num_rejected_drafts", "pipeline",
+        "_told", "clean", "energy_j", "finish_reason", "num_accepted_drafts", "num_rejected_drafts", "pipeline",
         "reasoning_ended_by", "stopped",
     )  # fmt: skip
 
@@ -27,10 +27,13 @@ class Choice:
         self.reasoning_ended_by: str | None = None
         self.num_accepted_drafts = 0
         self.num_rejected_drafts = 0
+        self.energy_j: dict[int, float] = {}  # by attempt: one that was lost has used some, too
 
     def feed(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
         """Take the next tokens, and add to the update what may be shown now."""
         pipeline = self.pipeline
+        if chunk.energy_j is not None:
+            self.energy_j[chunk.attempt] = chunk.energy_j
         self.reasoning_ended_by = chunk.reasoning_ended_by or self.reasoning_ended_by
         if chunk.num_accepted_drafts or chunk.num_rejected_drafts:
             self.num_accepted_drafts = max(self.num_accepted_drafts, chunk.num_accepted_drafts)

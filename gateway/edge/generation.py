@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -18,22 +18,21 @@ from gateway.edge import jobs
 from gateway.edge.bill import Bill
 from gateway.edge.choice import Choice
 from gateway.edge.chunks import only_first, without_first
+from gateway.edge.faults import fault_of
 from gateway.edge.flight import Flight
-from gateway.edge.reply import ChoiceUpdate, Reply
+from gateway.edge.reply import ChoiceUpdate, Reply, shown
 from gateway.edge.turn import turn_of
 from gateway.postprocess.pipeline import Pipeline
 from gateway.postprocess.safety.hit import Hit
 from wire import topics
 from wire.bus import Bus
-from wire.errors import HeadraceError, InternalError, RequestCancelledError, UnavailableError
+from wire.errors import HeadraceError, UnavailableError
 from wire.messages import Job, Prompt, Request, TokenChunk, Turn, pack_ids, unpack_ids
 
 HISTORY_MAXLEN = 10_000  # when a history desk has so much waiting, the response fails instead of being lost
 _SLICE = 16  # chunks detokenized before others get their turn; a slow client may have thousands waiting
 _RECORD_S = 2.0
 _SETTLE_S = 10.0
-_ENDINGS: dict[str, type[HeadraceError]] = {"cancelled": RequestCancelledError, "error": InternalError}
-_STUCK = "error (numbers were not finite, or the request's grammar and other rules left no token to say)"
 
 
 class StopChoice(Protocol):
@@ -68,7 +67,6 @@ class Generation:
         self.first_token_at: float | None = None
         self.started_at = time.perf_counter()
         self._last_token_at = self.started_at
-        self._energy_j: dict[tuple[int, int], float] = {}  # by choice and attempt: a lost one has used some, too
         self._choices = [Choice(pipeline) for pipeline in pipelines]
         self._num_running = len(pipelines)
         self._bus = bus
@@ -115,8 +113,9 @@ class Generation:
 
     @property
     def energy_j(self) -> float | None:
-        """Return what was used so far, over all choices and attempts; None where it is not metered."""
-        return sum(self._energy_j.values()) if self._energy_j else None
+        """Return what was used so far; None where it is not metered."""
+        used = [joules for choice in self._choices for joules in choice.energy_j.values()]
+        return sum(used) if used else None
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is something to answer with, or until the time is up."""
@@ -166,7 +165,7 @@ class Generation:
         except HeadraceError as error:
             self.error = error
             raise
-        return _shown(updates)
+        return shown(updates)
 
     def take_at_once(self) -> list[ChoiceUpdate] | None:
         """Return what is new, each chunk an update; None: nothing is, or it needs more than a call. Does not wait."""
@@ -178,7 +177,7 @@ class Generation:
             self._feed(chunk, update)
         if self.ended:  # by a stop string, or a rule
             self.bell.ring()
-        return _shown(updates)
+        return shown(updates)
 
     async def _add_prompt(self, chunk: TokenChunk, update: ChoiceUpdate) -> None:
         """Put the prompt's log probabilities beside its ids, which lie in the record."""
@@ -209,9 +208,8 @@ class Generation:
         if choice.finish_reason is not None:
             return
         self._note(chunk)
-        if chunk.finish_reason is not None and chunk.finish_reason in _ENDINGS:
-            said = _STUCK if chunk.finish_reason == "error" else chunk.finish_reason
-            raise _ENDINGS[chunk.finish_reason](f"The replica reports: {said}.")
+        if chunk.finish_reason is not None and (fault := fault_of(chunk, self.request)) is not None:
+            raise fault
         choice.feed(chunk, update)
         update.num_prompt_tokens = self.bill.prompt_tokens
         update.num_cached_tokens = self.bill.cached_tokens
@@ -226,8 +224,6 @@ class Generation:
             if self.first_token_at is None:
                 self.first_token_at = self._last_token_at
                 self.bill.ttft_ms = (self.first_token_at - self.started_at) * 1e3
-        if chunk.energy_j is not None:
-            self._energy_j[chunk.choice, chunk.attempt] = chunk.energy_j
         if chunk.num_prompt_tokens or chunk.timings_ms:
             self.bill.note(chunk)
 
@@ -298,8 +294,10 @@ class Generation:
     async def cancel(self, choice: int | None = None) -> None:
         """Stop a choice, or everything."""
         job, flight = self.job, self.flight
-        at, attempt = flight.replica_id, flight.attempt
-        await jobs.cancel(self._bus, job.partition, job.request_id, attempt=attempt, replica_id=at, choice=choice)
+        ref = self.request.conversation
+        keeps = ref is not None and ref.store and (self._settled or (self.num_tokens > 0 and self.error is None))
+        whom: dict[str, Any] = {"attempt": flight.attempt, "replica_id": flight.replica_id, "choice": choice}
+        await jobs.cancel(self._bus, job.partition, job.request_id, turn_follows=keeps, **whom)
 
 
 def _shown(updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:

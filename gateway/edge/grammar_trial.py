@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import anyio
 import msgspec
@@ -37,6 +38,7 @@ class GrammarTrial:
         self._card = card
         self._vocabulary = vocabulary
         self._tokenizer: LLTokenizer | None = None
+        self._of_byte: dict[int, int] = {}  # the tokens of one byte
         self._outcomes: OrderedDict[bytes, str] = OrderedDict()  # what is wrong with a grammar, or nothing
         self._under_way: dict[bytes, anyio.Event] = {}
         self._small = anyio.CapacityLimiter(1)
@@ -58,6 +60,28 @@ class GrammarTrial:
         if fault:
             raise InvalidRequestError(fault, param=grammar.field or "tools")
 
+    async def meet(self, grammar: Grammar, allowed_ids: Sequence[int]) -> None:
+        """Raise InvalidRequestError if none of the tokens that alone are allowed can begin what a grammar wants."""
+        if not await in_thread(self._can_begin, grammar, allowed_ids, limiter=self._small):
+            raise InvalidRequestError(
+                f"allowed_token_ids: none of them can begin what {grammar.field or 'the tools'} wants; allow what the "
+                "answer needs, or leave one of the two out.",
+                param="allowed_token_ids",
+            )
+
+    def _can_begin(self, grammar: Grammar, allowed_ids: Sequence[int]) -> bool:
+        """Spell each token by the bytes that the trial's vocabulary has; one that cannot be spelled may be right."""
+        matcher = start_matcher(grammar, self._trial_tokenizer())
+        for token_id in allowed_ids:
+            data = self._vocabulary.token_bytes(token_id) if token_id < self._vocabulary.size else b""
+            known = [self._of_byte.get(byte) for byte in data]
+            if None in known:
+                return True
+            spelled = [byte_id for byte_id in known if byte_id is not None] or [token_id]  # a control token is itself
+            if matcher.validate_tokens(spelled) == len(spelled):
+                return True
+        return False
+
     async def _settle(self, key: bytes, grammar: Grammar) -> None:
         done = self._under_way[key] = anyio.Event()
         limiter = self._small if len(grammar.source) <= _SMALL else self._large
@@ -76,16 +100,22 @@ class GrammarTrial:
                 check_schema(msgspec.json.decode(grammar.source), grammar.field, lenient=grammar.lenient)
             elif grammar.kind == "lark" and grammar.field:  # without a field it is ours, of tools that were looked at
                 check_lark(grammar.source, grammar.field)
-            if self._tokenizer is None:
-                self._tokenizer = grammar_tokenizer(
-                    self._vocabulary, self._card.eos_token_ids, self._card.vocab_size, single_bytes=True
-                )
-            walk(start_matcher(grammar, self._tokenizer))
+            walk(start_matcher(grammar, self._trial_tokenizer()))
         except InvalidRequestError as error:
             return error.message
         except GrammarError as error:
             return f"{grammar.field or 'tools'}: {error}"
         return ""
+
+    def _trial_tokenizer(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            ends, size = self._card.eos_token_ids, self._card.vocab_size
+            pieces = (
+                (self._vocabulary.token_bytes(number), number) for number in range(min(size, self._vocabulary.size))
+            )
+            self._of_byte = {data[0]: number for data, number in pieces if len(data) == 1}
+            self._tokenizer = grammar_tokenizer(self._vocabulary, ends, size, single_bytes=True)
+        return self._tokenizer
 
 
 class GrammarTrials:
@@ -119,6 +149,8 @@ class GrammarTrials:
             for schema in schemas:
                 await self._trials[name].admit(schema)
         await self._trials[name].admit(grammar)
+        if request.sampling.allowed_token_ids is not None:
+            await self._trials[name].meet(grammar, request.sampling.allowed_token_ids)
         if not any(schema.lenient for schema in schemas):
             return []
         return [said for said in await in_thread(lambda: list(map(passed_over, schemas))) if said]

@@ -71,3 +71,8 @@ def merged(deltas: list[TextDelta]) -> list[TextDelta]:
     for delta in deltas:
         append(joined, delta)
     return joined
+
+
+def shown(updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
+    """Leave out what shows nothing."""
+    return [one for one in updates if one.deltas or one.finish_reason or one.prompt_logprobs]

@@ -68,6 +68,7 @@ def chunk_of(seq: Sequence, now: float, energy_j: float | None = None) -> TokenC
         prompt_logprobs=tuple(scores.entries) if first and scores is not None and scores.complete else (),
         timings_ms=_timings(seq, now) if first or ended else {},
         energy_j=energy_j,
+        stuck=seq.stuck,
     )
 
 

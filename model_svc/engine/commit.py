@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from model_svc.engine.boundary import Landing
 from model_svc.engine.chunk import chunk_of, next_token
-from model_svc.engine.draw_rules import jump_of
+from model_svc.engine.draw_rules import jump_of, leaves_nothing
 from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar
 from model_svc.engine.plan import SampledToken, StepOutput
@@ -22,8 +22,11 @@ _CERTAIN = TokenLogprob(0.0)  # of forced tokens
 class Committer:
     """Brings step outputs back to sequences. Every sequence leaves through `finish`, with a last chunk."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], energy: EnergyShares | None = None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, clock: Callable[[], float], vocab_size: int, energy: EnergyShares | None = None
+    ) -> None:
         self.energy = energy
+        self._vocab_size = vocab_size
         self._scheduler = scheduler
         self._clock = clock
         self._committed_at = 0.0
@@ -217,4 +220,5 @@ class Committer:
     def _fail(self, seq: Sequence) -> TokenChunk:
         # The bad values may sit in the KV: nobody shall hit these blocks again.
         self._scheduler.roster.pool.forget(seq.block_table)
+        seq.stuck = not seq.num_drafts and leaves_nothing(seq, self._vocab_size)
         return self.finish(seq, "error")

@@ -58,6 +58,14 @@ def mask_of(seq: Sequence, vocab_size: int) -> bytes:
     return bytes(bits)
 
 
+def leaves_nothing(seq: Sequence, vocab_size: int) -> bool:
+    """Tell whether a sequence's own rules forbid every token as the next one."""
+    sampling, mask = seq.request.sampling, mask_of(seq, vocab_size)
+    allowed = range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids
+    barred = seq.stop.stop_ids if seq.num_output_tokens < sampling.min_tokens else ()
+    return not any(not mask or mask[token >> 3] >> (token & 7) & 1 for token in allowed if token not in barred)
+
+
 def foresee(seq: Sequence, guesses: Seq[int]) -> Drafts:
     """Cut guesses where no draw of the same kind would follow, and return them with the rules of the draws behind them.
 

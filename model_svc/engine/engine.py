@@ -61,7 +61,7 @@ class Engine:
         self._runner = runner
         self._info = runner.info
         self.energy = EnergyShares(self.scheduler.costs) if metered else None
-        self._committer = Committer(self.scheduler, clock, self.energy)
+        self._committer = Committer(self.scheduler, clock, runner.info.vocab_size, self.energy)
         self._token_bytes = token_bytes
         # Without steps in flight the host knows every token when it plans.
         self._sentence_ends = sentence_ends(token_bytes, runner.info.vocab_size) if runner.info.depth else b""
@@ -226,6 +226,7 @@ class Engine:
             except GrammarError:
                 failed = True
             if failed:
+                seq.stuck = True
                 self._ready.append(self._committer.finish(seq, "error"))
                 self._drop_finished(seq.request_id)
 

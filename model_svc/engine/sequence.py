@@ -41,7 +41,7 @@ class Sequence:
         "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens", "num_pending",
         "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain", "prefilled",
         "prompt_scores", "rank", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
-        "started_output", "status", "stop", "stop_token", "token_ids", "waited_s", "waiting_since", "work_ms",
+        "started_output", "status", "stop", "stop_token", "stuck", "token_ids", "waited_s", "waiting_since", "work_ms",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -58,6 +58,7 @@ class Sequence:
         self.status = Status.WAITING
         self.finish_reason: str | None = None
         self.stop_token = False
+        self.stuck = False  # its rules left no token to say
         self.reasoning: ReasoningTracker | None = None
         self.grammar: AnswerGrammar | None = None
         self.sentence_ends = b""

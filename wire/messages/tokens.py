@@ -45,6 +45,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     `closed_at` >= 0: after so many generated tokens the client's wish closed the thinking (see Closed). So far,
     `num_accepted_drafts` tokens of the choice were guessed before they were drawn, and other guesses were wrong.
     `energy_j` is what this attempt has used for the choice so far, told with every token where there is a meter.
+    `stuck`: the error is that the request's own rules left no token to say.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     prompt_note: PromptNote | None = None
     num_fetched_tokens: int = 0
     energy_j: float | None = None
+    stuck: bool = False
 
 
 class TokenBatch(Message, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
+import msgspec
 import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT, both, opened, refused, streamed, whole
@@ -174,7 +175,18 @@ async def test_a_replica_that_reports_an_error_as_finish_reason_fails_the_reques
     ring.replica.play(*say("one "), finish="error")
     stream = await streamed(ring)
     assert stream.finish_reason() is None
-    assert "left no token to say" in stream.chunks[-1]["error"]["message"]
+    assert "numbers were not finite" in stream.chunks[-1]["error"]["message"]
+
+
+async def test_rules_that_leave_no_token_are_the_clients_affair(ring: Ring) -> None:
+    ring.replica.play(*say("one "), finish="error")
+    ring.replica.transform = lambda chunk: [msgspec.structs.replace(chunk, stuck=chunk.finish_reason is not None)]
+    stream = await streamed(ring)
+    error = stream.chunks[-1]["error"]
+    assert error["code"] == "invalid_request" and "leave no token to say" in error["message"]
+    body = {**ASK, "guided_choice": ["one ", "two "], "allowed_token_ids": [ring.replica.token_id(b"one ")]}
+    answer = await ring.http.post(CHAT, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_choice")
 
 
 async def test_a_passed_deadline_ends_the_request_and_cancels_it(

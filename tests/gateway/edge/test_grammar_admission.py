@@ -110,6 +110,18 @@ async def test_what_is_too_big_is_refused_wherever_a_schema_may_stand(ring: Ring
     await still_serves(ring)
 
 
+async def test_tokens_that_cannot_begin_what_a_grammar_wants_are_refused(ring: Ring) -> None:
+    ids = {piece: ring.replica.token_id(piece.encode()) for piece in ("y", "e", "n", "one ")}
+    end = ring.replica.end_token
+    for wrong in ([ids["e"]], [ids["one "], end], [end]):
+        error = await refused(ring, "allowed_token_ids", guided_choice=["yes", "no"], allowed_token_ids=wrong)
+        assert "none of them can begin what guided_choice wants" in error["message"]
+    assert not ring.replica.requests
+    await whole(ring, guided_choice=["yes", "no"], allowed_token_ids=[ids["e"], ids["n"]])
+    await whole(ring, guided_choice=["one two"], allowed_token_ids=[ids["one "]])
+    await whole(ring, guided_regex="a?", allowed_token_ids=[end])
+
+
 @pytest.fixture
 def trial(tmp_path: Path) -> GrammarTrial:
     path = write_tiny_model(tmp_path)

@@ -409,3 +409,22 @@ def test_by_chance_cancelled_cut_closed_and_moved_what_ends_is_valid(drive: Driv
             assert set(json.loads(answer_text(driver, name))) == {"name", "n"}
         elif driver.reason(name) == "stop" and fields["grammar"] is YES_NO:
             assert answer_text(driver, name) in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("rules", "stuck"),
+    [
+        ({"grammar": YES_NO, "allowed_token_ids": (7, *b"es")}, True),
+        ({"grammar": YES_NO, "allowed_token_ids": (7, *b"yes")}, False),  # then the numbers were not finite
+        ({"allowed_token_ids": (EOS,), "stop_token_ids": (7,), "min_tokens": 0}, False),
+        ({}, False),
+    ],
+)
+def test_an_error_tells_whether_the_requests_rules_left_no_token(
+    drive: Drive, rules: dict[str, Any], stuck: bool
+) -> None:
+    driver = drive(scripted_reply(None))
+    driver.ask("r", [1, 2], **rules)
+    driver.run()
+    [last] = [chunk for chunk in driver.chunks if chunk.finish_reason is not None]
+    assert (last.finish_reason, last.stuck) == ("error", stuck)
