@@ -125,7 +125,8 @@ class Committer:
             reason = self._read(seq, token_id)
             if reason is not None:
                 return self.finish(seq, reason)
-        return next_token(seq, token_id, self._used(seq))
+        energy = self.energy
+        return next_token(seq, token_id, None if energy is None else seq.energy_j + energy.price * seq.work_ms)
 
     def _accept(self, seq: Sequence, drawn: Seq[SampledToken], num_drafts: int, now: float) -> TokenChunk | None:
         """Append what was drawn, up to where the sequence ends or its thinking must."""
