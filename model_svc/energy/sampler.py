@@ -12,6 +12,7 @@ from model_svc.energy.meter import Meter, Reading
 log = logging.getLogger(__name__)
 
 EVERY_S = 0.1  # cards count no faster
+_LAST_S = 2.0
 _KEPT = 3  # the first two behind the end of work, and the newest: between them lies nothing but rest
 
 
@@ -44,8 +45,9 @@ class Sampler:
         """Read no more."""
         self._closed.set()
         if self._thread.ident is not None:
-            self._thread.join()
-        self._meter.close()
+            self._thread.join(_LAST_S)
+        if not self._thread.is_alive():  # else a driver hangs, and this process ends without a word to it
+            self._meter.close()
 
     def _run(self) -> None:
         while not self.failed and not self._closed.wait(EVERY_S):
