@@ -298,8 +298,3 @@ class Generation:
         keeps = ref is not None and ref.store and (self._settled or (self.num_tokens > 0 and self.error is None))
         whom: dict[str, Any] = {"attempt": flight.attempt, "replica_id": flight.replica_id, "choice": choice}
         await jobs.cancel(self._bus, job.partition, job.request_id, turn_follows=keeps, **whom)
-
-
-def _shown(updates: list[ChoiceUpdate]) -> list[ChoiceUpdate]:
-    """Leave out what shows nothing."""
-    return [one for one in updates if one.deltas or one.finish_reason or one.prompt_logprobs]
