@@ -30,6 +30,10 @@ class Heartbeats:
         self._lost_at[status.replica_id] = now + self.patience_s(status)
         return True
 
+    def expect(self, replica_id: str, until: float) -> None:
+        """Give a replica up at a time unless it is heard before; one that was heard keeps its own."""
+        self._lost_at.setdefault(replica_id, until)
+
     def lost(self, now: float) -> list[str]:
         """Return the replicas that fell silent, each once."""
         silent = [replica_id for replica_id, at in self._lost_at.items() if now > at]

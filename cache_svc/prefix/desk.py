@@ -37,10 +37,14 @@ class _Model:
 
 
 class PrefixDesk:
-    """Follows the KV events and heartbeats of each model; answers jobs from its index."""
+    """Follows the KV events and heartbeats of each model; answers jobs from its index.
 
-    def __init__(self, bus: Bus, settings: PrefixSettings) -> None:
+    A replica that reports its blocks and is not heard within `unheard_s` was gone before its report was read.
+    """
+
+    def __init__(self, bus: Bus, settings: PrefixSettings, *, unheard_s: float = 60.0) -> None:
         self._bus = bus
+        self._unheard_s = unheard_s
         self._models = {model: _Model(settings.prefix_max_blocks) for model in settings.models}
 
     def index(self, model: str) -> PrefixIndex:
@@ -83,7 +87,10 @@ class PrefixDesk:
         async for event in self._bus.watch(topics.kv_events(name), start=start):
             if not isinstance(event, BlocksStored | BlocksEvicted):
                 continue
-            verdict = model.ledger.judge(event, anyio.current_time())
+            now = anyio.current_time()
+            if isinstance(event, BlocksStored) and event.reset:
+                model.heartbeats.expect(event.replica_id, now + self._unheard_s)
+            verdict = model.ledger.judge(event, now)
             if verdict is Verdict.ASK:
                 await self._ask(event.replica_id)
             elif verdict is Verdict.APPLY:

@@ -148,3 +148,18 @@ async def test_the_blocks_of_a_replica_that_fell_silent_or_said_goodbye_are_forg
     await gone.heartbeat("gone")
     await silent.heartbeat(interval_s=0.01)
     await until(desk, {"stays": 2})
+
+
+async def test_a_report_of_one_that_is_gone_already_does_not_stay(bus: Bus) -> None:
+    """Heartbeats and reports come by two ways: the last word may be read before what was said before it."""
+    desk = PrefixDesk(bus, SETTINGS, unheard_s=0.0)
+    gone, stays = PlayedReplica(bus, "gone"), PlayedReplica(bus, "stays")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(serve_streams, bus, SETTINGS, desk)
+        for replica, last_word in ((gone, "gone"), (stays, "ready")):
+            await replica.heartbeat(last_word)
+        await stays.asked()
+        await gone.stored(1, *NAMES[:2], reset=True)
+        await stays.stored(1, *NAMES[:2], reset=True)
+        await until(desk, {"stays": 2})
+        tasks.cancel_scope.cancel()
