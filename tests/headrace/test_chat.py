@@ -25,7 +25,7 @@ def client(handle: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
 
 
 def test_the_choose_model_that_talks_is_chosen() -> None:
-    data = [{"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}]
+    data = [{"id": "ranks", "kind": "rerank"}, {"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}]
     with client(lambda _: httpx.Response(200, json={"data": data})) as server:
         assert chat._choose_model(server, Console()) == "talker"
 

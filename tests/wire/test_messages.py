@@ -31,6 +31,7 @@ from wire.messages import (
     Match,
     Matches,
     Message,
+    Pairs,
     PhaseMark,
     Placement,
     Prefilled,
@@ -79,6 +80,7 @@ REQUEST = Request(
     conversation=ConversationRef(conversation_id="conv_1", store=True, response_id="resp_1"),
     tenant="t",
     created_at=1.5,
+    pairs=Pairs(num_queries=2, query="text_1"),
 )
 CHUNK = TokenChunk(
     request_id="r",

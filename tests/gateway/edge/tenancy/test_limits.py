@@ -10,7 +10,7 @@ import pytest
 from gateway.edge.tenancy.key_file import ApiKey, hash_of
 from gateway.edge.tenancy.limits import Limits, Standing, Why, tokens_wanted
 from wire.bus import Bus, BusOptions
-from wire.messages import ChatMessage, Request, SamplingParams, pack_ids
+from wire.messages import ChatMessage, Pairs, Request, SamplingParams, pack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -95,3 +95,6 @@ def test_what_a_request_may_use_is_estimated_from_prompt_and_limit() -> None:
     assert tokens_wanted(Request(model="m", messages=messages, tools=({"x": "y" * 32},))) == 20
     assert tokens_wanted(Request(model="m", kind="ids", prompt_ids=pack_ids(range(7)))) == 7
     assert tokens_wanted(Request(model="m", kind="embedding", inputs=("x" * 8, (1, 2, 3)))) == 5
+    asked = ("x" * 40, "y" * 4, "y" * 4, "y" * 4)  # a query that is read with each of three documents
+    assert tokens_wanted(Request(model="m", kind="score", inputs=asked, pairs=Pairs())) == 33
+    assert tokens_wanted(Request(model="m", kind="embedding", inputs=asked, pairs=Pairs())) == 13
