@@ -48,7 +48,7 @@ def pair_prompt(card: ModelCard, tokenizer: Tokenizer, request: Request) -> Prom
 
 
 def _frame(tokenizer: Tokenizer, query: str) -> _Frame:
-    pair = tokenizer.encode(query, "a")
+    pair = tokenizer.encode_batch_fast([(query, "a")])[0]  # `encode` would hold the interpreter's lock
     second = [at for at, text in enumerate(pair.sequence_ids) if text == 1]
     return _Frame(pair.ids[: second[0]], pair.ids[second[-1] + 1 :])
 
