@@ -11,6 +11,7 @@ from cache_svc.history.scripts.items import FIND_ITEM, PAGE_ITEMS
 from cache_svc.history.scripts.turns import READ_TURN
 from cache_svc.history.store import find, missing, now_ms, off_loop
 from wire import codec, topics
+from wire.bus.records import TURN_FOLLOWS
 from wire.bus.route import Route
 from wire.messages import Request
 
@@ -68,9 +69,12 @@ class Reader:
             raise missing(response_id, "response_id")
         request = await off_loop(len(raw), lambda: codec.decode(raw, Request))
         in_background = bool(request.reply.get("background"))
-        if not in_background and (cancelled is not None or ended):  # its client knows, and nothing will be stored
+        over = cancelled is not None or ended
+        if over and not in_background and cancelled != TURN_FOLLOWS:  # its client knows, and nothing will be stored
             raise missing(response_id, "response_id")
-        status = "cancelled" if cancelled is not None else "queued" if in_background and placement is None else ""
+        status = ""  # also of one that was stopped: what it said is being stored
+        if in_background:
+            status = "cancelled" if cancelled is not None else "queued" if placement is None else ""
         begun = {"id": response_id, "object": "response", "created_at": int(request.created_at), "model": request.model}
         return {
             **begun,

@@ -95,7 +95,8 @@ class Background:
 
     async def cancel(self, response_id: str) -> None:
         """Stop a response wherever it is; whoever makes it stores what there is. One that is over stays as it is."""
-        await jobs.cancel(self._bus, self._partition(response_id), response_id, reason="cancelled")
+        partition = self._partition(response_id)
+        await jobs.cancel(self._bus, partition, response_id, reason="cancelled", turn_follows=True)
 
     async def ended(self, response_id: str) -> None:
         """Wait until a response that was cancelled is stored, but not long."""

@@ -57,15 +57,17 @@ async def cancel(
     replica_id: str | None = None,
     choice: int | None = None,
     reason: str = "client_gone",
+    turn_follows: bool = False,
 ) -> None:
     """Stop a choice, or everything: the replica is told, and the record marked for the desks before it.
 
     `replica_id` is the replica that is known to work on it, `attempt` the newest that was heard of (else the record's).
+    `turn_follows`: what there is of the answer will be stored.
     """
     if replica_id is not None:
         await _tell(bus, replica_id, Cancel(request_id=request_id, attempt=attempt or 0, choice=choice, reason=reason))
     if choice is None:
-        placement = await bus.cancel(partition, request_id)
+        placement = await bus.cancel(partition, request_id, turn_follows=turn_follows)
         if placement is not None and placement.replica_id != replica_id:
             newest = placement.attempt if attempt is None else attempt
             await _tell(bus, placement.replica_id, Cancel(request_id=request_id, attempt=newest, reason=reason))

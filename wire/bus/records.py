@@ -15,6 +15,9 @@ from wire.messages import RECORD_FIELDS, Failure, Job, Placement
 
 _MARKS = ("admitted", "cancelled", "ended")
 
+TURN_FOLLOWS = b"turn"
+"""The mark `cancelled` of a job whose turn is still to be stored; of others it is another one."""
+
 
 class Fate(NamedTuple):
     """How it stands with a job: whether its record is there, whether it is over, with which failure, and where it is.
@@ -74,10 +77,14 @@ class Records(Core):
         """Write fields of many jobs' records in one go; records that have expired are left out."""
         await self.route.run_many(UPDATE, [(record_of(job), tuple(flat(fields))) for job, fields in updates])
 
-    async def cancel(self, partition: int, request_id: str) -> Placement | None:
+    async def cancel(self, partition: int, request_id: str, *, turn_follows: bool = False) -> Placement | None:
         """Mark a job cancelled, so that its next hand-off ends it; return where it is placed, if it is.
+
+        `turn_follows`: what was said is still to be stored, so that whoever goes on from there waits for it.
 
         A placed job must be told by a Cancel to its replica besides. None also for a job that is unknown or over.
         """
-        raw = await self.route.run(CANCEL, (topics.job_record(partition, request_id),))
+        raw = await self.route.run(
+            CANCEL, (topics.job_record(partition, request_id),), TURN_FOLLOWS if turn_follows else b"1"
+        )
         return codec.decode(raw, Placement) if raw else None

@@ -90,9 +90,9 @@ return 1
 """)
 
 CANCEL = Script("""
--- KEYS record. The placement ('' if there is none yet), or nothing: the job is unknown or over.
+-- KEYS record. ARGV the mark. The placement ('' if there is none yet), or nothing: the job is unknown or over.
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'ended') == 1 then return false end
-redis.call('HSET', KEYS[1], 'cancelled', '1')
+redis.call('HSET', KEYS[1], 'cancelled', ARGV[1])
 return redis.call('HGET', KEYS[1], 'placement') or ''
 """)
 

@@ -168,6 +168,24 @@ async def test_a_turn_that_will_not_come_holds_nobody_up_for_long(edge: PlayedEd
     assert texts(await edge.recall(conversation, store=True)) == []  # for a living one it would wait an hour
 
 
+async def test_the_next_request_waits_for_the_turn_of_an_answer_that_was_stopped(
+    edge: PlayedEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_svc.history.waiting._FAILED_PATIENCE_S", 0.0)
+    ref = edge.ref()
+    job = await edge.ask(ref)
+    await edge.recalled(job)
+    await edge.bus.cancel(0, job.request_id, turn_follows=True)
+    assert (await edge.call("get_response", id=ref.response_id))["status"] == "in_progress"
+    following = await edge.ask(edge.ref(ref.response_id), "next")
+    with anyio.move_on_after(0.15) as scope:
+        await edge.recalled(following)
+    assert scope.cancelled_caught
+    await edge.send(edge.turn(job, ref, "q", "a"))
+    found = await edge.recalled(following)
+    assert found is not None and texts(found) == ["q", "a"]
+
+
 @pytest.mark.parametrize("history_settings", [0.05], indirect=True)
 async def test_a_response_still_being_generated_is_a_conflict_after_a_bounded_wait(edge: PlayedEdge) -> None:
     ref = edge.ref()

@@ -17,6 +17,8 @@ from tests.gateway.edge.sse import read
 from tests.ring import MakeRing, Ring
 from tests.script import Script, say
 from tests.tiny_model import write_tiny_model
+from wire import topics
+from wire.bus.records import TURN_FOLLOWS
 from wire.messages import Request
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +35,29 @@ async def test_leaving_in_mid_stream_cancels_once_at_the_replica(ring: Ring) -> 
     assert cancel.reason == "client_gone"
     await ring.until_idle()
     assert len(ring.replica.cancels) == 1
+
+
+async def test_a_cancel_tells_whether_a_turn_follows(ring: Ring) -> None:
+    """So that who goes on from a stopped answer waits for its turn, and nobody for one that never comes."""
+    ring.replica.play(*say("one "), finish=None)
+    for store in (True, False):
+        body = {"model": "tiny", "input": "hi", "stream": True, "store": store}
+        async with ring.http.stream("POST", "/v1/responses", json=body) as response:
+            async for line in response.aiter_lines():
+                if "one " in line:
+                    break
+        await ring.until_idle()
+    marks = []
+    for running in ring.replica.requests:
+        key = topics.job_record(running.job.partition, running.job.request_id)
+        marks.append(await ring.bus.route.call(key, "HGET", key, "cancelled"))
+    assert marks == [TURN_FOLLOWS, b"1"]
+    ring.replica.play(*say("two "))
+    stopped = ring.replica.requests[0].job.request_id
+    answer = await ring.http.post(
+        "/v1/responses", json={"model": "tiny", "input": "go on", "previous_response_id": stopped}
+    )
+    assert answer.status_code == 200
 
 
 async def test_leaving_again_and_again_leaves_nothing_behind(ring: Ring) -> None:
