@@ -52,7 +52,12 @@ def test_tokens_tell_what_was_used_if_the_setting_says_so(
     energy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter, asked = Meter(), list[tuple[str, tuple[str, ...]]]()
-    monkeypatch.setattr(engine_process, "meter_of", lambda *devices: asked.append(devices) or meter)
+
+    def meter_of(device: str, cards: tuple[str, ...]) -> Meter:
+        asked.append((device, cards))
+        return meter
+
+    monkeypatch.setattr(engine_process, "meter_of", meter_of)
     make_model(tmp_path, Script(pieces=[65]))
     encoder = msgspec.msgpack.Encoder()
     ours, service = socket.socketpair()
