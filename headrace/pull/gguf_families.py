@@ -161,5 +161,8 @@ FAMILIES: dict[str, Family] = {
     "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),
     "granite": _granite,
     "olmo2": _olmo2,
+    "hunyuan-dense": _plain(
+        "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"
+    ),  # the base that the file says is stretched
     "exaone4": _windowed("Exaone4ForCausalLM", "exaone4"),
 }

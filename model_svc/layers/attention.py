@@ -12,7 +12,7 @@ from kernels import few_rows
 from kernels.few_rows_attention import MAX_ROWS, few_rows_attention
 from kernels.paged_attention import paged_attention
 from kernels.quantize_rows import QuantizedRows
-from kernels.rope import rope_store_kv
+from kernels.rope import rope, rope_store_kv
 from kernels.store_kv import store_kv
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
@@ -25,7 +25,8 @@ from model_svc.layers.step import LayerKv, StepBatch
 class AttentionConfig:
     """What differs between architectures.
 
-    `norm_qk`: RMS norm of queries and keys over each head, or over the whole projection (before the heads are split).
+    `norm_qk`: RMS norm of queries and keys over each head, over each head once it is `rotated`, or over the whole
+    projection (before the heads are split).
     `window`: a query sees that many last keys. `stretch` float32 [P] is what queries are multiplied with, by position.
     `fused`: the checkpoint's own name of a fused qkv tensor. `sinks`: each head has a logit of its own beside those of
     keys, which takes a share of attention and gives nothing (gpt-oss).
@@ -40,7 +41,8 @@ class AttentionConfig:
     out_bias: bool = False
     window: int | None = None
     softcap: float | None = None
-    norm_qk: Literal["", "head", "whole"] = ""
+    norm_qk: Literal["", "head", "rotated", "whole"] = ""
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")
     norm_eps: float = 1e-6
     norm_offset: float = 0.0
     interleaved: bool = False
@@ -73,14 +75,14 @@ class Attention:
         self._arrived: Tensor | None = None
         self._q_norm: Norm | None = None
         self._k_norm: Norm | None = None
-        if config.norm_qk == "head":
+        if config.norm_qk in ("head", "rotated"):
             self._q_norm, self._k_norm = (
-                RmsNorm(loader, name, D, config.norm_eps, offset=config.norm_offset) for name in ("q_norm", "k_norm")
+                RmsNorm(loader, name, D, config.norm_eps, offset=config.norm_offset) for name in config.norm_names
             )
         elif config.norm_qk:
             self._q_norm, self._k_norm = (
                 wide_norm(loader, name, size, shard, config.norm_eps, offset=config.norm_offset)
-                for name, size, shard in (("q_norm", q, own), ("k_norm", kv, shared))
+                for name, size, shard in zip(config.norm_names, (q, kv), (own, shared), strict=True)
             )
 
     @property
@@ -110,7 +112,11 @@ class Attention:
         q, k, v = self._split(self._qkv(x))
         if self._config.stretch is not None:
             q = q * self._config.stretch[step.positions, None, None].to(q.dtype)
-        if self._rope is None:
+        if self._rope is not None and self._config.norm_qk == "rotated":
+            rope(q, k, *self._rope, step.positions, interleaved=self._config.interleaved)
+            q, k = self._normed(q, k)
+            store_kv(k, v, *kv, step.slot_mapping)
+        elif self._rope is None:
             store_kv(k, v, *kv, step.slot_mapping)
         else:
             rope_store_kv(
@@ -169,11 +175,15 @@ class Attention:
         """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""
         H, K, D = self.num_heads, self.num_kv_heads, self._config.head_dim
         q, k, v = torch.split(qkv, [H * D, K * D, K * D], dim=-1)
-        whole = self._config.norm_qk == "whole"
-        if whole and self._q_norm is not None and self._k_norm is not None:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if self._config.norm_qk == "whole":
+            q, k = self._normed(q, k)
         T = qkv.shape[0]
         q, k, v = q.view(T, H, D), k.view(T, K, D), v.view(T, K, D)
-        if not whole and self._q_norm is not None and self._k_norm is not None:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if self._config.norm_qk == "head":
+            q, k = self._normed(q, k)
         return q, k, v
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._q_norm is not None
+        assert self._k_norm is not None
+        return self._q_norm(q), self._k_norm(k)

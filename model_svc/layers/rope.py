@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -71,6 +71,12 @@ def _default(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
 def _linear(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
     """Positions are divided by the factor (kaiokendev, 2023)."""
     return 1.0 / _powers(config) / _scaling(config)["factor"], 1.0
+
+
+def _alpha(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
+    """A base that a fixed `alpha` stretches (HunYuan), whatever the length."""
+    stretch = _scaling(config)["alpha"] ** (config.dim / (config.dim - 2))
+    return 1.0 / _powers(replace(config, theta=config.theta * stretch)), 1.0
 
 
 def _llama3(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
@@ -138,6 +144,7 @@ def _longrope(config: RopeConfig, max_len: int) -> tuple[Tensor, float]:
 _RULES: dict[str, Rule] = {
     "default": _default,
     "linear": _linear,
+    "dynamic": _alpha,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

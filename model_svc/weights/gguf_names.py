@@ -88,6 +88,7 @@ _LAYERS = {
     "olmo2": _POST_LAYER,
     "exaone4": _POST_LAYER,
     "seed_oss": _POST_LAYER,
+    "hunyuan-dense": _LAYER | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     "chatglm": _GLM_LAYER,
     "glm4": _GLM4_LAYER,
     "glm4moe": _GLM4_MOE_LAYER,

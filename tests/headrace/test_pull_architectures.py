@@ -82,6 +82,7 @@ FILES = {
             "attention.temperature_scale": 0.5,
         },
     ),
+    "hunyuan_dense": File("hunyuan-dense", "hunyuan_dense", {"rope.freq_base": 10000.0 * 50.0 ** (32 / 30)}),
     "seed_oss": File("seed_oss", "seed_oss", {}, {"attention_out_bias": False, "mlp_bias": False}),
     "ernie4_5": File("ernie4_5", "ernie4_5", {}, {"use_bias": False}),
     "exaone4": File("exaone4", "exaone4", WINDOWS),

@@ -42,6 +42,7 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
+ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}
 LONG = {
     "rope_type": "longrope",
     "short_factor": [1.0 + 0.1 * n for n in range(8)],
@@ -143,6 +144,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_layer_end_index": 2,
             "moe_num_shared_experts": 2,
         },
+    ),
+    "hunyuan_dense": (
+        "HunYuanDenseV1",
+        {"head_dim": 32, "attention_bias": True, "rope_parameters": {**ALPHA, "rope_theta": 10000.0}},
     ),
     "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}),
     "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
