@@ -69,7 +69,7 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
         "num_key_value_heads": integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": integer("context_length"),
-        "rms_norm_eps": _short(header.value(f"{arch}.attention.layer_norm_rms_epsilon", float)),
+        "rms_norm_eps": _short(_eps(header, arch)),
         "rope_theta": _short(header.value(f"{arch}.rope.freq_base", float, 10000.0)),
         "rope_scaling": _rope_scaling(header, arch),
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -77,6 +77,12 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
         "eos_token_id": token_id_of(header, "eos"),
         "dtype": "float32",
     }
+
+
+def _eps(header: GgufHeader, arch: str) -> float:
+    """Return what keeps norms from dividing by nothing; layer norms have a key of their own."""
+    plain = header.metadata.get(f"{arch}.attention.layer_norm_epsilon")
+    return float(header.value(f"{arch}.attention.layer_norm_rms_epsilon", float, plain))
 
 
 def _short(value: float) -> float:

@@ -148,6 +148,25 @@ def _mistral3(header: GgufHeader, config: dict[str, Any]) -> None:
         config["rope_scaling"] = config["rope_scaling"] | stretch
 
 
+def _starcoder2(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("Starcoder2ForCausalLM", "starcoder2")(header, config)
+    config.update(
+        hidden_act="gelu_pytorch_tanh",
+        use_bias=config["attention_bias"],
+        sliding_window=header.value("starcoder2.attention.sliding_window", int, 4096),  # all released models
+    )
+
+
+def _nemotron(header: GgufHeader, config: dict[str, Any]) -> None:
+    _glm("NemotronForCausalLM", "nemotron")(header, config)
+    config.update(hidden_act="relu2", mlp_bias="blk.0.ffn_up.bias" in header.tensors)
+
+
+def _arcee(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("ArceeForCausalLM", "arcee")(header, config)
+    config["hidden_act"] = "relu2"
+
+
 FAMILIES: dict[str, Family] = {
     "chatglm": _glm("GlmForCausalLM", "glm"),
     "glm4": _glm("Glm4ForCausalLM", "glm4"),
@@ -164,5 +183,8 @@ FAMILIES: dict[str, Family] = {
     "hunyuan-dense": _plain(
         "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"
     ),  # the base that the file says is stretched
+    "starcoder2": _starcoder2,
+    "nemotron": _nemotron,
+    "arcee": _arcee,
     "exaone4": _windowed("Exaone4ForCausalLM", "exaone4"),
 }

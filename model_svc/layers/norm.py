@@ -1,4 +1,4 @@
-"""Norms: RMS norm (with Gemma's offset) and Cohere's bias-free layer norm, alone or after the residual addition."""
+"""Norms: RMS norm (with Gemma's offset) and layer norm, alone or after the residual addition."""
 
 from __future__ import annotations
 
@@ -82,16 +82,19 @@ def wide_norm(loader: Loader, name: str, size: int, shard: Shard, eps: float, *,
 
 
 class LayerNorm:
-    """y = (x - mean) / sqrt(var + eps) * weight, in float32."""
+    """y = (x - mean) / sqrt(var + eps) * (offset + weight) + bias, in float32."""
 
-    def __init__(self, loader: Loader, name: str, size: int, eps: float) -> None:
-        self._weight = loader.dense(f"{name}.weight", (size,)).float()
+    def __init__(
+        self, loader: Loader, name: str, size: int, eps: float, *, bias: bool = False, offset: float = 0.0
+    ) -> None:
+        self._weight = loader.dense(f"{name}.weight", (size,)).float() + offset
+        self._bias = loader.dense(f"{name}.bias", (size,)).float() if bias else None
         self._size = size
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the norm of `x` [..., E]."""
-        return functional.layer_norm(x.float(), (self._size,), self._weight, None, self._eps).to(x.dtype)
+        return functional.layer_norm(x.float(), (self._size,), self._weight, self._bias, self._eps).to(x.dtype)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Add `x` to `residual` in place and return the norm of the sum."""

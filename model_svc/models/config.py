@@ -102,6 +102,9 @@ class ModelConfig:
         return value
 
 
+_EPS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
+
+
 def _number(path: Path, name: str, value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise CheckpointError(path, f"{name} must be a number, not {value!r}")
@@ -140,7 +143,7 @@ def parse_config(path: Path, whole: dict[str, Any]) -> ModelConfig:
     kv_heads = count("num_key_value_heads", heads)
     if heads % kv_heads:
         raise CheckpointError(path, f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
-    eps = raw.get("rms_norm_eps", raw.get("layer_norm_eps", 1e-6))
+    eps = next((raw[name] for name in _EPS if name in raw), 1e-6)
     if not isinstance(eps, float | int) or not 0 < eps < 1:
         raise CheckpointError(path, f"rms_norm_eps must be a small positive number, not {eps!r}")
     act = raw.get("hidden_activation") or raw.get("hidden_act") or "silu"

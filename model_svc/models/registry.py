@@ -11,6 +11,8 @@ from model_svc.weights.errors import CheckpointError
 # config.json's `architectures[0]` -> (module of this package, class)
 MODELS: dict[str, tuple[str, str]] = {
     "LlamaForCausalLM": ("llama", "Llama"),
+    "ApertusForCausalLM": ("apertus", "Apertus"),
+    "ArceeForCausalLM": ("nemotron", "Arcee"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "Dots1ForCausalLM": ("dots1", "Dots1"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
@@ -29,6 +31,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_dense", "HunYuanDense"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
+    "NemotronForCausalLM": ("nemotron", "Nemotron"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
     "Olmo3ForCausalLM": ("olmo3", "Olmo3"),
     "OlmoeForCausalLM": ("olmoe", "Olmoe"),
@@ -39,6 +42,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
     "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
+    "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
+    "output_norm.bias": "model.norm.bias",
     "output.weight": "lm_head.weight",
 }
 _LAYER = {
@@ -88,6 +89,7 @@ _LAYERS = {
     "olmo2": _POST_LAYER,
     "exaone4": _POST_LAYER,
     "seed_oss": _POST_LAYER,
+    "starcoder2": _LAYER | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "hunyuan-dense": _LAYER | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     "chatglm": _GLM_LAYER,
     "glm4": _GLM4_LAYER,
@@ -96,7 +98,13 @@ _LAYERS = {
     "ernie4_5-moe": _ERNIE_MOE_LAYER,
     "minimax-m2": _MINIMAX_LAYER,
 }
-_PAIRED = ("llama", "mistral3", "granite", "smollm3")  # their q and k are stored for the rotation of neighbours
+_PAIRED = (
+    "llama",
+    "mistral3",
+    "arcee",
+    "granite",
+    "smollm3",
+)  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
 _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
@@ -124,7 +132,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     """
     if gguf_name == "rope_freqs.weight":
         return None
-    minus_one = Change(minus_one=arch.startswith("gemma") and gguf_name.endswith("norm.weight"))
+    minus_one = Change(minus_one=arch.startswith(("gemma", "nemotron")) and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
     if guessing := _GUESSING.fullmatch(gguf_name):

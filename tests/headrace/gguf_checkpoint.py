@@ -15,7 +15,13 @@ import torch
 
 from tests.headrace.gguf_vocab import byte_vocab, write
 
-_PERMUTED = ("llama", "mistral3", "granite", "smollm3")  # llama.cpp rotates neighbours in these, transformers halves
+_PERMUTED = (
+    "llama",
+    "mistral3",
+    "arcee",
+    "granite",
+    "smollm3",
+)  # llama.cpp rotates neighbours in these, transformers halves
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 
@@ -40,6 +46,8 @@ def gguf_of(
     for name, values in _merged(_saved(path.parent / "safetensors")).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
+        if arch == "nemotron" and name.endswith("norm.weight"):
+            values = values + 1
         # Mixtral's experts go by the names that Llama's own files have.
         known = names.get_name(re.sub(r"model\.(.*)block_sparse_moe\.experts", r"\1feed_forward.experts", name))
         stem, _, suffix = re.sub(r"_correction_bias$", "_correction.bias", name).rpartition(".")
@@ -87,6 +95,14 @@ def _permuted(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
     return values.view(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
+def _eps(config: Any, arch: str) -> dict[str, float]:
+    """Return the entry of norms: layer norms have one of their own."""
+    if hasattr(config, "rms_norm_eps"):
+        return {f"{arch}.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps)}
+    plain = config.norm_epsilon if hasattr(config, "norm_epsilon") else config.norm_eps
+    return {f"{arch}.attention.layer_norm_epsilon": float(plain)}
+
+
 def _metadata(config: Any, arch: str) -> dict[str, Any]:
     vocab = {key: value for key, value in byte_vocab().items() if not key.startswith("llama.")}
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -101,6 +117,6 @@ def _metadata(config: Any, arch: str) -> dict[str, Any]:
         f"{arch}.attention.head_count_kv": config.num_key_value_heads,
         f"{arch}.attention.key_length": head_dim,
         f"{arch}.attention.value_length": head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        **_eps(config, arch),
         f"{arch}.rope.freq_base": float(theta),
     }

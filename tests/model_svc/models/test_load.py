@@ -202,6 +202,9 @@ def test_the_served_context_may_be_shorter_but_never_longer_than_the_model_s(che
 @pytest.mark.parametrize(
     ("family", "changes", "fault"),
     [
+        ("Arcee", {"hidden_act": "swoosh"}, "'swoosh' is not supported here"),
+        ("Apertus", {"hidden_act": "silu"}, "'silu' is not supported; Apertus has xielu"),
+        ("Ministral3", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "original_max_position_embeddings must be"),
         ("Llama", {"rope_scaling": [1]}, r"rope_scaling must be an object, not \[1\]"),
         ("Llama", {"rope_parameters": "x"}, "rope_parameters must be an object, not 'x'"),
         ("Llama", {"rope_theta": "x"}, "rope_theta must be a number, not 'x'"),

@@ -149,6 +149,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "HunYuanDenseV1",
         {"head_dim": 32, "attention_bias": True, "rope_parameters": {**ALPHA, "rope_theta": 10000.0}},
     ),
+    "starcoder2": ("Starcoder2", {"sliding_window": 8, "use_bias": True}),
+    "nemotron": ("Nemotron", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
+    "arcee": ("Arcee", {}),
+    "apertus": ("Apertus", {"head_dim": 16, "dtype": "float32"}),
     "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}),
     "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
     "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
@@ -186,7 +190,9 @@ def oracle_model(case: str, **sizes: Any) -> Any:
     torch.manual_seed(11)
     model = model_class._from_config(config_class(**(BASE | changes | sizes)), attn_implementation="eager").eval()
     for name, parameter in model.named_parameters():
-        if "norm" in name or name.endswith("bias"):  # fresh models have ones and zeros there, which hide mix-ups
+        if (
+            "norm" in name or name.endswith("bias") or "alpha" in name
+        ):  # fresh models have ones and zeros there, which hide mix-ups
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     for name, buffer in model.named_buffers():
         if name.endswith("correction_bias"):
