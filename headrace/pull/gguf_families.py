@@ -69,6 +69,7 @@ def _olmo2(header: GgufHeader, config: dict[str, Any]) -> None:
 
 
 def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
+    arch = header.value("general.architecture", str)
     _plain("GraniteForCausalLM", "granite")(header, config)
     for ours, theirs in {
         "embedding_multiplier": "embedding_scale",
@@ -76,9 +77,19 @@ def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     }.items():
-        value = header.value(f"granite.{theirs}", float, 0.0)
+        value = header.value(f"{arch}.{theirs}", float, 0.0)
         if value:
             config[ours] = float(f"{value:.7g}")
+
+
+def _granitemoe(header: GgufHeader, config: dict[str, Any]) -> None:
+    _granite(header, config)
+    config.update(
+        architectures=["GraniteMoeForCausalLM"],
+        model_type="granitemoe",
+        num_local_experts=header.value("granitemoe.expert_count", int),
+        num_experts_per_tok=header.value("granitemoe.expert_used_count", int),
+    )
 
 
 def _routed(header: GgufHeader, config: dict[str, Any]) -> None:
@@ -179,6 +190,7 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5": _plain("Ernie4_5ForCausalLM", "ernie4_5"),
     "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),
     "granite": _granite,
+    "granitemoe": _granitemoe,
     "olmo2": _olmo2,
     "hunyuan-dense": _plain(
         "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"

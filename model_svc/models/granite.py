@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from model_svc.layers.blocks import Layer, PreNorm
+from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.loader import Loader
 from model_svc.models.decoder import Decoder
 
@@ -12,7 +12,7 @@ from model_svc.models.decoder import Decoder
 class Granite(Decoder):
     """GraniteForCausalLM."""
 
-    def layer(self, loader: Loader, index: int) -> Layer:  # noqa: ARG002 - all layers are alike
+    def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         config = self.config
         bias = bool(config.get("attention_bias", False))
@@ -21,9 +21,13 @@ class Granite(Decoder):
             self.norm(loader, "input_layernorm"),
             self.attention(loader, self.rope(), bias=bias, out_bias=bias, scale=scale),
             self.norm(loader, "post_attention_layernorm"),
-            self.mlp(loader, bias=bool(config.get("mlp_bias", False))),
+            self.feed_forward(loader, index),
             multiplier=config.number("residual_multiplier", 1.0),
         )
+
+    def feed_forward(self, loader: Loader, index: int) -> Mlp:  # noqa: ARG002 - all layers are alike
+        """Build a layer's block between its attention and the next layer."""
+        return self.mlp(loader, bias=bool(self.config.get("mlp_bias", False)))
 
     def embedding_scale(self) -> float | None:
         """Return what embeddings are multiplied with."""

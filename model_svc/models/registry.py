@@ -28,6 +28,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "MiniMaxM2ForCausalLM": ("minimax_m2", "MiniMaxM2"),
     "MinistralForCausalLM": ("mistral", "Ministral"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
+    "GraniteMoeForCausalLM": ("granite_moe", "GraniteMoe"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_dense", "HunYuanDense"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),

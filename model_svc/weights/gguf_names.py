@@ -89,6 +89,8 @@ _LAYERS = {
     "olmo2": _POST_LAYER,
     "exaone4": _POST_LAYER,
     "seed_oss": _POST_LAYER,
+    "granitemoe": _LAYER
+    | {name: part.replace("mlp.", "block_sparse_moe.") for name, part in _EXPERTS_LAYER.items() if name not in _LAYER},
     "starcoder2": _LAYER | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "hunyuan-dense": _LAYER | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     "chatglm": _GLM_LAYER,
@@ -98,12 +100,8 @@ _LAYERS = {
     "ernie4_5-moe": _ERNIE_MOE_LAYER,
     "minimax-m2": _MINIMAX_LAYER,
 }
-_PAIRED = (
-    "llama",
-    "mistral3",
-    "arcee",
-    "granite",
-    "smollm3",
+_PAIRED = frozenset(
+    {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
 )  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")

@@ -10,11 +10,11 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.formats.choose import format_of
 from model_svc.weights.formats.mxfp4 import Mxfp4
 from model_svc.weights.gguf import GgufSource
-from model_svc.weights.interleaved import InterleavedExperts, interleaved
+from model_svc.weights.mxfp4_experts import Mxfp4Experts
 from model_svc.weights.quantized import QuantizedSource
 from model_svc.weights.safetensors import SafetensorsSource, has_safetensors
 from model_svc.weights.source import TrackedSource, WeightSource
-from model_svc.weights.stacked import StackedSource
+from model_svc.weights.stacked import StackedExperts, stacked
 
 
 def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> WeightSource:
@@ -29,8 +29,8 @@ def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> We
         checkpoint = SafetensorsSource(directory)
         source: TrackedSource = checkpoint
         if form is not None:
-            source = StackedSource(checkpoint, form) if isinstance(form, Mxfp4) else QuantizedSource(checkpoint, form)
-        return InterleavedExperts(source) if interleaved(source.shapes) else source
+            source = Mxfp4Experts(checkpoint, form) if isinstance(form, Mxfp4) else QuantizedSource(checkpoint, form)
+        return StackedExperts(source) if stacked(source.shapes) else source
     found = sorted(directory.glob("*.gguf"))
     if len(found) != 1:
         raise CheckpointError(directory, f"needs one .gguf file or safetensors; it holds {len(found)} .gguf files")

@@ -1,109 +1,117 @@
-"""A checkpoint whose experts lie in one tensor, quantized: layers see each expert's matrices, by names of their own.
+"""Experts that lie in one tensor, as layers ask for them: matrices and biases of each, gates apart from what they gate.
 
-`experts.gate_up_proj` has the outputs of gate and up in turns; they become two matrices.
+gpt-oss has inputs before outputs, and its gates take turns with what they gate. Granite has all gates first, and names
+its router otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import torch
+from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
-from model_svc.weights.formats.format import Shape
-from model_svc.weights.formats.mxfp4 import BLOCK, BYTES, Mxfp4
-from model_svc.weights.safetensors import SafetensorsSource
 from model_svc.weights.source import Stored, TrackedSource
 
 MAX_EXPERTS = 1 << 12  # of a layer
-_IN_TURNS = {"gate_up_proj": ("gate_proj", "up_proj")}
-_KINDS = ("_blocks", "_scales")
+
+
+class _Stack(NamedTuple):
+    """A tensor of all experts, of `dims` dimensions: into which of ours at `place` an expert's outputs part."""
+
+    place: str
+    parts: tuple[str, ...]
+    dims: int = 3
+    in_turns: bool = False
+    inputs_first: bool = False
+
+    def outputs(self, part: int, total: int) -> slice:
+        """Return which of `total` outputs are those of a part."""
+        if self.in_turns:
+            return slice(part, total, len(self.parts))
+        width = total // len(self.parts)
+        return slice(part * width, (part + 1) * width)
 
 
 class _Place(NamedTuple):
-    """Where a tensor of ours lies: in those of `stack`, which expert, and which of its rows."""
+    """Outputs of an expert of the tensor `name`."""
 
-    stack: str
+    name: str
     expert: int
-    rows: slice
+    outputs: slice
+    inputs_first: bool
 
 
-class StackedSource(TrackedSource):
-    """`experts.<n>.<matrix>.weight` of each stack of experts, and all other tensors as they are."""
+_BOTH, _DOWN = ("gate_proj", "up_proj"), ("down_proj",)
+_GPT_OSS, _GRANITE = ".experts.", ".block_sparse_moe."
+_EXPERTS = f"{_GRANITE}experts."
+_STACKS = {
+    f"{_GPT_OSS}gate_up_proj": _Stack(_GPT_OSS, _BOTH, in_turns=True, inputs_first=True),
+    f"{_GPT_OSS}gate_up_proj_bias": _Stack(_GPT_OSS, _BOTH, dims=2, in_turns=True),
+    f"{_GPT_OSS}down_proj": _Stack(_GPT_OSS, _DOWN, inputs_first=True),
+    f"{_GPT_OSS}down_proj_bias": _Stack(_GPT_OSS, _DOWN, dims=2),
+    f"{_GRANITE}input_linear.weight": _Stack(_EXPERTS, _BOTH),
+    f"{_GRANITE}output_linear.weight": _Stack(_EXPERTS, _DOWN),
+}
+_RENAMED = {f"{_GRANITE}router.layer.weight": f"{_GRANITE}gate.weight"}
+_SIGNS = (f"{_GPT_OSS}gate_up_proj_bias", f"{_GRANITE}input_linear.weight")  # no other architecture has them
 
-    def __init__(self, checkpoint: SafetensorsSource, form: Mxfp4) -> None:
-        """Find the stacks. Raises CheckpointError for one whose tensors are not those of the format."""
+
+def stacked(names: Iterable[str]) -> bool:
+    """Tell whether a checkpoint with these tensors holds experts so."""
+    return any(name.endswith(_SIGNS) for name in names)
+
+
+class StackedExperts(TrackedSource):
+    """`experts.<n>.gate_proj.weight` and so on of each expert, and all other tensors of `source` as they are."""
+
+    def __init__(self, source: TrackedSource) -> None:
+        """Name the parts. Raises CheckpointError for one that the source has under this name too."""
         super().__init__()
-        self.place = checkpoint.place
-        self._checkpoint = checkpoint
-        self._form = form
+        self.place = source.place
+        self._source = source
         self._places: dict[str, _Place] = {}
-        self.shapes = dict(checkpoint.shapes)
-        stacks = {name.removesuffix(kind) for name in checkpoint.shapes for kind in _KINDS if name.endswith(kind)}
-        for stack in sorted(stacks):
-            self._enter(stack)
+        self._renamed: dict[str, str] = {}
+        self.shapes = dict(source.shapes)
+        for name, shape in source.shapes.items():
+            if kind := next((kind for kind in _STACKS if name.endswith(kind)), None):
+                self._take_apart(name, kind, shape)
+            elif kind := next((kind for kind in _RENAMED if name.endswith(kind)), None):
+                ours = name.removesuffix(kind) + _RENAMED[kind]
+                self._enter(ours, name, shape)
+                self._renamed[ours] = name
 
     def read(self, name: str) -> Stored:
-        """Return an expert's weight as stored, or a tensor that is not quantized."""
-        found = self._places.get(name)
-        if found is None:
-            tensor = self._checkpoint.read(name)
-            if tensor.element_size() == 1:
-                raise self._fault(name, f"is {tensor.dtype} but has no scale")
-            return tensor
-        stack, expert, rows = found
-        codes, scales = (self._bytes(stack + kind)[expert, rows] for kind in _KINDS)
-        return self._form.read(codes, scales)
+        """Return a part of an expert [outputs, inputs], or a tensor as it is."""
+        if name not in self._places:
+            return self._source.read(self._renamed.get(name, name))
+        place = self._places[name]
+        whole = self._source.read(place.name)
+        assert isinstance(whole, Tensor)
+        expert = whole[place.expert]
+        return (expert.T if place.inputs_first else expert)[place.outputs]
 
     def release(self) -> None:
         """Let go of memory that only reading took."""
-        self._checkpoint.release()
+        self._source.release()
 
-    def _enter(self, stack: str) -> None:
-        """Name the matrices of a stack. Raises CheckpointError for a missing tensor or a shape that does not fit."""
-        experts, out, groups = self._outline(stack)
-        prefix, _, last = stack.rpartition(".")
-        names = _IN_TURNS.get(last, (last,))
-        if out % len(names):
-            raise self._fault(f"{stack}_blocks", f"has {out} outputs, no pairs of gate and up")
-        for kind in _KINDS:
-            del self.shapes[stack + kind]
-        rows = out // len(names)
-        for expert in range(experts):
-            for at, name in enumerate(names):
-                place = _Place(stack, expert, slice(at, None, len(names)))
-                self._name(f"{prefix}.{expert}.{name}.weight", place, (rows, groups * BLOCK))
+    def _take_apart(self, name: str, kind: str, shape: tuple[int, ...]) -> None:
+        stack = _STACKS[kind]
+        if len(shape) != stack.dims or shape[0] > MAX_EXPERTS:
+            return  # no stack of experts: whoever asks for it finds its shape at fault
+        *inputs, total = shape[1:] if stack.inputs_first else shape[:0:-1]
+        if total % len(stack.parts):
+            return
+        place, what = name.removesuffix(kind) + stack.place, "bias" if stack.dims == 2 else "weight"
+        for expert in range(shape[0]):
+            for number, part in enumerate(stack.parts):
+                ours = f"{place}{expert}.{part}.{what}"
+                self._enter(ours, name, (total // len(stack.parts), *inputs))
+                self._places[ours] = _Place(name, expert, stack.outputs(number, total), stack.inputs_first)
 
-    def _outline(self, stack: str) -> Shape:
-        """Return experts, outputs and blocks of a stack."""
-        codes, scales = (self._checkpoint.shapes.get(stack + kind) for kind in _KINDS)
-        for kind, shape in zip(_KINDS, (codes, scales), strict=True):
-            if shape is None:
-                raise self._fault(stack + kind, "is missing")
-        assert codes is not None
-        assert scales is not None
-        if self._form.ignores(stack):
-            raise CheckpointError(self.place, f"{stack!r} is quantized, but the config says that it is not")
-        if len(codes) != 4 or codes[3] != BYTES or 0 in codes:
-            wanted = f"[experts, out, in / {BLOCK}, {BYTES}]"
-            raise self._fault(f"{stack}_blocks", f"has shape {list(codes)}; {self._form.name} needs {wanted}")
-        if codes[0] > MAX_EXPERTS:
-            raise self._fault(f"{stack}_blocks", f"has {codes[0]} experts; at most {MAX_EXPERTS} are read")
-        if scales != codes[:3]:
-            raise self._fault(f"{stack}_scales", f"has shape {list(scales)}; {self._form.name} needs {list(codes[:3])}")
-        return codes[:3]
-
-    def _name(self, name: str, place: _Place, shape: Shape) -> None:
+    def _enter(self, name: str, theirs: str, shape: tuple[int, ...]) -> None:
         if name in self.shapes:
-            raise self._fault(name, f"stands beside {place.stack!r}, which has it too")
-        self._places[name] = place
+            raise CheckpointError(self.place, f"tensor {name!r} is there, and in {theirs!r} too")
+        self.shapes.pop(theirs, None)
         self.shapes[name] = shape
-
-    def _bytes(self, name: str) -> torch.Tensor:
-        tensor = self._checkpoint.read(name)
-        if tensor.dtype != torch.uint8:
-            raise self._fault(name, f"is {tensor.dtype}; {self._form.name} has torch.uint8")
-        return tensor
-
-    def _fault(self, name: str, fault: str) -> CheckpointError:
-        return CheckpointError(self.place, f"tensor {name!r} {fault}")

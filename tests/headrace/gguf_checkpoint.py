@@ -15,12 +15,8 @@ import torch
 
 from tests.headrace.gguf_vocab import byte_vocab, write
 
-_PERMUTED = (
-    "llama",
-    "mistral3",
-    "arcee",
-    "granite",
-    "smollm3",
+_PERMUTED = frozenset(
+    {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
 )  # llama.cpp rotates neighbours in these, transformers halves
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
@@ -43,7 +39,7 @@ def gguf_of(
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     tensors: dict[str, np.ndarray] = {name: np.zeros((1, 32), dtype=np.float32) for name in left_out}
-    for name, values in _merged(_saved(path.parent / "safetensors")).items():
+    for name, values in _merged(_parted(_saved(path.parent / "safetensors"))).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
         if arch == "nemotron" and name.endswith("norm.weight"):
@@ -69,6 +65,18 @@ def _saved(directory: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(directory / "model.safetensors")
+
+
+def _parted(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Part the tensor that holds gates and what they gate (Granite's experts)."""
+    parted = {}
+    for name, values in saved.items():
+        if name.endswith("block_sparse_moe.input_linear.weight"):
+            place = name.removesuffix("block_sparse_moe.input_linear.weight") + "mlp.experts."
+            parted |= dict(zip((f"{place}gate_proj.weight", f"{place}up_proj.weight"), values.chunk(2, 1), strict=True))
+        else:
+            parted[name] = values
+    return parted
 
 
 def _merged(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

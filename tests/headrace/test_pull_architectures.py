@@ -31,6 +31,7 @@ class File(NamedTuple):
 MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
 WINDOWS = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False] * 2}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+SCALES = {"embedding_scale": 3.0, "attention.scale": 0.2, "residual_scale": 0.4, "logit_scale": 2.0}
 ROUTED = {
     "leading_dense_block_count": 1,
     "expert_count": 8,
@@ -93,11 +94,8 @@ FILES = {
     "olmo2": File("olmo2", "olmo2", {}),
     "olmo3": File("olmo2", "olmo3", WINDOWS | YARN),
     "smollm3": File("smollm3", "smollm3", {}),
-    "granite": File(
-        "granite",
-        "granite",
-        {"embedding_scale": 3.0, "attention.scale": 0.2, "residual_scale": 0.4, "logit_scale": 2.0},
-    ),
+    "granite": File("granite", "granite", SCALES),
+    "granitemoe": File("granitemoe", "granite_moe", SCALES | {"expert_count": 5, "expert_used_count": 2}),
 }
 
 

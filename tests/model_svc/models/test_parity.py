@@ -60,6 +60,12 @@ GROUPED = {
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.7,
 }
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.0,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama_biases_untied": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -157,9 +163,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("Exaone4", {"head_dim": 32, "sliding_window": 8, "layer_types": SLIDING}),
     "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
     "ernie4_5": ("Ernie4_5", {"head_dim": 32, "use_bias": True}),
-    "granite": (
-        "Granite",
-        {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 2.0},
+    "granite": ("Granite", MULTIPLIERS),
+    "granite_moe": (
+        "GraniteMoe",
+        {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2},
     ),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 1, 1, 0]}),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 8}),
