@@ -69,7 +69,7 @@ def _saved(directory: Path) -> dict[str, torch.Tensor]:
 
 def _parted(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Part the tensor that holds gates and what they gate (Granite's experts)."""
-    parted = {}
+    parted: dict[str, torch.Tensor] = {}
     for name, values in saved.items():
         if name.endswith("block_sparse_moe.input_linear.weight"):
             place = name.removesuffix("block_sparse_moe.input_linear.weight") + "mlp.experts."
