@@ -49,6 +49,8 @@ class Decoder:
         self.weight_bytes = 0  # set when all are loaded
         self._ropes: dict[str | None, RopeTables] = {}
         tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
+        if "text_config" in config.raw:  # both parts of such a config may say, each something else
+            tied = not loader.has("lm_head.weight")
         self._embed, self._head = load_tables(
             loader, config.vocab_size, config.hidden_size, tied=tied, scale=self.embedding_scale()
         )

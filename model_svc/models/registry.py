@@ -46,13 +46,21 @@ MODELS: dict[str, tuple[str, str]] = {
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
 
+# Models of texts and images are served as models of texts: (architecture, kind of the part of texts) -> its name.
+TEXT_PARTS = {
+    ("Gemma3ForConditionalGeneration", "gemma3_text"): "Gemma3ForCausalLM",
+    ("Mistral3ForConditionalGeneration", "mistral"): "MistralForCausalLM",
+    ("Mistral3ForConditionalGeneration", "ministral3"): "Ministral3ForCausalLM",
+}
+
 
 def model_class(config: ModelConfig) -> type[Decoder]:
     """Return the class of a model. Raises CheckpointError for an architecture that we do not know."""
-    entry = MODELS.get(config.architecture)
+    name = TEXT_PARTS.get((config.architecture, str(config.get("model_type"))), config.architecture)
+    entry = MODELS.get(name)
     if entry is None:
-        known = ", ".join(MODELS)
+        known = ", ".join((*MODELS, *dict.fromkeys(whole for whole, _ in TEXT_PARTS)))
         raise CheckpointError(config.path, f"architecture {config.architecture!r} is not supported; known are {known}")
-    module, name = entry
-    found: type[Decoder] = getattr(importlib.import_module(f"model_svc.models.{module}"), name)
+    module, kind = entry
+    found: type[Decoder] = getattr(importlib.import_module(f"model_svc.models.{module}"), kind)
     return found

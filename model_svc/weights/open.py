@@ -15,6 +15,7 @@ from model_svc.weights.quantized import QuantizedSource
 from model_svc.weights.safetensors import SafetensorsSource, has_safetensors
 from model_svc.weights.source import TrackedSource, WeightSource
 from model_svc.weights.stacked import StackedExperts, stacked
+from model_svc.weights.text_part import TextPart, has_text_part
 
 
 def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> WeightSource:
@@ -30,6 +31,8 @@ def open_weights(directory: Path, config: Mapping[str, Any] | None = None) -> We
         source: TrackedSource = checkpoint
         if form is not None:
             source = Mxfp4Experts(checkpoint, form) if isinstance(form, Mxfp4) else QuantizedSource(checkpoint, form)
+        if has_text_part(source.shapes):
+            source = TextPart(source)
         return StackedExperts(source) if stacked(source.shapes) else source
     found = sorted(directory.glob("*.gguf"))
     if len(found) != 1:
