@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from headrace.pull.errors import PullError
-from headrace.pull.gguf_families import FAMILIES
+from headrace.pull.gguf_families import FAMILIES, floats
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
 from model_svc.weights.gguf_header import GgufHeader
 
@@ -115,10 +114,7 @@ def _llama3_scaling(header: GgufHeader) -> dict[str, Any]:
     GGUF stores the result (`rope_freqs.weight`), config.json the parameters. All released models share low 1, high 4
     and 8,192; the factor is the largest divisor. The table is checked against what these give.
     """
-    tensor = header.tensors["rope_freqs.weight"]
-    with header.path.open("rb") as file:
-        file.seek(tensor.offset)
-        stored = struct.unpack(f"<{tensor.shape[0]}f", file.read(4 * tensor.shape[0]))
+    stored = floats(header, "rope_freqs.weight")
     base = header.value(f"{header.value('general.architecture', str)}.rope.freq_base", float, 10000.0)
     factor, original = round(max(stored), 4), 8192
     for n, value in enumerate(stored):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,14 @@ def windows(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
         return {"sliding_window": None}
     kinds = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
     return {"sliding_window": window, "layer_types": kinds}
+
+
+def floats(header: GgufHeader, name: str) -> list[float]:
+    """Return the numbers of a small tensor."""
+    tensor = header.tensors[name]
+    with header.path.open("rb") as file:
+        file.seek(tensor.offset)
+        return list(struct.unpack(f"<{tensor.shape[0]}f", file.read(4 * tensor.shape[0])))
 
 
 def rotated(header: GgufHeader, config: dict[str, Any]) -> float:
@@ -159,6 +168,27 @@ def _mistral3(header: GgufHeader, config: dict[str, Any]) -> None:
         config["rope_scaling"] = config["rope_scaling"] | stretch
 
 
+def _phi3(header: GgufHeader, config: dict[str, Any]) -> None:
+    _glm("Phi3ForCausalLM", "phi3")(header, config)
+    config["sliding_window"] = header.value("phi3.attention.sliding_window", int, 0) or None
+    if "rope_factors_long.weight" in header.tensors:
+        config["original_max_position_embeddings"] = header.value("phi3.rope.scaling.original_context_length", int)
+        config["rope_scaling"] = {
+            "rope_type": "longrope",
+            "short_factor": floats(header, "rope_factors_short.weight"),
+            "long_factor": floats(header, "rope_factors_long.weight"),
+        }
+
+
+def _cohere2(header: GgufHeader, config: dict[str, Any]) -> None:
+    _plain("Cohere2ForCausalLM", "cohere2")(header, config)
+    config.update(
+        sliding_window=header.value("cohere2.attention.sliding_window", int),
+        sliding_window_pattern=4,  # all released models; the file does not say
+        logit_scale=float(f"{header.value('cohere2.logit_scale', float, 1.0):.7g}"),
+    )
+
+
 def _starcoder2(header: GgufHeader, config: dict[str, Any]) -> None:
     _plain("Starcoder2ForCausalLM", "starcoder2")(header, config)
     config.update(
@@ -195,6 +225,8 @@ FAMILIES: dict[str, Family] = {
     "hunyuan-dense": _plain(
         "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"
     ),  # the base that the file says is stretched
+    "phi3": _phi3,
+    "cohere2": _cohere2,
     "starcoder2": _starcoder2,
     "nemotron": _nemotron,
     "arcee": _arcee,

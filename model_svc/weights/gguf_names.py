@@ -95,6 +95,7 @@ _LAYERS = {
     "hunyuan-dense": _LAYER | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     "chatglm": _GLM_LAYER,
     "glm4": _GLM4_LAYER,
+    "phi3": _GLM_LAYER,
     "glm4moe": _GLM4_MOE_LAYER,
     "dots1": _DOTS_LAYER,
     "ernie4_5-moe": _ERNIE_MOE_LAYER,
@@ -105,6 +106,7 @@ _PAIRED = frozenset(
 )  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
+_OF_ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # the config has them
 _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
 
 
@@ -128,7 +130,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
 
     An unknown name is returned as it is, so that it turns up as unused and stops the load.
     """
-    if gguf_name == "rope_freqs.weight":
+    if gguf_name in _OF_ROTATION:
         return None
     minus_one = Change(minus_one=arch.startswith(("gemma", "nemotron")) and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:

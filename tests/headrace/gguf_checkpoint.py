@@ -6,7 +6,9 @@ The names are those of the `gguf` package's own tables; what the converter chang
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -26,11 +28,11 @@ def gguf_of(
     path: Path,
     arch: str,
     extra: dict[str, Any],
-    left_out: tuple[str, ...] = (),
+    more: Mapping[str, np.ndarray] = MappingProxyType({}),
     *,
     old_experts: bool = False,
 ) -> Path:
-    """Write `model` with a vocabulary of bytes, and tensors that are none of it (`left_out`).
+    """Write `model` with a vocabulary of bytes, and `more` tensors.
 
     `old_experts`: each one's matrices by themselves, as in early 2024.
     """
@@ -38,7 +40,7 @@ def gguf_of(
     model.save_pretrained(path.parent / "safetensors")
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    tensors: dict[str, np.ndarray] = {name: np.zeros((1, 32), dtype=np.float32) for name in left_out}
+    tensors: dict[str, np.ndarray] = dict(more)
     for name, values in _merged(_parted(_saved(path.parent / "safetensors"))).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
@@ -105,9 +107,11 @@ def _permuted(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
 
 def _eps(config: Any, arch: str) -> dict[str, float]:
     """Return the entry of norms: layer norms have one of their own."""
-    if hasattr(config, "rms_norm_eps"):
+    if getattr(config, "rms_norm_eps", None) is not None:
         return {f"{arch}.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps)}
-    plain = config.norm_epsilon if hasattr(config, "norm_epsilon") else config.norm_eps
+    plain = next(
+        getattr(config, name) for name in ("layer_norm_eps", "norm_epsilon", "norm_eps") if hasattr(config, name)
+    )
     return {f"{arch}.attention.layer_norm_epsilon": float(plain)}
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from headrace.pull import pull
 from model_svc.models.load import load_model
 from tests.headrace.gguf_checkpoint import gguf_of, vocab_size
-from tests.model_svc.models.test_parity import oracle_model, prompt
+from tests.model_svc.models.test_parity import LONG, oracle_model, prompt
 from tests.model_svc.paged import ModelDriver, Tracked
 
 
@@ -25,7 +26,7 @@ class File(NamedTuple):
     says: dict[str, Any]
     changes: Mapping[str, Any] = MappingProxyType({})
     old_experts: bool = False
-    left_out: tuple[str, ...] = ()  # tensors that are in the file, and no part of the model
+    more: Mapping[str, np.ndarray] = MappingProxyType({})  # tensors that transformers has no weights for
 
 
 MIXTRAL = {"expert_count": 5, "expert_used_count": 2}
@@ -43,6 +44,7 @@ ROUTED = {
     "expert_weights_scale": 1.7,
     "expert_weights_norm": True,
 }
+COHERE = ["sliding_attention"] * 3 + ["full_attention"]
 FILES = {
     "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
     "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
@@ -54,7 +56,10 @@ FILES = {
         "glm4moe",
         "glm4_moe",
         ROUTED | {"block_count": 5, "nextn_predict_layers": 1, "rope.dimension_count": 16},
-        left_out=("blk.4.nextn.eh_proj.weight", "blk.4.attn_norm.weight", "blk.4.ffn_gate_exps.weight"),
+        more={
+            f"blk.4.{name}.weight": np.zeros((1, 32), np.float32)
+            for name in ("nextn.eh_proj", "attn_norm", "ffn_gate_exps")
+        },
     ),
     "dots1": File("dots1", "dots1", WINDOWS | ROUTED | {"expert_weights_norm": False}, {"attention_bias": False}),
     "minimax_m2": File(
@@ -84,6 +89,19 @@ FILES = {
         },
     ),
     "hunyuan_dense": File("hunyuan-dense", "hunyuan_dense", {"rope.freq_base": 10000.0 * 50.0 ** (32 / 30)}),
+    "phi3": File("phi3", "phi3", {"attention.sliding_window": 8}),
+    "phi3_longrope": File(
+        "phi3",
+        "phi3_longrope",
+        {"rope.scaling.original_context_length": 16},
+        more={
+            f"rope_factors_{kind}.weight": np.array(LONG[f"{kind}_factor"], dtype=np.float32)
+            for kind in ("long", "short")
+        },
+    ),
+    "cohere2": File(
+        "cohere2", "cohere2", {"attention.sliding_window": 8, "logit_scale": 0.25}, {"layer_types": COHERE}
+    ),
     "starcoder2": File("starcoder2", "starcoder2", {"attention.sliding_window": 8}),
     "nemotron": File("nemotron", "nemotron", {"rope.dimension_count": 16}),
     "arcee": File("arcee", "arcee", {}),
@@ -103,7 +121,7 @@ FILES = {
 def test_a_pulled_file_computes_what_the_checkpoint_computes_that_it_was_made_of(tmp_path: Path, name: str) -> None:
     file = FILES[name]
     oracle = oracle_model(file.case, vocab_size=vocab_size(), **file.changes)
-    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.left_out, old_experts=file.old_experts)
+    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.more, old_experts=file.old_experts)
     model = load_model(pull(str(path), tmp_path / "models"), dtype=torch.float32, device=torch.device("cpu"))
     ids = prompt(24, seed=1)
     with torch.inference_mode():
