@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from model_svc.models.config import load_config, parse_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model, load_model
-from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.random import RandomSource
@@ -229,21 +228,6 @@ def test_what_an_architecture_says_of_itself_is_refused_by_name(
         build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
 
 
-def test_layers_that_guess_ahead_behind_the_model_s_own_are_left_out(tmp_path: Path) -> None:
-    from tests.model_svc.models.test_parity import oracle_model
-
-    oracle_model("glm4_moe").save_pretrained(tmp_path)
-    wanted = logits(load(tmp_path))
-    path = tmp_path / "model.safetensors"
-    stored = load_file(path)
-    save_file(stored | {"model.layers.4.eh_proj.weight": torch.ones(2, 3)}, path)
-    with pytest.raises(CheckpointError, match=r"no use for 1 tensors: model\.layers\.4\.eh_proj"):
-        load(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert torch.equal(logits(load(tmp_path)), wanted)
-
-
 def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
     def first(seed: int) -> torch.Tensor:
         source = RandomSource(tied=True, seed=seed, spread=0.2)
@@ -253,64 +237,6 @@ def test_random_weights_are_the_same_for_a_seed_and_serve_any_model() -> None:
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
     assert first(1).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("family", "module", "changes"),
-    [
-        ("Gemma2", "gemma2", {}),
-        ("Gemma3Text", "gemma3", {}),
-        ("Cohere2", "cohere2", {}),
-        ("Olmo3", "olmo3", {}),
-        ("Qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 5}),
-        ("Qwen2", "qwen2", {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 5}),
-    ],
-    ids=str,
-)
-def test_old_configs_without_a_list_of_layer_kinds_mean_what_transformers_makes_of_them(
-    family: str, module: str, changes: dict[str, Any]
-) -> None:
-    import transformers
-
-    wanted = getattr(transformers, f"{family}Config")(num_hidden_layers=14, **changes).layer_types
-    architecture = f"{family.removesuffix('Text')}ForCausalLM"
-    config = parse_config(Path("x/config.json"), GOOD | changes | {"architectures": [architecture]})
-    pattern = model_class(config).window_pattern
-    assert [config.layer_type(n, pattern) for n in range(14)] == wanted
-
-
-def test_olmo_3_stretches_full_layers_alone_also_where_an_old_config_says_it_once() -> None:
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-    old = {"rope_theta": 5000.0, "rope_scaling": yarn}
-    new = {
-        "full_attention": {**yarn, "rope_theta": 5000.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
-    }
-
-    def tables(changes: dict[str, Any]) -> list[torch.Tensor]:
-        raw = GOOD | {"architectures": ["Olmo3ForCausalLM"], "vocab_size": 96, "rms_norm_eps": 1e-5} | changes
-        config = parse_config(Path("x/config.json"), raw)
-        model = build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
-        return [model.rope(kind).cos for kind in ("full_attention", "sliding_attention")]
-
-    full, windowed = tables(old)
-    assert not torch.allclose(full, windowed)
-    for ours, wanted in zip((full, windowed), tables({"rope_parameters": new}), strict=True):
-        assert torch.equal(ours, wanted)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "changes", "pairs"),
-    [("Glm", {}, 4), ("Glm4", {"partial_rotary_factor": 0.25}, 2), ("MiniMaxM2", {"rotary_dim": 6}, 3)],
-)
-def test_a_part_of_a_head_is_rotated_by_default_or_as_the_config_says(
-    architecture: str, changes: dict[str, Any], pairs: int
-) -> None:
-    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
-    raw = GOOD | experts | {"architectures": [f"{architecture}ForCausalLM"], "vocab_size": 96, "head_dim": 16} | changes
-    config = parse_config(Path("x/config.json"), raw)
-    model = build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
-    assert model.rope().cos.shape[1] == pairs
 
 
 def test_bfloat16_stays_near_the_exact_mode(checkpoint: Path) -> None:

@@ -42,7 +42,11 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
-ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}
+ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}
+TEMPERED = {**YARN, "rope_theta": 10000.0, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5} | {
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 LONG = {
     "rope_type": "longrope",
     "short_factor": [1.0 + 0.1 * n for n in range(8)],
@@ -76,20 +80,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_rope_yarn": ("Llama", {"rope_scaling": {**YARN, "rope_theta": 10000.0}}),
     "mistral": ("Mistral", {"sliding_window": 8, "head_dim": 16}),
     "ministral": ("Ministral", {"head_dim": 16, "sliding_window": 8, "layer_types": SLIDING}),
-    "ministral3": (
-        "Ministral3",
-        {
-            "head_dim": 32,
-            "rope_parameters": {
-                **YARN,
-                "rope_theta": 10000.0,
-                "original_max_position_embeddings": 8,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-                "llama_4_scaling_beta": 0.5,
-            },
-        },
-    ),
+    "ministral3": ("Ministral3", {"head_dim": 32, "rope_parameters": TEMPERED}),
     "mistral_no_window": ("Mistral", {"sliding_window": None}),
     "qwen2": ("Qwen2", {}),
     "qwen2_windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
@@ -118,16 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm": ("Glm", {"head_dim": 32, "attention_bias": True}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True}),
-    "glm4_moe": (
-        "Glm4Moe",
-        {
-            **GROUPED,
-            "head_dim": 32,
-            "attention_bias": True,
-            "use_qk_norm": True,
-            "num_nextn_predict_layers": 0,
-        },
-    ),
+    "glm4_moe": ("Glm4Moe", {**GROUPED, "head_dim": 32, "attention_bias": True, "use_qk_norm": True}),
     "glm4_moe_bare": (
         "Glm4Moe",
         {**GROUPED, "norm_topk_prob": False, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
@@ -136,10 +118,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Dots1",
         {**GROUPED, "first_k_dense_replace": 1, "attention_bias": True, "sliding_window": 8, "layer_types": SLIDING},
     ),
-    "minimax_m2": (
-        "MiniMaxM2",
-        {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16},
-    ),
+    "minimax_m2": ("MiniMaxM2", {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16}),
     "ernie4_5_moe": (
         "Ernie4_5_Moe",
         {
@@ -151,10 +130,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_num_shared_experts": 2,
         },
     ),
-    "hunyuan_dense": (
-        "HunYuanDenseV1",
-        {"head_dim": 32, "attention_bias": True, "rope_parameters": {**ALPHA, "rope_theta": 10000.0}},
-    ),
+    "hunyuan_dense": ("HunYuanDenseV1", {"head_dim": 32, "attention_bias": True, "rope_parameters": ALPHA}),
     "starcoder2": ("Starcoder2", {"sliding_window": 8, "use_bias": True}),
     "nemotron": ("Nemotron", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
     "arcee": ("Arcee", {}),
@@ -164,10 +140,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
     "ernie4_5": ("Ernie4_5", {"head_dim": 32, "use_bias": True}),
     "granite": ("Granite", MULTIPLIERS),
-    "granite_moe": (
-        "GraniteMoe",
-        {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2},
-    ),
+    "granite_moe": ("GraniteMoe", {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 1, 1, 0]}),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 8}),
     "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 32}),
