@@ -210,6 +210,7 @@ def test_on_paper_stands_the_whole_conversation_alone(ring: LiveRing, open_page:
     assert 4_000 < thread <= chat.page.evaluate("() => document.documentElement.scrollHeight")
     for box in (chat.turns.first.locator(".said"), chat.turns.first.locator("pre")):
         assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight && box.scrollWidth <= box.clientWidth")
+    assert chat.turns.first.locator(".said").inner_text().count("Long words.") == 300
 
 
 @pytest.mark.parametrize("how", ["wheel", "keyboard"])

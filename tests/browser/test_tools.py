@@ -182,6 +182,13 @@ def test_a_message_of_files_is_parted_as_it_was_joined(chat: ChatPage) -> None:
     assert chat.call("attached", "return m.joined(argument.files, argument.words)", parted) == joined
 
 
+def test_a_long_message_is_not_cut_within_a_character(chat: ChatPage) -> None:
+    parts = "return m.folded([argument, 'c'], 3).map((node) => node.textContent ?? node)"
+    assert chat.call("attached", parts, "aa😀b") == ["aa", "😀bc"]
+    assert chat.call("attached", parts, "aab") == ["aab", "", "c"]
+    assert chat.call("attached", parts, "a") == ["a", "c"]
+
+
 def test_a_file_in_a_message_is_folded_away_under_its_name(chat: ChatPage) -> None:
     text = "# Mills\n\n```py\nturn()\n```\n"
     for name in ("mills.md", "notes.txt"):

@@ -23,31 +23,27 @@ export function parted(message) {
   return { files, words: rest ? message.slice(rest).trimStart() : message };
 }
 
-/** The nodes of a message: its words as they are, `most` characters of them at most, its files folded away. */
-export function saidNodes(message, most = Infinity) {
+/** The nodes of a message: its words as they are, its files folded away. */
+export function saidNodes(message) {
   const nodes = [];
   let at = 0;
-  let left = most;
-  const say = (words) => {
-    nodes.push(words.slice(0, left));
-    left -= words.length;
-  };
   for (const { index, length, name, language, text } of filesIn(message)) {
-    say(message.slice(at, index).trimEnd());
-    if (left <= 0) break;
-    nodes.push(file(name, language, text));
+    nodes.push(message.slice(at, index).trimEnd(), file(name, language, text));
     at = index + length;
   }
   const rest = message.slice(at);
-  if (left > 0) say(at ? rest.trimStart() : rest);
-  return nodes.filter(Boolean);
+  return [...nodes, at ? rest.trimStart() : rest].filter(Boolean);
 }
 
-/** How many characters of a message are words, not files. */
-export function numWordsOf(message) {
-  let inFiles = 0;
-  for (const { length } of filesIn(message)) inFiles += length;
-  return message.length - inFiles;
+/** The same nodes; what lies behind the first `most` characters of words is in an element of its own, if anything does. */
+export function folded(nodes, most) {
+  let left = most;
+  const at = nodes.findIndex((node) => typeof node === "string" && (left -= node.length) < 0);
+  if (at === -1) return nodes;
+  const words = nodes[at];
+  const cut = words.length + left;
+  const end = /[\uD800-\uDBFF]/.test(words[cut - 1]) ? cut - 1 : cut; // never between the halves of a character
+  return [...nodes.slice(0, at), words.slice(0, end), make("span", { class: "said-rest" }, words.slice(end), ...nodes.slice(at + 1))];
 }
 
 /** How long a text is, in words. */

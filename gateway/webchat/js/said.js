@@ -1,6 +1,6 @@
 // What the user said, with what can be done about it: copy it, or write it anew and have the answer to that.
 
-import { numWordsOf, parted, saidNodes } from "./attached.js";
+import { folded, parted, saidNodes } from "./attached.js";
 import { Attachments } from "./attachments.js";
 import { copyButton } from "./clipboard.js";
 import { iconButton, make } from "./dom.js";
@@ -15,8 +15,9 @@ export class Said {
   /** `onEdit(text)` asks the new words and resolves to whether that began; `numAfter()` counts the turns behind this one. */
   constructor(text, { onEdit, numAfter }) {
     Object.assign(this, { text, onEdit, numAfter });
-    const isLong = numWordsOf(text) > LONG;
-    this.#bubble = make("div", { class: isLong ? "said folded" : "said", dir: "auto" }, ...saidNodes(text, LONG));
+    this.#bubble = make("div", { class: "said", dir: "auto" }, ...folded(saidNodes(text), LONG));
+    const isLong = Boolean(this.#bubble.querySelector(".said-rest"));
+    this.#bubble.classList.toggle("folded", isLong);
     this.#actions = make(
       "div",
       { class: "said-actions" },
@@ -33,7 +34,6 @@ export class Said {
 
   #unfold(button) {
     const isFolded = this.#bubble.classList.toggle("folded");
-    this.#bubble.replaceChildren(...saidNodes(this.text, isFolded ? LONG : Infinity));
     button.textContent = isFolded ? "Show all" : "Show less";
     button.setAttribute("aria-expanded", String(!isFolded));
     if (isFolded) this.node.scrollIntoView({ block: "nearest" });
