@@ -40,6 +40,7 @@ class TokenTexts(Protocol):
 __all__ = ["Pipeline", "TextDelta", "TokenTexts"]
 
 NO_TAGS: Mapping[int, bytes] = {}
+_GAP = b"\n\n"  # between two stretches of thinking with nothing said in between
 
 
 class Pipeline:
@@ -78,6 +79,7 @@ class Pipeline:
         self._closed = False
         self._gate = gate
         self._reason: str | None = None
+        self._said_last = ""  # of what kind
         self.token_ids: list[int] = []
         self.num_reasoning_tokens = 0
 
@@ -175,13 +177,15 @@ class Pipeline:
                 self._add(lane, lane.break_text())
         lane_now = self._answer if piece.phase == ANSWER else self._reasoning
         if lane_now is not None and self._reason is None:
-            self._add(lane_now, lane_now.feed(piece.raw, logprob))
+            again = piece.starts and lane_now is self._reasoning and self._said_last == "reasoning"
+            self._add(lane_now, lane_now.feed(_GAP + piece.raw if again else piece.raw, logprob))
 
     def _add(self, lane: Lane, deltas: list[TextDelta]) -> None:
         reason = lane.finish_reason
         if reason == "content_filter" or self._reason is None:
             self._reason = reason
         for delta in deltas:
+            self._said_last = delta.kind
             append(self._deltas, delta)
 
     def _collect(self) -> list[TextDelta]:

@@ -152,6 +152,12 @@ ANSWERS = [
     ("<|channel|>analysis to=python code<|message|>1+1<|call|>", "1+1", "", "", "stop"),
     (f"<|channel|>secret<|message|>x{FINAL}é😀<|return|>", "x", "é😀", "", "stop"),
     ("<|channel|>final Hello<|return|>", "", "", "", "stop"),
+    (
+        "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>analysis<|message|>Two."
+        "<|end|><|start|>assistant<|channel|>commentary<|message|>So.<|end|><|start|>assistant<|channel|>analysis"
+        f"<|message|>Three.{FINAL}Hi.<|return|>",
+        "One.\n\nTwo.Three.", "So.\n\nHi.", "", "stop",
+    ),
 ]  # fmt: skip
 
 
