@@ -20,6 +20,7 @@ _TELLING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),
     ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
     ("glm45", ("<arg_key>",)),
+    ("minimax_m2", ("<minimax:tool_call>",)),
     ("seed_oss", ("<seed:tool_call>",)),
     ("qwen3_coder", ("<function=", "<parameter=")),
     ("hermes", ("<tool_call>",)),

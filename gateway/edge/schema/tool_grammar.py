@@ -16,7 +16,7 @@ from gateway.edge.schema.lark import Calls, Opening, any_of, quote, repeated, ta
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.sampling import fail
-from gateway.edge.schema.tool_grammar_elements import glm45, qwen3_coder, seed_oss
+from gateway.edge.schema.tool_grammar_elements import glm45, minimax_m2, qwen3_coder, seed_oss
 from gateway.edge.schema.tool_grammar_tags import deepseek_v3, deepseek_v31, kimi_k2
 from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.free_input import NAME
@@ -25,7 +25,9 @@ from wire.model_card import ModelCard
 from wire.tool_style import HARMONY
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_ELEMENTS = frozenset({"qwen3_coder", "seed_oss", "glm45"})  # what arguments are is told by their own rules
+_ELEMENTS = frozenset(
+    {"qwen3_coder", "seed_oss", "minimax_m2", "glm45"}
+)  # what arguments are is told by their own rules
 
 
 class Forced(enum.Enum):
@@ -147,6 +149,7 @@ _STYLES: dict[str, Callable[[Functions, ModelCard, bool], Calls]] = {
     "mistral": _mistral,
     "qwen3_coder": qwen3_coder,
     "seed_oss": seed_oss,
+    "minimax_m2": minimax_m2,
     "glm45": glm45,
     "deepseek_v3": deepseek_v3,
     "deepseek_v31": deepseek_v31,

@@ -1,4 +1,4 @@
-"""Grammars of calls whose arguments are elements: Qwen3-Coder's, Seed's and GLM's.
+"""Grammars of calls whose arguments are elements: Qwen3-Coder's, Seed's, MiniMax' and GLM's.
 
 Values that are no texts are JSON of their own schema; texts end with their closing tag. What a schema says of the
 inside of a text cannot be held to here, so a strict function that says so is refused.
@@ -50,6 +50,18 @@ def _coder(functions: Sequence[dict[str, Any]], begin: str, end: str) -> Calls:
     calls = [f'call_{at}: {head} args_{at} "</function>"' for at, head in enumerate(heads)]
     written = _Written(quote("<parameter="), quote(">\n"), quote("\n</parameter>\n"))
     openings = Opening(begin, f'"\\n<function=" call "\\n" {end}'), Opening(quote("<function="), "call")
+    return Calls(openings, [any_of(len(calls)), *calls, *_arguments(functions, written)], separator="\n")
+
+
+def minimax_m2(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> Calls:
+    """Names stand in the tags as attributes; each call has outer tags of its own, which the model may share."""
+    del many
+    begin, end = tag_of("<minimax:tool_call>", card), tag_of("</minimax:tool_call>", card)
+    head = '<invoke name="'
+    heads = [quote(f'{one["name"]}">\n') for one in functions]
+    calls = [f'call_{at}: {name} args_{at} "</invoke>"' for at, name in enumerate(heads)]
+    written = _Written(quote('<parameter name="'), quote('">'), quote("</parameter>\n"))
+    openings = Opening(begin, f'{quote(chr(10) + head)} call "\\n" {end}'), Opening(quote(head), "call")
     return Calls(openings, [any_of(len(calls)), *calls, *_arguments(functions, written)], separator="\n")
 
 

@@ -11,6 +11,7 @@ from gateway.postprocess.tools.harmony import HarmonyParser
 from gateway.postprocess.tools.hermes import HermesParser
 from gateway.postprocess.tools.kimi_k2 import KimiK2Parser
 from gateway.postprocess.tools.llama3 import Llama3Parser
+from gateway.postprocess.tools.minimax_m2 import MiniMaxM2Parser
 from gateway.postprocess.tools.mistral import MistralParser
 from gateway.postprocess.tools.parser import ToolParser
 from gateway.postprocess.tools.plain_json import PlainJsonParser
@@ -25,6 +26,7 @@ STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
     "json": PlainJsonParser,
     "qwen3_coder": Qwen3CoderParser,
     "seed_oss": SeedOssParser,
+    "minimax_m2": MiniMaxM2Parser,
     "glm45": Glm45Parser,
     "deepseek_v3": DeepSeekParser,
     "deepseek_v31": DeepSeekParser,

@@ -37,6 +37,8 @@ ONE = {
     "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
     "seed_oss": "<seed:tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
     "</seed:tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n</invoke>\n'
+    "</minimax:tool_call>",
     "glm45": "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>",
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
     '```json\n{"city": "Oslo"}\n```'
@@ -50,6 +52,7 @@ ONE = {
 ARGUMENTS = {
     "qwen3_coder": "<parameter=city>\nOslo\n</parameter>\n",
     "seed_oss": "<parameter=city>\nOslo\n</parameter>\n",
+    "minimax_m2": '<parameter name="city">Oslo</parameter>\n',
     "glm45": "<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n",
 }
 
@@ -117,7 +120,7 @@ class WithTags:
 
 def control_tokens(style: str) -> dict[str, int]:
     """Return numbers for the tags of a style that can be control tokens."""
-    tags = [tag for tag in STYLES[style]({}).tags if not tag.startswith("<function") and tag != "[ARGS]"]
+    tags = [tag for tag in STYLES[style]({}).tags if not tag.startswith(("<function", "<invoke")) and tag != "[ARGS]"]
     return {tag: 300 + at for at, tag in enumerate(tags)}
 
 

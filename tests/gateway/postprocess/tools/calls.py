@@ -58,6 +58,15 @@ def coder(*parameters: tuple[str, str], name: str = "weather", tag: str = "tool_
     return f"<{tag}>\n<function={name}>\n{inner}</function>\n</{tag}>"
 
 
+def minimax(*parameters: tuple[str, str], name: str = "weather", more: str = "") -> str:
+    """Return a call as MiniMax M2 writes it, with `more` calls between the same tags."""
+    inner = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in parameters)
+    return f'<minimax:tool_call>\n<invoke name="{name}">\n{inner}</invoke>\n{more}</minimax:tool_call>'
+
+
+CLOCK = '<invoke name="clock">\n</invoke>\n'  # between MiniMax' tags
+
+
 def glm(*parameters: tuple[str, str], name: str = "weather", gap: str = "\n") -> str:
     """Return a call as GLM 4.5 writes it."""
     inner = "".join(f"<arg_key>{key}</arg_key>{gap}<arg_value>{value}</arg_value>{gap}" for key, value in parameters)
@@ -237,6 +246,12 @@ CASES: list[tuple[str, str, Found]] = [
         Found("I look.\nDone.", [("weather", MEANT, True)]),
     ),
     ("seed_oss", "a <seed:tool and <tool_call>", Found("a <seed:tool and <tool_call>", [])),
+    (
+        "minimax_m2",
+        f"I look.\n{minimax(*VALUES, more=CLOCK)}\nDone.",
+        Found("I look.\nDone.", [("weather", MEANT, True), ("clock", "{}", True)]),
+    ),
+    ("minimax_m2", "a <invoke and <minimax:tool", Found("a <invoke and <minimax:tool", [])),
     ("glm45", f"I look.\n{glm(*VALUES)}", Found("I look.", [("weather", MEANT, True)])),
     ("glm45", glm(("city", "Oslo"), ("days", "3"), gap=""), one('{"city": "Oslo", "days": 3}')),
     (

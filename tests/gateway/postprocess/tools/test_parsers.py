@@ -28,6 +28,7 @@ from tests.gateway.postprocess.tools.calls import (
     deepseek,
     glm,
     kimi,
+    minimax,
     one,
     parse,
 )
@@ -43,6 +44,7 @@ WHOLE = [
     ("json", f'```json\n[{{"name": "weather", "arguments": {ARGUMENTS}}}]\n```'),
     ("qwen3_coder", coder(("city", "Oslo"))),
     ("seed_oss", coder(("city", "Oslo"), tag="seed:tool_call")),
+    ("minimax_m2", minimax(("city", "Oslo"))),
     ("glm45", glm(("city", "Oslo"))),
     ("deepseek_v3", deepseek(("weather", ARGUMENTS))),
     ("deepseek_v31", f"{CALLS}{CALL}weather{SEP}{ARGUMENTS}{CALL_END}{CALLS_END}"),
