@@ -1,4 +1,4 @@
-"""A whole house with a model of random weights that speaks harmony: it babbles, and clients get sense all the same."""
+"""A whole house with a gpt-oss of random weights, in MXFP4: it babbles, and clients get sense all the same."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import GptOssConfig, GptOssForCausalLM
 
 from tests.e2e.house import House, headrace_up
-from tests.e2e.test_kernel_forms import random_weights
+from tests.gpt_oss import write_published
 from tests.harmony import write_harmony_model
 from wire.harmony import TAGS
 
@@ -24,10 +26,23 @@ CITY = {
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("weather", "clock")]
 
 
+def write_babbler(path: Path) -> None:
+    """Give a directory with a vocabulary the weights of a model."""
+    settings = json.loads((path / "config.json").read_text())
+    torch.manual_seed(3)
+    config = GptOssConfig(
+        vocab_size=settings["vocab_size"], eos_token_id=settings["eos_token_id"], hidden_size=64, intermediate_size=96,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_local_experts=4,
+        num_experts_per_tok=2, sliding_window=32, max_position_embeddings=settings["max_position_embeddings"],
+        rope_parameters={"rope_type": "default", "rope_theta": 150000.0}, initializer_range=0.3,
+    )  # fmt: skip
+    write_published(path, GptOssForCausalLM(config))
+
+
 @pytest.fixture(scope="module")
 def babbler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     models: Path = tmp_path_factory.mktemp("models")
-    random_weights(write_harmony_model(models / "babbler", max_model_len=2048))
+    write_babbler(write_harmony_model(models / "babbler", max_model_len=2048))
     environ = {"HEADRACE_NUM_BLOCKS": "256", "HEADRACE_MAX_NUM_SEQS": "4"}
     with headrace_up(
         tmp_path_factory.mktemp("house"), "--model=babbler", f"--model-dir={models}", environ=environ

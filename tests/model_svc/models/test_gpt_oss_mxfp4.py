@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from headrace.pull.model_directory import from_gguf
@@ -17,36 +14,12 @@ from kernels.native.library import built
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
 from model_svc.quant.native import Native
-from tests.headrace.gguf_gpt_oss import MXFP4, tiny_gpt_oss
+from tests.gpt_oss import write_published
+from tests.headrace.gguf_gpt_oss import tiny_gpt_oss
 from tests.model_svc.paged import ModelDriver, Tracked
 
 CPU = torch.device("cpu")
 IDS = [5, 80, 199, 3, 41, 260, 7, 7, 120, 66, 31, 12, 250, 90]
-
-
-def stacked(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return blocks and scales of numbers [experts, in, out] that MXFP4 can hold."""
-    raw = torch.from_numpy(gguf.quants.quantize(numbers.transpose(1, 2).contiguous().numpy(), MXFP4))
-    raw = raw.unflatten(2, (-1, 17))
-    codes = torch.cat((raw[..., 1:] & 15, raw[..., 1:] >> 4), -1)
-    return codes[..., ::2] | codes[..., 1::2] << 4, raw[..., 0].contiguous()
-
-
-def write_safetensors(directory: Path, model: Any) -> Path:
-    """Write a checkpoint as OpenAI's are."""
-    directory.mkdir()
-    stored: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if name.endswith(("_proj", "_up_proj")):
-            stored[f"{name}_blocks"], stored[f"{name}_scales"] = stacked(tensor)
-        else:
-            stored[name] = tensor.clone()
-    save_file(stored, directory / "model.safetensors")
-    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"]}
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": left}
-    (directory / "config.json").write_text(json.dumps(config, default=str))
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Path]
     folder = tmp_path_factory.mktemp("gpt_oss")
     model = tiny_gpt_oss(folder / "tiny.gguf")
     pulled = from_gguf(folder / "tiny.gguf", folder / "pulled")
-    return model, {"gguf": pulled, "safetensors": write_safetensors(folder / "published", model)}
+    return model, {"gguf": pulled, "safetensors": write_published(folder / "published", model)}
 
 
 def stepwise(model: Decoder) -> Tensor:
