@@ -156,6 +156,27 @@ def test_a_long_text_that_is_pasted_stands_beside_the_box_and_goes_whole(chat: C
     expect(chat.newest.get_by_role("button", name="Show all")).to_have_count(0)  # the words are few
 
 
+# A paste as programs make it; tells whether the page took it, so that the browser does not put the text in.
+PASTE = """(field, [text, name, type]) => {
+    const clipboardData = new DataTransfer();
+    if (text) clipboardData.setData("text/plain", text);
+    clipboardData.items.add(new File([type === "text/plain" ? "mill" : new Uint8Array([0, 1])], name, { type }));
+    return !field.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_cells_that_come_with_their_picture_are_pasted_as_text(chat: ChatPage) -> None:
+    """Office programs copy both."""
+    assert not chat.message.evaluate(PASTE, ["1\t2", "image.png", "image/png"])
+    assert chat.message.evaluate(PASTE, ["1\t2\n" * 5_000, "image.png", "image/png"])
+    expect(_attached(chat)).to_have_text("pasted.txt5,000 lines")
+    assert chat.message.evaluate(PASTE, ["a.txt", "a.txt", "text/plain"]), "its name beside a file"
+    expect(_attached(chat).last).to_contain_text("a.txt")
+    expect(chat.banner).to_be_empty()
+    assert chat.message.evaluate(PASTE, ["", "image.png", "image/png"])
+    expect(chat.banner).to_contain_text("image.png is no text")
+
+
 def test_a_message_with_files_is_edited_without_them_in_the_box(ring: LiveRing, chat: ChatPage) -> None:
     _attach(chat, "a.txt", b"mill")
     expect(_attached(chat)).to_have_count(1)

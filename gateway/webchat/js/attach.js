@@ -1,5 +1,6 @@
 // Text files go with the message: chosen, dropped on the page or pasted. What is no text is refused in words.
 
+import { filesIn } from "./attachments.js";
 import { byId } from "./dom.js";
 
 const MAX_BYTES = 256 * 1024;
@@ -20,9 +21,10 @@ export function wireAttach({ composer, tell }) {
     chooser.value = ""; // the same file may come again
   });
   byId("message").addEventListener("paste", (event) => {
-    if (!event.clipboardData.files.length) return;
+    const files = filesIn(event.clipboardData);
+    if (!files.length) return;
     event.preventDefault();
-    void take([...event.clipboardData.files]);
+    void take(files);
   });
   document.addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
   document.addEventListener("drop", (event) => {

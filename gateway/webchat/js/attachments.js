@@ -7,6 +7,14 @@ import { iconButton, make } from "./dom.js";
 
 const LONG = 10_000; // characters; about four pages
 
+const textIn = (clipboard) => clipboard.getData("text/plain");
+
+/** The files that somebody copied. Office programs put a picture beside the text that was copied: that is none. */
+export function filesIn(clipboard) {
+  const files = [...clipboard.files];
+  return textIn(clipboard) && files.every((file) => file.type.startsWith("image/")) ? [] : files;
+}
+
 export class Attachments {
   #files = [];
   #onChange;
@@ -16,8 +24,8 @@ export class Attachments {
   constructor(field, onChange = () => {}) {
     this.#onChange = onChange;
     field.addEventListener("paste", (event) => {
-      const text = event.clipboardData.getData("text/plain");
-      if (text.length <= LONG || event.clipboardData.files.length) return;
+      const text = textIn(event.clipboardData);
+      if (text.length <= LONG || filesIn(event.clipboardData).length) return;
       event.preventDefault();
       this.add(this.#nameOfPaste(), text.replace(/\r\n?/g, "\n"));
     });
