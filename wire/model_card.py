@@ -9,6 +9,7 @@ import msgspec
 
 from wire.errors import StartError
 from wire.tool_style import SCAFFOLD, tool_style
+from wire.usual_text import usual_text
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -37,6 +38,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _TextConfig(msgspec.Struct):
+    model_type: Any = None
     vocab_size: Count | None = None
     max_position_embeddings: Count | None = None
     eos_token_id: int | tuple[int, ...] | None = None
@@ -121,19 +123,21 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         path = Path(path)
         config = _read(path / "config.json", _Config)
         of_text = config.text_config or config
+        usual = usual_text(str(of_text.model_type)) if config.text_config is not None else {}
         generation = _read(path / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
         tokenizer = _read(path / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
-        vocab_size = of_text.vocab_size or config.vocab_size
+        vocab_size = of_text.vocab_size or config.vocab_size or usual.get("vocab_size")
         if vocab_size is None:
             raise ModelCardError(f"{path / 'config.json'}: vocab_size is missing")
         bos = _ids(of_text.bos_token_id if generation.bos_token_id is None else generation.bos_token_id)
         chat_template = _chat_template(path, tokenizer)
         architecture = next(iter(config.architectures or ()), "unknown")
+        positions = of_text.max_position_embeddings or usual.get("max_position_embeddings", 2048)
         return cls(
             name=name or path.name,
             path=path,
             architecture=architecture,
-            max_model_len=_max_len(path, of_text, first_position(architecture, of_text.pad_token_id)),
+            max_model_len=_max_len(path, positions - first_position(architecture, of_text.pad_token_id)),
             vocab_size=vocab_size,
             eos_token_ids=_ids(of_text.eos_token_id if generation.eos_token_id is None else generation.eos_token_id),
             bos_token=_token_text(tokenizer.bos_token),
@@ -164,9 +168,8 @@ def _sampling(generation: _GenerationConfig) -> dict[str, float]:
     }
 
 
-def _max_len(path: Path, config: _TextConfig, first: int) -> int:
-    """Return the context, of positions from `first` on; embedding models say how much of it they were trained for."""
-    longest = (config.max_position_embeddings or 2048) - first
+def _max_len(path: Path, longest: int) -> int:
+    """Return the context; embedding models say how much of it they were trained for."""
     trained = _read(path / "sentence_bert_config.json", _SentenceConfig, missing=_SentenceConfig()).max_seq_length
     return min(longest, trained) if trained is not None and trained > 0 else longest
 

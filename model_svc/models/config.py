@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from model_svc.layers.rope import RopeConfig
 from model_svc.weights.errors import CheckpointError
+from wire.usual_text import usual_text
 
 
 @dataclass(frozen=True)
@@ -102,28 +103,6 @@ class ModelConfig:
         return value
 
 
-def _usual(text: dict[str, Any]) -> dict[str, Any]:
-    """Return what the part of a config that concerns text leaves out where it is as usual."""
-    usual = dict(_USUAL.get(str(text.get("model_type")), {}))
-    if "rope_parameters" not in text:
-        usual |= _USUAL_ROPE.get(str(text.get("model_type")), {})
-    return usual
-
-
-# The configs of Gemma 3 (4B) name only what differs from these.
-_USUAL: dict[str, dict[str, Any]] = {
-    "gemma3_text": {
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131072,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "hidden_activation": "gelu_pytorch_tanh",
-    }
-}
-_USUAL_ROPE = {"gemma3_text": {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}}
 _EPS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
 
 
@@ -153,7 +132,10 @@ def parse_config(path: Path, whole: dict[str, Any]) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise CheckpointError(path, "architectures must name the model class")
     text = whole.get("text_config")
-    raw = {**_usual(text), **whole, **text} if isinstance(text, dict) else whole
+    raw = whole
+    if isinstance(text, dict):
+        usual = usual_text(str(text.get("model_type")), rope="rope_parameters" not in text)
+        raw = {**usual, **whole, **text}
 
     def count(name: str, default: int | None = None) -> int:
         value = raw.get(name) if raw.get(name) is not None else default

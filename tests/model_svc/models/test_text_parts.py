@@ -16,6 +16,7 @@ from model_svc.models.load import load_model
 from model_svc.weights.errors import CheckpointError
 from tests.model_svc.models.test_parity import SLIDING, prompt
 from tests.model_svc.paged import ModelDriver, Tracked
+from wire.model_card import ModelCard
 
 TEXT: dict[str, Any] = {
     "vocab_size": 97,
@@ -110,3 +111,5 @@ def test_gemma_3_may_leave_out_what_is_as_usual(tmp_path: Path) -> None:
         (found.number("rope_local_base_freq"), usual.rope_parameters["sliding_attention"]["rope_theta"]),
     ):
         assert ours == theirs
+    card = ModelCard.load(tmp_path)
+    assert (card.vocab_size, card.max_model_len) == (usual.vocab_size, usual.max_position_embeddings)
