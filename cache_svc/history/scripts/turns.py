@@ -59,7 +59,7 @@ if redis.call('HGET', KEYS[2], 'k:' .. turn) then ids = '' end  -- theirs are a 
 if ids == '' then redis.call('HDEL', KEYS[2], 'i:' .. turn) else redis.call('HSET', KEYS[2], 'i:' .. turn, ids) end
 address = ARGV[5] .. (counts and ' ' or ' ~') .. parent
 redis.call('HSET', KEYS[2], 'a:' .. turn, address, 's:' .. turn, ARGV[10], 'm:' .. turn, ARGV[11])
-if ARGV[9] ~= '' and redis.call('HSETNX', KEYS[1], 'title', ARGV[9]) == 1 then
+if ARGV[2] ~= '' and ARGV[9] ~= '' and redis.call('HSETNX', KEYS[1], 'title', ARGV[9]) == 1 then
   redis.call('HSET', KEYS[1], 'titled', turn)  -- whose words they are
 end
 redis.call('HDEL', KEYS[5], turn)

@@ -310,8 +310,9 @@ async def test_a_deleted_responses_text_stays_only_as_long_as_a_later_one_builds
             await edge.call("delete_response", id=response)
     assert texts(await edge.recall(third)) == ["first words", "a1", "second words", "a2", "q3", "a3"]
     await edge.call("delete_response", id=third)
-    values = await edge.bus.route.call("", "HVALS", f"hr:{{c{first[5:21]}}}:turns")
-    assert not [value for value in values if b"words" in value]
+    for part in ("turns", "head"):  # a chain has no title: it would be the first words
+        values = await edge.bus.route.call("", "HVALS", f"hr:{{c{first[5:21]}}}:{part}")
+        assert not [value for value in values if b"words" in value]
 
 
 async def test_deleting_the_newest_response_of_a_conversation_takes_its_turn_back(edge: PlayedEdge) -> None:

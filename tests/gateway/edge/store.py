@@ -35,10 +35,11 @@ async def keys_with(ring: Ring, *words: bytes) -> list[str]:
 
 async def until_nothing_has(ring: Ring, *words: bytes) -> None:
     """Wait until no key holds one of the words any more: what was on its way to a desk is read, and not kept."""
-    with anyio.fail_after(60):
+    found: list[str] = []
+    with anyio.move_on_after(60):
         while found := await keys_with(ring, *words):
             await anyio.sleep(0.01)
-    assert not found
+    assert not found, found
 
 
 def _flat(value: Any) -> list[bytes]:
