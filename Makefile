@@ -48,7 +48,7 @@ test: $(VENV)/.develop-$(TARGET) $(VENV)/.oracle  ## Run the whole suite: make t
 	@$(BIN)/python -m pytest $(LANES) $(ARGS)
 
 jitter: $(VENV)/.develop-$(TARGET)  ## Run tests while what they wait for comes late and in other orders: make jitter SEED=7 ARGS=tests/gateway
-	HEADRACE_JITTER="$(or $(SEED),1)" TEST_LIMIT_S=900 $(BIN)/python -m pytest -o faulthandler_timeout=0 $(LANES) $(ARGS)
+	TEST_JITTER="$(or $(SEED),1)" TEST_LIMIT_S=900 $(BIN)/python -m pytest -o faulthandler_timeout=0 $(LANES) $(ARGS)
 
 check: $(VENV)/.develop-$(TARGET)  ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

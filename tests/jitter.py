@@ -23,7 +23,7 @@ from httpcore._backends.anyio import AnyIOStream
 from wire.bus.line import Line
 from wire.bus.route import Route
 
-SEED = os.environ.get("HEADRACE_JITTER", "")
+SEED = os.environ.get("TEST_JITTER", "")
 _MOST_S = 0.03
 
 Draw = Callable[[], float]
