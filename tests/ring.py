@@ -175,12 +175,16 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path, monkeypat
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         settings = EdgeSettings(**{**common, **patient, "port": port, "drain_s": 0.0, **edge})
-        async with Bus.open(bus_url, bus_options) as bus, anyio.create_task_group() as tasks:
+        async with (
+            Bus.open(bus_url, bus_options) as bus,
+            Bus.open(bus_url) as balancers_bus,  # as its service does
+            anyio.create_task_group() as tasks,
+        ):
             for serve, service_settings in _desks(common):
                 await tasks.start(serve, service_settings)
             balancer_settings = BalancerSettings(**common)
-            balancer = BalancerDesk(bus, balancer_settings)
-            await tasks.start(serve_balancer, bus, balancer_settings, balancer)
+            balancer = BalancerDesk(balancers_bus, balancer_settings)
+            await tasks.start(serve_balancer, balancers_bus, balancer_settings, balancer)
             replica = ScriptedReplica(bus, path.name, path, partitions=partitions)
             async with httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False, verify=False) as http:
                 running = Ring(url, bus, replica, http, path, balancer)
