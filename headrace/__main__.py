@@ -128,8 +128,8 @@ def pull(
     source: Annotated[
         str | None,
         typer.Argument(
-            help=f"A name of the catalogue ({', '.join(CATALOGUE)}), a .gguf file, a hub repository (owner/name) or a "
-            "file of one (owner/name/file.gguf); none: the models of HEADRACE_MODELS."
+            help=f"A name of the catalogue ({', '.join(CATALOGUE)}), a .gguf file (of a split one any part), a hub "
+            "repository (owner/name) or a file of one (owner/name/file.gguf); none: the models of HEADRACE_MODELS."
         ),
     ] = None,
     model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.", show_default=_MODELS)] = None,

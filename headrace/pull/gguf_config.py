@@ -58,7 +58,7 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
         raise PullError(f"{header.path}: keys and values of different length are not supported")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
-        raise PullError(f"{header.path}: the file holds no token_embd.weight; is it only one part of a split model?")
+        raise PullError(f"{header.path}: the file holds no token_embd.weight, so it is no whole model")
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,

@@ -25,7 +25,7 @@ def windows(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
 def floats(header: GgufHeader, name: str) -> list[float]:
     """Return the numbers of a small tensor."""
     tensor = header.tensors[name]
-    with header.path.open("rb") as file:
+    with tensor.path.open("rb") as file:
         file.seek(tensor.offset)
         return list(struct.unpack(f"<{tensor.shape[0]}f", file.read(4 * tensor.shape[0])))
 

@@ -1,4 +1,4 @@
-"""A model from the Hugging Face hub: a repository in safetensors form, or one .gguf file of a repository.
+"""A model from the Hugging Face hub: a repository in safetensors form, or one of its .gguf files (all parts of it).
 
 Files stay in the hub client's own cache, which resumes broken downloads; the model directory links to them.
 """
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from headrace.pull.errors import PullError
 from headrace.pull.model_directory import WANTED, build, from_gguf
+from model_svc.weights.gguf_parts import part_names
 
 _UNWANTED = ["consolidated*", "original/*", "*/*.safetensors"]
 _NEEDED = ("config.json", "tokenizer.json")
@@ -40,14 +41,20 @@ def from_repository(repo: str, directory: Path) -> Path:
 
 
 def from_hub_gguf(repo: str, file: str, directory: Path, *, pre: str | None = None) -> Path:
-    """Make `directory` from one GGUF file of a repository. Raises PullError."""
+    """Make `directory` from one GGUF file of a repository, or all parts if it is one. Raises PullError."""
 
-    def download() -> str:
+    def download(name: str, commit: str | None = None) -> Path:
         from huggingface_hub import hf_hub_download
 
-        return hf_hub_download(repo, file)
+        return Path(_explained(f"{repo}/{name}", lambda: hf_hub_download(repo, name, revision=commit)))
 
-    return from_gguf(Path(_explained(f"{repo}/{file}", download)), directory, pre=pre)
+    found = download(file)
+    # The folder in the cache is named after the commit; the others must be of the same one.
+    commit = found.parents[len(Path(file).parts) - 1].name
+    for name in part_names(file):
+        if name != file:
+            download(name, commit)
+    return from_gguf(found, directory, pre=pre)
 
 
 def _link_all(snapshot: Path, target: Path) -> None:

@@ -17,9 +17,10 @@ from headrace.pull.errors import PullError
 from headrace.pull.gguf_config import config_json, generation_config
 from headrace.pull.gguf_tokenizer import tokenizer_config, tokenizer_json
 from model_svc.weights.errors import CheckpointError
-from model_svc.weights.gguf_header import read_header
+from model_svc.weights.gguf_parts import part_name, parts_of, read_parts
 
-WEIGHTS = "model.gguf"
+_STEM = "model"
+WEIGHTS = part_name(_STEM, 1, 1)
 WANTED = (
     "config.json",
     "generation_config.json",
@@ -37,14 +38,17 @@ WANTED = (
 
 
 def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:
-    """Make `directory` from a GGUF file; the weights are linked, or copied where that is impossible.
+    """Make `directory` from a GGUF file, or from all parts of a model of which it is one.
 
-    Raises PullError with one sentence for a bad file, a full disk or a directory that cannot be written.
+    The weights are linked, or copied where that is impossible. Raises PullError with one sentence for a bad file, a
+    full disk or a directory that cannot be written.
     """
 
     def fill(target: Path) -> None:
         write_metadata(gguf, target, pre=pre)
-        _link_or_copy(gguf, target / WEIGHTS)
+        parts = parts_of(gguf)
+        for number, part in enumerate(parts, 1):
+            _link_or_copy(part, target / part_name(_STEM, number, len(parts)))
 
     return build(directory, fill)
 
@@ -52,7 +56,7 @@ def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:
 def write_metadata(gguf: Path, target: Path, *, pre: str | None = None) -> None:
     """Write everything but the weights into an existing directory."""
     try:
-        header = read_header(gguf)
+        header = read_parts(gguf)
         files: dict[str, dict[str, Any]] = {
             "config.json": config_json(header),
             "generation_config.json": generation_config(header),

@@ -17,6 +17,7 @@ from headrace.pull.hub import from_hub_gguf, from_repository
 from headrace.pull.model_directory import alone, from_gguf
 from headrace.pull.progress import Report, progress_bar, silent
 from headrace.pull.wheel import cache_directory, from_wheel
+from model_svc.weights.gguf_parts import stem_of
 
 _HUB = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?:/(?P<file>[\w./-]+\.gguf))?$")
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
@@ -34,8 +35,9 @@ def pull(
     """Make a model directory below `model_dir` and return it; one that is there already is kept unless `again`.
 
     `target` is a catalogue name, a path of a .gguf file, a hub repository (owner/name) or a GGUF file of one
-    (owner/name/file.gguf). `name` is what the model shall be served as, `pre` the pre-tokenizer of a GGUF file that
-    does not name its own. With a `console` a progress bar shows there. Raises PullError with one sentence.
+    (owner/name/file.gguf); of a split model any part. `name` is what the model shall be served as, `pre` the
+    pre-tokenizer of a GGUF file that does not name its own. With a `console` a progress bar shows there. Raises
+    PullError with one sentence.
     """
     with progress_bar(console) if console else nullcontext(silent) as report:
         return _pull(target, model_dir, name, pre, again, report)
@@ -82,4 +84,4 @@ def is_complete(directory: Path) -> bool:
 
 
 def _default_name(target: str) -> str:
-    return Path(target).name.removesuffix(".gguf").lower()
+    return stem_of(Path(target).name).lower()

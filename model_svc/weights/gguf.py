@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
-from model_svc.weights.gguf_header import GgufTensor, read_header
+from model_svc.weights.gguf_header import GgufTensor
 from model_svc.weights.gguf_names import Change, rename
+from model_svc.weights.gguf_parts import read_parts
 from model_svc.weights.safetensors import map_file
 from model_svc.weights.source import Stored, TrackedSource
 from model_svc.weights.stacked import MAX_EXPERTS
@@ -23,7 +24,7 @@ _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class _Place(NamedTuple):
-    """Where a tensor of ours lies: one of the file, or an expert's part of it; and what is to be undone on it."""
+    """Where a tensor of ours lies: one of a file, or an expert's part of it; and what is to be undone on it."""
 
     tensor: GgufTensor
     change: Change
@@ -31,14 +32,14 @@ class _Place(NamedTuple):
 
 
 class GgufSource(TrackedSource):
-    """The tensors of one GGUF file, named as the same model's safetensors would be."""
+    """The tensors of a GGUF file, or of all parts of a split one, named as the same model's safetensors would be."""
 
     def __init__(self, path: Path) -> None:
-        """Read the header. Raises CheckpointError for a malformed file."""
+        """Read the header of the file, or of all parts if it is one. Raises CheckpointError for a malformed file."""
         super().__init__()
         self.place = str(path)
-        self.header = read_header(path)
-        self._map = map_file(path)
+        self.header = read_parts(path)
+        self._maps: dict[Path, mmap.mmap] = {}
         arch = self.header.value("general.architecture", str)
         heads = self._num_heads(f"{arch}.attention.head_count")
         kv_heads = self._num_heads(f"{arch}.attention.head_count_kv", heads)
@@ -60,7 +61,8 @@ class GgufSource(TrackedSource):
         """Return a tensor in the row order and offset that Hugging Face checkpoints have."""
         tensor, change, expert = self._tensors[name]
         shape = self.shapes[name]
-        raw = torch.frombuffer(self._map, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        view = self._maps.get(tensor.path) or self._maps.setdefault(tensor.path, map_file(tensor.path))
+        raw = torch.frombuffer(view, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
         if expert is not None:
             raw = raw.view(tensor.shape[0], -1)[expert]
         stored: Stored
@@ -73,7 +75,7 @@ class GgufSource(TrackedSource):
         if change.unpermute:
             if tensor.shape[0] % (2 * change.unpermute):
                 fault = f"tensor {tensor.name!r} has {tensor.shape[0]} rows, no pairs of {change.unpermute} heads"
-                raise CheckpointError(self.header.path, fault)
+                raise CheckpointError(tensor.path, fault)
             order = _unpermuted_rows(tensor.shape[0], change.unpermute)
             return stored.rows(order) if isinstance(stored, QuantizedTensor) else stored[order]
         if change.minus_one and isinstance(stored, Tensor):
@@ -83,7 +85,7 @@ class GgufSource(TrackedSource):
     def _enter(self, name: str, place: _Place) -> None:
         if name in self._tensors:
             taken = self._tensors[name].tensor.name
-            raise CheckpointError(self.header.path, f"tensors {taken!r} and {place.tensor.name!r} are both {name!r}")
+            raise CheckpointError(place.tensor.path, f"tensors {taken!r} and {place.tensor.name!r} are both {name!r}")
         self._tensors[name] = place
         shape = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
         self.shapes[name] = (1, *shape) if place.change.row and len(shape) == 1 else shape
@@ -91,7 +93,8 @@ class GgufSource(TrackedSource):
     def release(self) -> None:
         """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+            for view in self._maps.values():
+                view.madvise(mmap.MADV_DONTNEED)
 
     def _num_heads(self, key: str, default: int | None = None) -> int:
         count: int = self.header.value(key, int, default)

@@ -23,13 +23,14 @@ _MAX_NAME = 1 << 16
 
 
 class GgufTensor(NamedTuple):
-    """One tensor's place in the file. `shape` is in torch order (slowest dimension first)."""
+    """One tensor's place in its file. `shape` is in torch order (slowest dimension first)."""
 
     name: str
     shape: tuple[int, ...]
     type: GgmlType
     offset: int
     num_bytes: int
+    path: Path
 
 
 class GgufHeader(NamedTuple):
@@ -214,5 +215,5 @@ class _Cursor:
             end, last = offset + num_bytes, name
             if base + end > self.size:
                 raise self.fail(f"tensor {name!r} ends at byte {base + end} of {self.size}: the file is cut off")
-            tensors[name] = GgufTensor(name, shape, kind, base + offset, num_bytes)
+            tensors[name] = GgufTensor(name, shape, kind, base + offset, num_bytes, self.path)
         return tensors

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
 
 from headrace.pull import is_complete
 from tests.headrace.gguf_vocab import byte_tensors, byte_vocab, write
+from tests.model_svc.weights.gguf_split import split
 
 COMMIT = "a" * 40
 Files = dict[str, bytes]
@@ -30,6 +32,7 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), HubHandler)
         self.repositories = repositories
         self.fetched: list[str] = []
+        self.commits: list[str] = []
 
 
 class HubHandler(http.server.BaseHTTPRequestHandler):
@@ -64,6 +67,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         if with_body:
             self.server.fetched.append(name)
+            self.server.commits.append(parts[3])
         etag = hashlib.sha256(files[name]).hexdigest()
         return self.send(200, files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}, with_body=with_body)
 
@@ -92,9 +96,19 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     }
     metadata = byte_vocab()
     gguf = write(tmp_path / "tiny.gguf", metadata, byte_tensors(metadata)).read_bytes()
+    tensors = byte_tensors(metadata) | {f"blk.{n}.attn_norm.weight": np.ones(32, dtype=np.float32) for n in range(2)}
+    parts = split(write(tmp_path / "Big.gguf", metadata, tensors), 3)
+    folder: Files = {f"Q8/{part.name}": part.read_bytes() for part in parts}
+    lacking = {name: content for name, content in folder.items() if "00003" not in name.partition("-of-")[0]}
     without = {name: content for name, content in whole.items() if not name.endswith(".safetensors")}
     server = Hub(
-        {"some/whole": whole, "some/quants": {"Tiny.Q8.gguf": gguf, "README.md": b""}, "some/weightless": without}
+        {
+            "some/whole": whole,
+            "some/quants": {"Tiny.Q8.gguf": gguf, "README.md": b""},
+            "some/split": folder | {"Q8/Other.gguf": gguf},
+            "some/lacking": lacking,
+            "some/weightless": without,
+        }
     )
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -136,6 +150,16 @@ def test_one_gguf_file_of_a_repository_becomes_a_model_directory(hub: Hub, tmp_p
     assert hub.fetched == ["Tiny.Q8.gguf"]
 
 
+def test_all_parts_of_a_split_model_are_fetched_whichever_is_named(hub: Hub, tmp_path: Path) -> None:
+    names = [f"Big-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
+    done = pull(f"some/split/Q8/{names[1]}", f"http://127.0.0.1:{hub.server_port}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert is_complete(tmp_path / "models" / "big")
+    assert sorted(hub.fetched) == [f"Q8/{name}" for name in names]
+    assert set(hub.commits) == {"main", COMMIT}
+    assert hub.commits.count("main") == 1  # the others are of the commit that the first was of
+
+
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
@@ -143,6 +167,7 @@ def test_one_gguf_file_of_a_repository_becomes_a_model_directory(hub: Hub, tmp_p
         ("some/quants/Other.gguf", "The hub has no model some/quants/Other.gguf"),
         ("some/gated", "some/gated is gated: accept its terms"),
         ("some/quants", "some/quants has no config.json"),
+        ("some/lacking/Q8/Big-00001-of-00003.gguf", "no model some/lacking/Q8/Big-00003-of-00003.gguf"),
         ("some/weightless", "has no safetensors weights; name one of its GGUF files"),
     ],
 )
