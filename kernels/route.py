@@ -18,9 +18,8 @@ from kernels.language import jit, next_power_of_2, tl
 from kernels.native import record
 
 MAX_NATIVE = 4096  # experts of which a native kernel keeps the scores at hand (src/experts.c)
-_NO_NUMBER = (
-    -1e30
-)  # what decides about an expert whose score is none: it is chosen last, but it is an expert all the same
+# What decides about an expert whose score is no number: it is chosen last, but it is an expert all the same.
+_NO_NUMBER = -1e30
 _LEAST_SUM = 1e-20  # that shares are divided by
 
 

@@ -264,3 +264,6 @@ _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "gemma3": _gemma3,
     **FAMILIES,
 }
+
+KNOWN = frozenset(_SPECIAL)
+"""The architectures of GGUF files that we serve."""

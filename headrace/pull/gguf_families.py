@@ -222,9 +222,8 @@ FAMILIES: dict[str, Family] = {
     "granite": _granite,
     "granitemoe": _granitemoe,
     "olmo2": _olmo2,
-    "hunyuan-dense": _plain(
-        "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"
-    ),  # the base that the file says is stretched
+    # Its alpha is in the base that the file says.
+    "hunyuan-dense": _plain("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     "phi3": _phi3,
     "cohere2": _cohere2,
     "starcoder2": _starcoder2,

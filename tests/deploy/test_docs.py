@@ -11,6 +11,9 @@ import pytest
 from typer.main import get_command
 
 from headrace.__main__ import app
+from headrace.pull.gguf_config import KNOWN
+from model_svc.models.registry import MODELS, TEXT_PARTS
+from wire.model_card import CROSS_ENCODERS, ENCODERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")])
@@ -118,3 +121,10 @@ def test_figures_of_the_one_screen_stand_in_the_tables_behind_it() -> None:
     shown = [figure for bold in re.findall(r"\*\*([^*]*\d[^*]*)\*\*", screen) for figure in figures(bold)]
     assert len(shown) > 40
     assert not [figure for figure in shown if figure not in known]
+
+
+def test_the_page_of_models_has_every_architecture_and_no_other() -> None:
+    named = set(SPAN.findall(text_of(ROOT / "docs/models.md")))
+    served = {*MODELS, *(whole for whole, _ in TEXT_PARTS), *ENCODERS, *CROSS_ENCODERS}
+    assert {name for name in named if re.search(r"For[A-Z]\w+$|[a-z]Model$", name)} == served
+    assert named >= KNOWN
