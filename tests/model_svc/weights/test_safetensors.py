@@ -167,7 +167,7 @@ def test_one_file_of_any_name_loads_without_an_index_and_two_do_not(tmp_path: Pa
 
 
 def test_a_directory_without_weights_says_what_is_wanted(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"needs one \.gguf file or safetensors"):
+    with pytest.raises(CheckpointError, match=r"needs safetensors or a \.gguf file"):
         open_weights(tmp_path)
     with pytest.raises(CheckpointError, match="headrace pull"):
         open_weights(tmp_path / "absent")
