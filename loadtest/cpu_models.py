@@ -38,7 +38,7 @@ def requantized(model: Path, target: str, llama_python: str) -> Path:
 
 
 class Shape(NamedTuple):
-    """A decoder of the Llama family with a tied head; with `experts` one of Qwen 3's, of which a token takes 8."""
+    """A decoder of the Llama family with a tied head; with `experts` one of Qwen 3's or gpt-oss's, by `arch`."""
 
     hidden: int
     inner: int
@@ -46,18 +46,27 @@ class Shape(NamedTuple):
     heads: int
     kv_heads: int
     vocab: int
+    arch: str = "llama"
+    head_size: int = 0
     experts: int = 0
+    chosen: int = 8
 
     @property
     def head_dim(self) -> int:
         """The size of a head."""
-        return 128 if self.experts else self.hidden // self.heads
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def is_gpt_oss(self) -> bool:
+        """Whether it has sinks, biases, a head of its own, and all but its experts in Q8_0, as published files have."""
+        return self.arch == "gpt-oss"
 
 
 SHAPES = {
     "llama-1b": Shape(2048, 8192, 16, 32, 8, 128256),
     "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152),
-    "qwen3-moe": Shape(2048, 768, 8, 32, 4, 49152, experts=64),  # 30B-A3B has 48 layers of 128
+    "qwen3-moe": Shape(2048, 768, 8, 32, 4, 49152, "qwen3moe", 128, experts=64),  # 30B-A3B has 48 layers of 128
+    "gpt-oss": Shape(2880, 2880, 6, 64, 8, 201088, "gpt-oss", 64, experts=32, chosen=4),  # 20B has 24 layers
 }
 
 
@@ -70,18 +79,18 @@ def random_model(name: str, format_name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_config(shape)))
     part = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, "qwen3moe" if shape.experts else "llama")
+    writer = gguf.GGUFWriter(part, shape.arch)
     _describe(writer, shape)
     rng = np.random.default_rng(0)
-    kind = gguf.GGMLQuantizationType[format_name]
     for tensor, size in _tensors(shape).items():
-        if len(size) == 1:
-            writer.add_tensor(tensor, np.ones(size, dtype=np.float32))
+        if len(size) == 1 or tensor.endswith(".bias"):
+            writer.add_tensor(tensor, np.full(size, 1.0 if "norm" in tensor else 0.0, dtype=np.float32))
         elif tensor.endswith("ffn_gate_inp.weight"):
             writer.add_tensor(tensor, rng.standard_normal(size, dtype=np.float32))
         else:
-            blocks = _blocks(rng, format_name, int(np.prod(size[:-1])), size[-1])
-            writer.add_tensor(tensor, blocks.reshape(*size[:-1], -1), raw_dtype=kind)
+            form = "Q8_0" if shape.is_gpt_oss and "_exps" not in tensor else format_name
+            blocks = _blocks(rng, form, int(np.prod(size[:-1])), size[-1])
+            writer.add_tensor(tensor, blocks.reshape(*size[:-1], -1), raw_dtype=gguf.GGMLQuantizationType[form])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,16 +100,24 @@ def random_model(name: str, format_name: str) -> Path:
 
 
 def _config(shape: Shape) -> dict[str, object]:
-    experts = {
-        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": shape.experts,
-        "num_experts_per_tok": 8, "moe_intermediate_size": shape.inner, "norm_topk_prob": True,
+    special: dict[str, dict[str, object]] = {
+        "llama": {},
+        "qwen3moe": {
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": shape.experts,
+            "num_experts_per_tok": shape.chosen, "moe_intermediate_size": shape.inner, "norm_topk_prob": True,
+        },
+        "gpt-oss": {
+            "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": shape.experts,
+            "num_experts_per_tok": shape.chosen, "sliding_window": 128, "tie_word_embeddings": False,
+            "layer_types": ["full_attention" if n % 2 else "sliding_attention" for n in range(shape.layers)],
+        },
     }  # fmt: skip
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": shape.vocab,
         "hidden_size": shape.hidden, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_act": "silu",
-        "eos_token_id": 2, "bos_token_id": 1, "head_dim": shape.head_dim, **(experts if shape.experts else {}),
+        "eos_token_id": 2, "bos_token_id": 1, "head_dim": shape.head_dim, **special[shape.arch],
     }  # fmt: skip
 
 
@@ -120,8 +137,10 @@ def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
         writer.add_key_length(shape.head_dim)
         writer.add_value_length(shape.head_dim)
         writer.add_expert_count(shape.experts)
-        writer.add_expert_used_count(8)
+        writer.add_expert_used_count(shape.chosen)
         writer.add_expert_feed_forward_length(shape.inner)
+    if shape.is_gpt_oss:
+        writer.add_sliding_window(128)
 
 
 def _tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -136,11 +155,16 @@ def _tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
         if shape.experts:
             X = shape.experts
             sizes |= {"ffn_gate_exps": (X, F, E), "ffn_up_exps": (X, F, E), "ffn_down_exps": (X, E, F)}
-            sizes |= {"ffn_gate_inp": (X, E), "attn_q_norm": (D,), "attn_k_norm": (D,)}
+            sizes["ffn_gate_inp"] = (X, E)
+            sizes |= {} if shape.is_gpt_oss else {"attn_q_norm": (D,), "attn_k_norm": (D,)}
         else:
             sizes |= {"ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F)}
+        if shape.is_gpt_oss:
+            sizes |= {"attn_sinks": (shape.heads,), "post_attention_norm": sizes.pop("ffn_norm")}
+            biased = (name for name in sizes if "norm" not in name and name != "attn_sinks")
+            found |= {f"blk.{layer}.{name}.bias": sizes[name][:-1] for name in biased}
         found |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
-    return found
+    return found | ({"output.weight": (shape.vocab, E)} if shape.is_gpt_oss else {})
 
 
 def _blocks(rng: np.random.Generator, format_name: str, rows: int, width: int) -> np.ndarray:
