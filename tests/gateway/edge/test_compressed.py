@@ -17,12 +17,17 @@ BODY = json.dumps(ASK).encode()
 HALF = len(BODY) // 2
 
 
+def packed(data: bytes) -> bytes:
+    """Compress without the time of day: it would be in the names of tests, which both lanes must read alike."""
+    return gzip.compress(data, mtime=0)
+
+
 @pytest.mark.parametrize(
     ("encoding", "raw"),
     [
-        ("gzip", gzip.compress(BODY)),
-        ("x-gzip", gzip.compress(BODY)),
-        ("GZIP", gzip.compress(BODY[:HALF]) + gzip.compress(BODY[HALF:])),
+        ("gzip", packed(BODY)),
+        ("x-gzip", packed(BODY)),
+        ("GZIP", packed(BODY[:HALF]) + packed(BODY[HALF:])),
         ("deflate", zlib.compress(BODY)),
         ("identity", BODY),
         ("", BODY),
@@ -38,10 +43,10 @@ async def test_a_compressed_body_is_read(ring: Ring, encoding: str, raw: bytes) 
     ("encoding", "raw"),
     [
         ("gzip", BODY),
-        ("gzip", gzip.compress(BODY)[:-9]),
-        ("gzip", gzip.compress(BODY) + b"more"),
+        ("gzip", packed(BODY)[:-9]),
+        ("gzip", packed(BODY) + b"more"),
         ("deflate", zlib.compress(BODY) + b"more"),
-        ("deflate", gzip.compress(BODY)),
+        ("deflate", packed(BODY)),
     ],
 )
 async def test_what_is_not_compressed_that_way_is_refused(ring: Ring, encoding: str, raw: bytes) -> None:
@@ -65,9 +70,9 @@ async def test_another_encoding_is_415_and_names_those_that_are_read(ring: Ring)
 
 async def test_a_short_body_that_expands_beyond_the_limit_is_413(make_ring: MakeRing) -> None:
     async with make_ring(max_body_bytes=100_000) as ring:
-        bomb = gzip.compress(b" " * 50_000_000)
+        bomb = packed(b" " * 50_000_000)
         assert len(bomb) < 100_000
-        for raw in (bomb, gzip.compress(b" " * 60_000) * 2):
+        for raw in (bomb, packed(b" " * 60_000) * 2):
             response = await ring.http.post(CHAT, content=raw, headers={"Content-Encoding": "gzip"})
             assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
         await still_serves(ring)
