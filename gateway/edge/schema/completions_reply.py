@@ -148,20 +148,36 @@ class CompletionsReply:
         """Return what may be shown now; what comes before the echo of its choice waits."""
         pieces: list[_Piece] = []
         if update.prompt_logprobs:
-            first = update.choice - update.choice % self._n
-            for at in range(first, first + self._n):
+            for at in self._beside(update.choice):
                 pieces += self._take_prompt(at, update)
         choice = self._choices[update.choice]
         if update.num_prompt_tokens == 1:  # of which nothing is told, since nothing stands before it
             pieces += self._take_only_token(update.choice)
-        if choice.held and update.finish_reason is None:
+        if choice.held and not self._comes_without_prompt(update):
             choice.waiting.append(update)
             return pieces
         if choice.held:  # nothing is known of the prompt's tokens, and nothing more will come
-            choice.held = False
-            pieces.append(_Piece(update.choice, choice.echo))
+            pieces += [piece for at in self._beside(update.choice) for piece in self._let_go(at)]
         waiting, choice.waiting = choice.waiting, []
         return pieces + [piece for one in (*waiting, update) for piece in self._take_answer(one)]
+
+    def _beside(self, choice: int) -> range:
+        """Return the choices of the same prompt; what is known of that comes with the first one's tokens."""
+        first = choice - choice % self._n
+        return range(first, first + self._n)
+
+    def _comes_without_prompt(self, update: ChoiceUpdate) -> bool:
+        """Tell whether a prompt's first choice has ended without a word about it; others may end before that begins."""
+        return update.finish_reason is not None and update.choice == self._beside(update.choice)[0]
+
+    def _let_go(self, at: int) -> list[_Piece]:
+        """Show an echo of which nothing more is known, and what waited for it."""
+        choice = self._choices[at]
+        if not choice.held:
+            return []
+        choice.held = False
+        waiting, choice.waiting = choice.waiting, []
+        return [_Piece(at, choice.echo), *(piece for one in waiting for piece in self._take_answer(one))]
 
     def _take_prompt(self, at: int, update: ChoiceUpdate) -> list[_Piece]:
         choice = self._choices[at]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.edge.test_completions import columns, joined, post, streamed
 from tests.ring import Ring
-from tests.script import Piece, say
+from tests.script import Piece, Script, say
 from wire.messages import TokenChunk, TokenLogprob
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +43,24 @@ async def test_an_echo_shows_the_log_probabilities_of_the_prompt_too(ring: Ring,
         assert found[at]["top_logprobs"] == [None, {"b": -1.0}, {"one ": -0.25}]
         assert found[at]["text_offset"] == [0, 1, 2]
     assert found[2]["token_logprobs"] == [None, -1.0, -2.0, -0.25]
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_choice_that_ends_before_the_first_one_begins_waits_for_what_that_tells(ring: Ring, told: bool) -> None:
+    go = anyio.Event()
+    ring.replica.script = Script(choices={0: [Piece(b"one ", after=go)], 1: say("two ")})
+
+    def seen(chunk: TokenChunk) -> list[TokenChunk]:
+        if (chunk.choice, chunk.finish_reason is not None) == (1, True):
+            go.set()
+        return [chunk if told else msgspec.structs.replace(chunk, prompt_logprobs=())]
+
+    ring.replica.transform = seen
+    chunks = await streamed(ring, prompt="ab", n=2, echo=True, logprobs=1)
+    prompt = ["a", "b"] if told else []
+    for at, word in enumerate(("one ", "two ")):
+        assert joined(chunks, at) == (f"ab{word}", "stop")
+        assert columns(chunks, at)["tokens"] == [*prompt, word]
 
 
 @pytest.mark.parametrize("prompt", ["a", [97]])
