@@ -1,16 +1,37 @@
-"""The ring's fixtures, for the edge's tests, and deadlines that pass when a test says so."""
+"""The ring's fixtures, for the edge's tests, an encoder beside its model, spans, and deadlines that pass when told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.edge.inflight import InFlight
 from tests.ring import make_ring, ring, tiny_model
+from tests.tiny_bert import MODEL as EMBEDDER
+from tests.tiny_bert import write_tiny_bert
+from wire import telemetry
 
 __all__ = ["make_ring", "pass_deadlines", "ring", "tiny_model"]
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tiny_model: Path) -> Path:
+    """A directory with a tiny embedding model."""
+    path = tiny_model.parent / EMBEDDER
+    return path if path.exists() else write_tiny_bert(path)
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What is traced in this process."""
+    exporter = InMemorySpanExporter()
+    telemetry.setup("ring", environ={}, exporter=exporter)
+    yield exporter
+    telemetry.shutdown()
 
 
 @pytest.fixture

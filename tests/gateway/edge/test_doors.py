@@ -16,7 +16,6 @@ from tests.gateway.edge import closed_doors, doors
 from tests.gateway.edge.asks import CHAT, RESPONSES
 from tests.ring import MakeRing, Ring
 from tests.tiny_bert import MODEL as BERT
-from tests.tiny_bert import write_tiny_bert
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +32,6 @@ kind = "pattern"
 pattern = '\\d{4}-\\d{4}'
 action = "redact"
 """
-
-
-@pytest.fixture(scope="session")
-def tiny_bert(tiny_model: Path) -> Path:
-    path = tiny_model.parent / BERT
-    return path if path.exists() else write_tiny_bert(path)
 
 
 @pytest.fixture

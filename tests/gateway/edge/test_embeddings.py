@@ -15,16 +15,10 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from tests.ring import MODEL, MakeRing, Ring
-from tests.tiny_bert import MAX_LEN, write_tiny_bert
+from tests.tiny_bert import MAX_LEN
 from tests.tiny_bert import MODEL as EMBEDDER
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="session")
-def tiny_bert(tiny_model: Path) -> Path:
-    path = tiny_model.parent / EMBEDDER
-    return path if path.exists() else write_tiny_bert(path)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -31,14 +30,6 @@ def metered(ring: Ring) -> Ring:
     ring.replica.transform = tell
     ring.replica.play(*say("one ", "two "))
     return ring
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    telemetry.setup("ring", environ={}, exporter=exporter)
-    yield exporter
-    telemetry.shutdown()
 
 
 async def entries(ring: Ring) -> list[Entry]:

@@ -13,7 +13,6 @@ import pytest
 from tests.gateway.edge.openapi.test_document import answer_schema, validator
 from tests.ring import MODEL, MakeRing, Ring
 from tests.tiny_bert import MODEL as EMBEDDER
-from tests.tiny_bert import write_tiny_bert
 from tests.tiny_reranker import MAX_LEN, Oracle, write_tiny_reranker
 from tests.tiny_reranker import MODEL as RERANKER
 
@@ -31,12 +30,9 @@ action = "redact"
 
 
 @pytest.fixture(scope="session")
-def encoders(tiny_model: Path) -> list[Path]:
-    bert, reranker = tiny_model.parent / EMBEDDER, tiny_model.parent / RERANKER
-    return [
-        bert if bert.exists() else write_tiny_bert(bert),
-        reranker if reranker.exists() else write_tiny_reranker(reranker),
-    ]
+def encoders(tiny_model: Path, tiny_bert: Path) -> list[Path]:
+    reranker = tiny_model.parent / RERANKER
+    return [tiny_bert, reranker if reranker.exists() else write_tiny_reranker(reranker)]
 
 
 @pytest.fixture
