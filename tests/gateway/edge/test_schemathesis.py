@@ -17,14 +17,12 @@ import pytest
 from tests.gateway.edge.asks import still_serves
 from tests.gateway.edge.document.ledger import Ledger, count_of
 from tests.gateway.edge.openapi.test_document import DOCUMENT
-from tests.gateway.edge.test_embeddings import tiny_bert
 from tests.gateway.edge.test_moderations import POLICY
 from tests.ring import MODEL, MakeRing, Ring
 from tests.script import say
 from tests.tiny_bert import MODEL as EMBEDDER
 
 pytestmark = pytest.mark.anyio
-__all__ = ["tiny_bert"]
 
 EXAMPLES = os.environ.get("HEADRACE_FUZZ_EXAMPLES")
 SETTINGS = Path(__file__).parent / "document" / "settings.toml"
