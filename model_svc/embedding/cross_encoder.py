@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model_svc.embedding.bert import Bert
-from model_svc.embedding.inputs import Input, groups, pad
+from model_svc.embedding.inputs import Input, read
 from model_svc.models.config import ModelConfig
 from model_svc.weights.errors import CheckpointError
 
@@ -31,13 +31,9 @@ class CrossEncoder:
     @torch.inference_mode()
     def embed(self, inputs: Sequence[Input]) -> list[bytes]:
         """Return the score of each pair, a little-endian float32."""
-        scores = [b""] * len(inputs)
-        for group in groups([one.num_tokens for one in inputs]):
-            padded = pad([inputs[index] for index in group], self.encoder.device)
-            found = self._activation(self.encoder.logits(self.encoder.encode(*padded))).cpu()
-            for index, score in zip(group, found, strict=True):
-                scores[index] = score.numpy().tobytes()
-        return scores
+        encoder = self.encoder
+        scores = read(inputs, encoder.device, lambda padded: self._activation(encoder.logits(encoder.encode(*padded))))
+        return [score.numpy().tobytes() for score in scores]
 
 
 def _activation(config: ModelConfig) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from model_svc.embedding.bert import Bert
-from model_svc.embedding.inputs import Input, groups, pad
+from model_svc.embedding.inputs import Input, read
 from model_svc.embedding.pooling import load_pooling
 
 
@@ -26,11 +26,7 @@ class Embedder:
     @torch.inference_mode()
     def embed(self, inputs: Sequence[Input]) -> list[bytes]:
         """Return the vector of each input, little-endian float32."""
-        vectors = [b""] * len(inputs)
-        for group in groups([one.num_tokens for one in inputs]):
-            padded = pad([inputs[index] for index in group], self.encoder.device)
-            pooled = self._pooling.pool(self.encoder.encode(*padded), padded.mask).cpu()
-            for index, vector in zip(group, pooled, strict=True):
-                finished = self._pooling.finish(vector[None], inputs[index].dimensions)
-                vectors[index] = finished[0].numpy().tobytes()
-        return vectors
+        pooling, encoder = self._pooling, self.encoder
+        pooled = read(inputs, encoder.device, lambda padded: pooling.pool(encoder.encode(*padded), padded.mask))
+        vectors = (pooling.finish(row[None], one.dimensions)[0] for row, one in zip(pooled, inputs, strict=True))
+        return [vector.numpy().tobytes() for vector in vectors]

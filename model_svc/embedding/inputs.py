@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,6 +52,16 @@ def inputs_of(request: Request, prompt: Prompt) -> list[Input]:
     num_queries = request.pairs.num_queries if request.pairs is not None else 1
     starts, ends = parts[:num_queries], parts[num_queries:]
     return [Input(end, starts[0 if num_queries == 1 else number]) for number, end in enumerate(ends)]
+
+
+def read(inputs: Sequence[Input], device: torch.device, compute: Callable[[Padded], Tensor]) -> list[Tensor]:
+    """Return, on the CPU, what `compute` makes of each input: [S, ...] of S inputs that are padded together."""
+    made = [torch.empty(0)] * len(inputs)
+    for group in groups([one.num_tokens for one in inputs]):
+        rows = compute(pad([inputs[index] for index in group], device)).cpu()
+        for index, row in zip(group, rows, strict=True):
+            made[index] = row
+    return made
 
 
 def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
