@@ -1,6 +1,7 @@
 """The engine alone on a GPU: the model's shape with random weights, engine and runner in this process, ids in and out.
 
-    python -m loadtest.engine [--tests decode1,prefill2048,...] [--weights fp8] [--json out.json] [--profile 1,64]
+    python -m loadtest.engine [--shape gpt-oss-20b] [--weights fp8] [--tests decode1,prefill2048,...] [--json out.json]
+        [--profile 1,64]
 
 Prints what each test took, the floor that the card's own copy bandwidth and matrix rate set, and vLLM's figure from the
 same card where one was measured (vLLM 0.26, offline engine, dummy weights, CUDA graphs; 2026-11-27).
@@ -26,9 +27,10 @@ from loadtest.device_time import ceilings
 from loadtest.engine_bench import WEIGHTS, Bench
 from loadtest.engine_profile import profile
 from loadtest.engine_tests import decode, host_ms, mixed, prefill, prompts, stutter, warm
-from loadtest.shapes import LLAMA_8B, SMOLLM2_135M
+from loadtest.shapes import MIXTURES, SHAPES, SMOLLM2_135M
 
-# vLLM 0.26.0, by card and weights; ms unless the test says otherwise.
+# vLLM 0.26.0 on the shape of LLAMA, by card and weights; ms unless the test says otherwise.
+LLAMA = "llama-8b"
 VLLM: dict[tuple[str, str], dict[str, float]] = {
     ("H200", "bf16"): {
         "decode1": 4.89, "decode8": 5.00, "decode32": 5.44, "decode64": 5.96, "decode128": 7.20, "decode256": 10.96,
@@ -69,23 +71,23 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
     def decodes(batch: int) -> Callable[[], Figure]:
         def run() -> Figure:
             took, context = decode(bench, batch)
-            return Figure(f"decode{batch}", "ms/step", took, bench.decode_floor_ms(batch, context))
+            return Figure(f"decode{batch}", "ms/step", took, bench.floors.decode_ms(batch, context))
 
         return run
 
     def prefills(length: int) -> Callable[[], Figure]:
-        return lambda: Figure(f"prefill{length}", "ms", prefill(bench, length), bench.prefill_floor_ms(length))
+        return lambda: Figure(f"prefill{length}", "ms", prefill(bench, length), bench.floors.prefill_ms(length))
 
     def small() -> Figure:
         model = Bench(SMOLLM2_135M, ceiling, max_num_seqs=8, num_blocks=4096)
         took, context = decode(model, 1, 400)
-        floor = model.decode_floor_ms(1, context)
+        floor = model.floors.decode_ms(1, context)
         model.runner.close()
         return Figure("small", "ms/step", took, floor)
 
     def warms() -> Figure:
         took, device = warm(bench)
-        return Figure("warm", "ms", took, bench.decode_floor_ms(1, 0), note=f"device {device:.2f} ms")
+        return Figure("warm", "ms", took, bench.floors.decode_ms(1, 0), note=f"device {device:.2f} ms")
 
     def itl() -> Figure:
         quiet, busy = stutter(bench)
@@ -102,9 +104,11 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
 
     rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 16, 32, 64, 128, 256)}
     rows |= {f"prefill{n}": prefills(n) for n in (128, 2048, 8192)}
-    rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.prefill_floor_ms(1024, 32))
+    rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.floors.prefill_ms(1024, 32))
     rows["warm"] = warms
-    rows |= {"itl": itl, "host256": host, "small": small}
+    rows |= {"itl": itl, "host256": host}
+    if bench.shape is SHAPES[LLAMA]:
+        rows["small"] = small
     rows["mixed"] = mixes
     return rows
 
@@ -113,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", default="", help="names with commas in between; all by default")
+    parser.add_argument("--shape", choices=SHAPES | MIXTURES, default=LLAMA, help="of the model")
     parser.add_argument("--weights", choices=WEIGHTS, default="bf16", help="of the layers")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--num-blocks", type=int, help="of the KV cache; by default what fits")
@@ -127,11 +132,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     card = torch.cuda.get_device_name()
     if args.weights == "fp8":
         ceiling = ceiling[0], 2 * ceiling[1]  # what the card's sheet promises; cuBLAS reaches 1.9 times bf16's rate
-    bench = Bench(LLAMA_8B, ceiling, num_blocks=args.num_blocks, weights=args.weights)
+    bench = Bench((SHAPES | MIXTURES)[args.shape], ceiling, num_blocks=args.num_blocks, weights=args.weights)
     console.print(f"{card}: copy {ceiling[0]:,.0f} GB/s, product {ceiling[1]:,.0f} TFLOP/s; {bench.seconds}")
     gc.collect()
     gc.freeze()
     peers = next((figures for (name, weights), figures in VLLM.items() if name in card and weights == args.weights), {})
+    if args.shape != LLAMA:
+        peers = {}
     rows = _rows(bench, ceiling)
     names = args.tests.split(",") if args.tests else list(rows)
     figures = [found for name in names if (found := _measured(bench, name, rows, console)) is not None]
@@ -139,9 +146,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         figure.vllm = peers.get(figure.test, 0.0)
     for batch in filter(None, args.profile.split(",")):
         profile(bench, int(batch), console)
-    console.print(_table(figures, card))
+    console.print(_table(figures, f"{card}, {args.shape}, {args.weights}"))
     if args.json:
-        result = {"card": card, "copy_gb_s": ceiling[0], "product_tflop_s": ceiling[1], "seconds": bench.seconds}
+        result = {
+            "card": card,
+            "shape": args.shape,
+            "weights": args.weights,
+            "copy_gb_s": ceiling[0],
+            "product_tflop_s": ceiling[1],
+            "seconds": bench.seconds,
+        }
         args.json.write_text(json.dumps(result | {"figures": [asdict(figure) for figure in figures]}, indent=1))
     return 0
 
@@ -158,8 +172,8 @@ def _measured(bench: Bench, name: str, rows: Mapping[str, Callable[[], Figure]],
     return figure
 
 
-def _table(figures: list[Figure], card: str) -> Table:
-    table = Table("test", "unit", "ours", "floor", "of floor", "vLLM", "against it", title=card)
+def _table(figures: list[Figure], title: str) -> Table:
+    table = Table("test", "unit", "ours", "floor", "of floor", "vLLM", "against it", title=title)
     for figure in figures:
         rate = figure.unit == "tok/s"  # more is better
         of_floor = figure.ours / figure.floor if rate and figure.floor else figure.floor / figure.ours

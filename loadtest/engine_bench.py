@@ -1,4 +1,4 @@
-"""A model of some shape with random weights and an engine over it, and the floors that a card sets."""
+"""A model of some shape with random weights, an engine over it, and the floors that a card sets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loadtest.step_floors import StepFloors
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
 from model_svc.engine.request import EngineRequest
@@ -74,11 +75,11 @@ class Bench:
         **options: Any,
     ) -> None:
         self.shape = shape
-        self.copy_rate, self.product_rate = ceiling[0] * 1e9, ceiling[1] * 1e12
         self.runner, self.seconds = make(shape, on, **options)
         self.info = self.runner.info
-        table = shape["vocab_size"] * shape["hidden_size"] * 2
-        self.step_bytes = self.info.weight_bytes - (0 if shape["tie_word_embeddings"] else table)
+        self.floors = StepFloors(
+            shape, self.info.weight_bytes, self.info.kv_bytes_per_token, ceiling[0] * 1e9, ceiling[1] * 1e12
+        )
         self._requests = 0
         self.engine = self.new_engine()
 
@@ -113,32 +114,3 @@ class Bench:
         while self.engine.has_work:
             self.engine.step()
             self.engine.events()
-
-    # --- floors ---
-
-    def decode_floor_ms(self, batch: int, context: float) -> float:
-        """The larger of bytes over bandwidth and operations over rate, for one step."""
-        kv = self.info.kv_bytes_per_token * context * batch
-        flops = 2 * self._step_weights() * batch + 2 * batch * context * self._attention_width()
-        return 1e3 * max((self.step_bytes + kv) / self.copy_rate, flops / self.product_rate)
-
-    def prefill_floor_ms(self, tokens: int, prompts: int = 1) -> float:
-        """The same for whole prompts; the head is computed once for each."""
-        head = self.shape["vocab_size"] * self.shape["hidden_size"] * 2
-        layers = 2 * self._step_weights() - head
-        flops = prompts * (layers * tokens + head + tokens**2 * self._attention_width())
-        return float(1e3 * max(self.step_bytes / self.copy_rate, flops / self.product_rate))
-
-    def _step_weights(self) -> int:
-        """How many weights a token meets in matrices."""
-        E, heads, kv_heads, inner, vocab = (
-            self.shape[name]
-            for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
-        )
-        D = self.shape.get("head_dim") or E // heads
-        layer = E * D * 2 * (heads + kv_heads) + 3 * E * inner
-        return int(self.shape["num_hidden_layers"] * layer + vocab * E)
-
-    def _attention_width(self) -> int:
-        """Operations of one query against one key (scores and values), halved: in all layers and heads."""
-        return 2 * int(self.shape["num_hidden_layers"] * self.shape["hidden_size"])

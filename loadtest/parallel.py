@@ -67,10 +67,10 @@ def timed(bench: Bench, test: str) -> tuple[float, Callable[[Bench, int], float]
         took, context = decode(bench, size, 64)
         return (
             took,
-            lambda one, ranks: one.decode_floor_ms(size, context) / ranks + exchange_floor_ms(one.shape, size, ranks),
+            lambda one, ranks: one.floors.decode_ms(size, context) / ranks + exchange_floor_ms(one.shape, size, ranks),
         )
     took = prefill(bench, size, 3)
-    return took, lambda one, ranks: one.prefill_floor_ms(size) / ranks + exchange_floor_ms(one.shape, size, ranks)
+    return took, lambda one, ranks: one.floors.prefill_ms(size) / ranks + exchange_floor_ms(one.shape, size, ranks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

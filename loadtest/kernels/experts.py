@@ -1,7 +1,8 @@
-"""Cases of what mixtures of experts add, in the shape of Qwen3-30B-A3B: 8 of 128 experts of 768 inside 2,048."""
+"""Cases of what mixtures of experts add: routes in the shape of Qwen3-30B-A3B, products also in those of gpt-oss."""
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -11,12 +12,35 @@ from kernels import expert_sum as sum_op
 from kernels import route as route_op
 from loadtest.kernels.case import CUDA, Case, randn
 
-X, C, E, F = 128, 8, 2048, 768
+X, C, E = 128, 8, 2048
 TOKENS = (1, 16, 64, 256, 4096)
+PRODUCT_TOKENS = (1, 8, 64, 512, 4096)
 
 
-def _routes(T: int) -> route_op.Routes:
-    return route_op.route(randn(T, X), C, renormalise=True)
+class Mixture(NamedTuple):
+    """C of X experts that go from E to 2 F and back from F to E."""
+
+    name: str
+    X: int
+    C: int
+    E: int
+    F: int
+    bias: bool
+
+    def products(self) -> tuple[tuple[str, int, int, bool], ...]:
+        """Return name, outputs, inputs and gather of its two products."""
+        return ("gate and up", 2 * self.F, self.E, True), ("down", self.E, self.F, False)
+
+
+MIXTURES = (
+    Mixture("qwen3-30b-a3b", X, C, E, 768, bias=False),
+    Mixture("gpt-oss-20b", 32, 4, 2880, 2880, bias=True),
+    Mixture("gpt-oss-120b", 128, 4, 2880, 2880, bias=True),
+)
+
+
+def _routes(T: int, num_experts: int = X, chosen: int = C) -> route_op.Routes:
+    return route_op.route(randn(T, num_experts), chosen, renormalise=True)
 
 
 def route() -> Iterator[Case]:
@@ -33,19 +57,22 @@ def expert_order() -> Iterator[Case]:
 
 def expert_linear() -> Iterator[Case]:
     """The least is each weight that somebody chose, once; where that is less than the operations take, these."""
-    for T in TOKENS:
-        for name, outputs, inputs, gather in (("gate and up", 2 * F, E, True), ("down", E, F, False)):
-            order = order_op.expert_order(_routes(T), X)
-            used = int((order.begins[1:] > order.begins[:-1]).sum())
-            weights = [randn(X, outputs, inputs) for _ in range(2)]
-            x = randn(T if gather else T * C, inputs)
-            few = 300 * used > T * C  # products of fewer rows an expert wait for memory
-            yield Case(
-                f"{name}, {T} tokens, {used} experts",
-                [partial(linear_op.expert_linear, x, weight, order, gather=gather) for weight in weights],
-                bytes=2 * used * outputs * inputs if few else 0,
-                flops=0 if few else 2 * T * C * outputs * inputs,
-            )
+    for mixture in MIXTURES:
+        for name, outputs, inputs, gather in mixture.products():
+            weights = [randn(mixture.X, outputs, inputs) for _ in range(2)]
+            bias = randn(mixture.X, outputs) if mixture.bias else None
+            for T in PRODUCT_TOKENS:
+                order = order_op.expert_order(_routes(T, mixture.X, mixture.C), mixture.X)
+                used = int((order.begins[1:] > order.begins[:-1]).sum())
+                rows = T * mixture.C
+                x = randn(T if gather else rows, inputs)
+                few = 300 * used > rows  # products of fewer rows an expert wait for memory
+                yield Case(
+                    f"{mixture.name}, {name}, {T} tokens, {used} experts",
+                    [partial(linear_op.expert_linear, x, weight, order, bias, gather=gather) for weight in weights],
+                    bytes=2 * used * outputs * inputs if few else 0,
+                    flops=0 if few else 2 * rows * outputs * inputs,
+                )
 
 
 def expert_sum() -> Iterator[Case]:
