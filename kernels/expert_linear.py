@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from kernels import dispatch
 from kernels.expert_order import ExpertOrder
+from kernels.expert_tiles import num_tiles, tile_of
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 
 
@@ -64,9 +65,7 @@ def _tile(P: int, X: int, x: Tensor) -> _Tile:
 def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor) -> None:
     P, (X, F, E) = out.shape[0], weight.shape
     tile = _tile(P, X, x)
-    # Each expert's tokens begin a tile: as many tiles as that can make at the most. Who finds none for it ends.
-    num_tiles = min(P, P // tile.tokens + X)
-    _expert_linear_kernel[(num_tiles, cdiv(F, tile.outputs))](
+    _expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
         x, weight, weight if bias is None else bias, order.rows, order.begins, out, X, F, E, x.stride(0),
         GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs,
         DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
@@ -79,19 +78,12 @@ def _expert_linear_kernel(
     GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # Which expert has this tile: the one before which so many tiles, or fewer, have begun.
-    each = tl.arange(0, EXPERTS)
-    begin = tl.load(begins_ptr + each, mask=each < X, other=0)
-    end = tl.load(begins_ptr + each + 1, mask=each < X, other=0)
-    tiles = (end - begin + TOKENS - 1) // TOKENS
-    upto = tl.cumsum(tiles, 0)
-    mine = (tl.program_id(0) < upto) & (tl.program_id(0) >= upto - tiles)
-    if tl.sum(mine.to(tl.int32), 0) == 0:
+    expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
+    if expert < 0:
         return
-    expert = tl.sum(tl.where(mine, each, 0), 0).to(tl.int64)
-    first = tl.sum(tl.where(mine, begin + (tl.program_id(0) - upto + tiles) * TOKENS, 0), 0)
+    expert = expert.to(tl.int64)
     place = first + tl.arange(0, TOKENS)
-    live = place < tl.sum(tl.where(mine, end, 0), 0)
+    live = place < end
     row = tl.load(rows_ptr + place, mask=live, other=0) if GATHER else tl.where(live, place, 0)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     real = output < F

@@ -1,20 +1,36 @@
 """Cases of what mixtures of experts add: routes in the shape of Qwen3-30B-A3B, products also in those of gpt-oss."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from kernels import expert_linear as linear_op
 from kernels import expert_order as order_op
 from kernels import expert_sum as sum_op
+from kernels import float4_expert_linear as float4_op
 from kernels import route as route_op
+from kernels.float4_experts import Float4Experts
+from loadtest.device_time import Run
 from loadtest.kernels.case import CUDA, Case, randn
 
 X, C, E = 128, 8, 2048
 TOKENS = (1, 16, 64, 256, 4096)
 PRODUCT_TOKENS = (1, 8, 64, 512, 4096)
+
+
+class Product(NamedTuple):
+    """One of the products of an expert."""
+
+    name: str
+    outputs: int
+    inputs: int
+    gather: bool
 
 
 class Mixture(NamedTuple):
@@ -27,9 +43,9 @@ class Mixture(NamedTuple):
     F: int
     bias: bool
 
-    def products(self) -> tuple[tuple[str, int, int, bool], ...]:
-        """Return name, outputs, inputs and gather of its two products."""
-        return ("gate and up", 2 * self.F, self.E, True), ("down", self.E, self.F, False)
+    def products(self) -> tuple[Product, Product]:
+        """Return its two products."""
+        return Product("gate and up", 2 * self.F, self.E, gather=True), Product("down", self.E, self.F, gather=False)
 
 
 MIXTURES = (
@@ -58,21 +74,65 @@ def expert_order() -> Iterator[Case]:
 def expert_linear() -> Iterator[Case]:
     """The least is each weight that somebody chose, once; where that is less than the operations take, these."""
     for mixture in MIXTURES:
-        for name, outputs, inputs, gather in mixture.products():
-            weights = [randn(mixture.X, outputs, inputs) for _ in range(2)]
-            bias = randn(mixture.X, outputs) if mixture.bias else None
-            for T in PRODUCT_TOKENS:
-                order = order_op.expert_order(_routes(T, mixture.X, mixture.C), mixture.X)
-                used = int((order.begins[1:] > order.begins[:-1]).sum())
-                rows = T * mixture.C
-                x = randn(T if gather else rows, inputs)
-                few = 300 * used > rows  # products of fewer rows an expert wait for memory
-                yield Case(
-                    f"{mixture.name}, {name}, {T} tokens, {used} experts",
-                    [partial(linear_op.expert_linear, x, weight, order, bias, gather=gather) for weight in weights],
-                    bytes=2 * used * outputs * inputs if few else 0,
-                    flops=0 if few else 2 * rows * outputs * inputs,
+        for product in mixture.products():
+            weights = [randn(mixture.X, product.outputs, product.inputs) for _ in range(2)]
+            for step in _steps(mixture, product):
+                yield step.case([partial(linear_op.expert_linear, step.x, weight, **step.rest) for weight in weights])
+
+
+def float4_expert_linear() -> Iterator[Case]:
+    """The same on weights of 4 bits, beside bf16."""
+    for mixture in MIXTURES:
+        for product in mixture.products():
+            weights = [_float4(mixture.X, product) for _ in range(4)]
+            dense = [randn(mixture.X, product.outputs, product.inputs) for _ in range(2)]
+            for step in _steps(mixture, product):
+                yield step.case(
+                    [partial(float4_op.float4_expert_linear, step.x, weight, **step.rest) for weight in weights],
+                    [partial(linear_op.expert_linear, step.x, weight, **step.rest) for weight in dense],
+                    of_bf16=weights[0].nbytes / dense[0].nbytes,
                 )
+
+
+def _float4(X: int, product: Product) -> Float4Experts:
+    weight = Float4Experts.empty(X, product.outputs, product.inputs, CUDA)
+    weight.words.random_(-(2**31), 2**31 - 1)
+    weight.exponents.fill_(0x78787878)  # 2^-7
+    return weight
+
+
+@dataclass(frozen=True)
+class Step:
+    """Tokens before one of the products: `rest` are the arguments behind the weight."""
+
+    name: str
+    x: Tensor
+    rest: dict[str, Any]
+    used_weights: int  # of experts that somebody chose
+    flops: int
+
+    def case(self, runs: list[Run], rival_runs: Sequence[Run] = (), *, of_bf16: float = 1.0) -> Case:
+        """Return the table's line; weights take `of_bf16` of bfloat16's bytes."""
+        moved = int(2 * of_bf16 * self.used_weights)
+        few = self.flops < 175 * moved  # an H200 multiplies so much while it copies a byte
+        return Case(
+            self.name, runs, moved if few else 0, 0 if few else self.flops, "bf16" if rival_runs else "", rival_runs
+        )
+
+
+def _steps(mixture: Mixture, product: Product) -> Iterator[Step]:
+    for T in PRODUCT_TOKENS:
+        order = order_op.expert_order(_routes(T, mixture.X, mixture.C), mixture.X)
+        used = int((order.begins[1:] > order.begins[:-1]).sum())
+        rows, weights = T * mixture.C, product.outputs * product.inputs
+        bias = randn(mixture.X, product.outputs) if mixture.bias else None
+        yield Step(
+            f"{mixture.name}, {product.name}, {T} tokens, {used} experts",
+            randn(T if product.gather else rows, product.inputs),
+            {"order": order, "bias": bias, "gather": product.gather},
+            used * weights,
+            2 * rows * weights,
+        )
 
 
 def expert_sum() -> Iterator[Case]:

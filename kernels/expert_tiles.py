@@ -1,0 +1,24 @@
+"""Which tile of tokens a program of a product with experts has: each expert's tokens begin a tile."""
+
+# mypy: disable-error-code="no-untyped-def"
+from kernels.language import jit, tl
+
+
+def num_tiles(P: int, X: int, tokens: int) -> int:
+    """Return how many tiles of so many tokens P places of X experts can make at the most; who finds none ends."""
+    return min(P, P // tokens + X)
+
+
+@jit
+def tile_of(number, begins_ptr, X, EXPERTS: tl.constexpr, TOKENS: tl.constexpr):
+    """Return the expert of a tile, -1 if there is none, its first place, and where the expert's places end."""
+    # The expert before which so many tiles, or fewer, have begun.
+    each = tl.arange(0, EXPERTS)
+    begin = tl.load(begins_ptr + each, mask=each < X, other=0)
+    end = tl.load(begins_ptr + each + 1, mask=each < X, other=0)
+    tiles = (end - begin + TOKENS - 1) // TOKENS
+    upto = tl.cumsum(tiles, 0)
+    mine = (number < upto) & (number >= upto - tiles)
+    expert = tl.max(tl.where(mine, each, -1), 0)
+    first = tl.sum(tl.where(mine, begin + (number - upto + tiles) * TOKENS, 0), 0)
+    return expert, first, tl.sum(tl.where(mine, end, 0), 0)

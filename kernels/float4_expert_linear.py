@@ -1,0 +1,120 @@
+"""`expert_linear` on weights that stay 4 bit floats: numbers are made of them in registers, just before they multiply.
+
+With few tokens an expert the bytes of the weights decide, and a fourth of them is read; with many, what making numbers
+costs is shared by a tile's tokens. Nothing is rounded that the same weights in bfloat16 would not round.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import dispatch
+from kernels.expert_order import ExpertOrder
+from kernels.expert_tiles import num_tiles, tile_of
+from kernels.float4_experts import BLOCK, WIDTH, Float4Experts, numbers
+from kernels.language import cdiv, jit_alike, next_power_of_2, tl
+
+
+def float4_expert_linear(
+    x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None = None, *, gather: bool
+) -> Tensor:
+    """Return [P, F]: at each place of `order` its token times the transposed `weight` [X, F, E] of its expert.
+
+    `bias` [X, F] is added, each expert's to its tokens. `x` is [P, E], in that order; with `gather` [T, E], from which
+    the tokens are taken.
+    """
+    P, (X, F, E) = order.rows.shape[0], weight.shape
+    if order.begins.shape[0] != X + 1:
+        raise ValueError(f"weight has shape {weight.shape}; the order has {order.begins.shape[0] - 1} experts")
+    if bias is not None and (bias.shape != (X, F) or not bias.is_contiguous()):
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {(X, F)}")
+    if x.dim() != 2 or x.shape[1] != E or not (gather or x.shape[0] == P):
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {E}]")
+    if dispatch.form(x) != "triton":
+        return reference(x, weight, order, bias, gather)
+    out = torch.empty((P, F), dtype=x.dtype, device=x.device)
+    if P:
+        _launch(x if x.stride(1) == 1 else x.contiguous(), weight, order, bias, gather, out)
+    return out
+
+
+def reference(x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None, gather: bool) -> Tensor:
+    """Make numbers and multiply expert by expert in plain torch."""
+    taken = x[order.rows] if gather else x
+    out = x.new_empty((len(taken), weight.shape[1]))
+    for expert, span in order.spans():
+        offset = None if bias is None else bias[expert]
+        out[span] = functional.linear(taken[span], weight.reference(expert, x.dtype), offset)
+    return out
+
+
+class Tile(NamedTuple):
+    """Tokens and outputs of a tile, and how Triton is to run it."""
+
+    tokens: int
+    outputs: int
+    warps: int
+    stages: int
+
+
+def _tile(P: int, X: int, x: Tensor) -> Tile:
+    """Few tokens an expert: what counts is how much of the weights is under way. Not yet measured on a card."""
+    if x.element_size() > 2 or not x.is_cuda:
+        return Tile(16, 32, 4, 2)
+    if dispatch.fixed() or P <= 16 * X:  # in a fixed order one tile serves all, so that its sums are the same
+        return Tile(16, 64, 4, 5)
+    return Tile(64, 128, 4, 3) if P <= 128 * X else Tile(128, 128, 8, 3)
+
+
+def _launch(
+    x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor,
+    tile: Tile | None = None,
+) -> None:  # fmt: skip
+    P, (X, F, E) = out.shape[0], weight.shape
+    tile = tile or _tile(P, X, x)
+    _float4_expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
+        x, weight.words, weight.exponents, x if bias is None else bias, order.rows, order.begins, out, X, F, E,
+        x.stride(0),
+        GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), WHOLE=E % BLOCK.value == 0,
+        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps,
+    )  # fmt: skip
+
+
+@jit_alike("X")
+def _float4_expert_linear_kernel(
+    x_ptr, word_ptr, exponent_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
+    GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, WHOLE: tl.constexpr, TOKENS: tl.constexpr,
+    OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
+    expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
+    if expert < 0:
+        return
+    expert = expert.to(tl.int64)
+    place = first + tl.arange(0, TOKENS)
+    live = place < end
+    row = tl.load(rows_ptr + place, mask=live, other=0) if GATHER else tl.where(live, place, 0)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    there = tl.minimum(output, F - 1)  # outputs behind the end repeat the last one and are not stored
+    word = tl.arange(0, WIDTH)
+    blocks = tl.cdiv(E, BLOCK)
+    words = word_ptr + (expert * F + there)[:, None] * (blocks * WIDTH) + word[None, :]
+    exponents = exponent_ptr + expert * blocks * F + there[:, None]
+    k = tl.arange(0, BLOCK)
+    inputs = x_ptr + row.to(tl.int64)[None, :] * x_stride + k[:, None]
+    acc = tl.zeros([OUTPUTS, TOKENS], tl.float32)
+    for block in tl.range(0, blocks, num_stages=STAGES):
+        scales = tl.broadcast_to(tl.load(exponents + block * F), [OUTPUTS, WIDTH])
+        w = numbers(tl.load(words + block * WIDTH), scales, x_ptr.dtype.element_ty)
+        at = block * BLOCK
+        inside = live[None, :] if WHOLE else live[None, :] & (at + k < E)[:, None]
+        x = tl.load(inputs + at, mask=inside, other=0.0)
+        acc = tl.dot(w, x, acc, input_precision="ieee")
+    real = output < F
+    if BIAS:
+        acc += tl.load(bias_ptr + expert * F + output, mask=real, other=0.0).to(tl.float32)[:, None]
+    to = out_ptr + place.to(tl.int64)[:, None] * F + output[None, :]
+    tl.store(to, tl.trans(acc).to(out_ptr.dtype.element_ty), mask=live[:, None] & real[None, :])
