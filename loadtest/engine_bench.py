@@ -21,22 +21,32 @@ from model_svc.models.load import build_model
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
 from model_svc.quant.grouped import Grouped
+from model_svc.quant.kept import Kept
 from model_svc.quant.method import QuantMethod
 from model_svc.runner.load import make_runner
-from model_svc.weights.random import RandomSource, float8, four_bits
-from model_svc.weights.stored.grouped_tensor import GroupedTensor
+from model_svc.weights.random import RandomSource, float4, float8, four_bits
+from model_svc.weights.stored.tensor import QuantizedTensor
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
 
 MakeRunner = Callable[..., tuple[Runner, dict[str, float]]]
-Stored = Callable[[Tensor], GroupedTensor] | None
+Stored = Callable[[Tensor], QuantizedTensor] | None
 Method = Callable[[torch.dtype, torch.device], QuantMethod]
+
+
+def kept(dtype: torch.dtype, device: torch.device) -> QuantMethod:
+    """Return the method that keeps experts of MXFP4, all else being numbers."""
+    return Kept(Dequantized(dtype, device))
+
+
 WEIGHTS: dict[str, tuple[Stored, Method]] = {
     "bf16": (None, Dequantized),
     "fp8": (float8, Float8),
     "4bit": (four_bits, Grouped),
+    "mxfp4": (float4, kept),
 }
 """How a checkpoint stores the matrices of layers (None: as numbers), and what multiplies by them."""
+_EXPERT_WEIGHT_BYTES = {"mxfp4": 17 / 32}  # of others: 2
 
 
 def synchronize() -> None:
@@ -78,8 +88,9 @@ class Bench:
         self.runner, self.seconds = make(shape, on, **options)
         self.info = self.runner.info
         self.floors = StepFloors(
-            shape, self.info.weight_bytes, self.info.kv_bytes_per_token, ceiling[0] * 1e9, ceiling[1] * 1e12
-        )
+            shape, self.info.weight_bytes, self.info.kv_bytes_per_token, ceiling[0] * 1e9, ceiling[1] * 1e12,
+            _EXPERT_WEIGHT_BYTES.get(options.get("weights", ""), 2.0),
+        )  # fmt: skip
         self._requests = 0
         self.engine = self.new_engine()
 

@@ -26,6 +26,7 @@ class ExpertNames(NamedTuple):
 
 
 USUAL_NAMES = ExpertNames()
+_BLOCK = 32  # numbers that most quantized forms store together
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ class Loader:
     def experts(
         self, names: ExpertNames, num_experts: int, hidden: int, inner: int, act: int, *, bias: bool = False
     ) -> ExpertsOp:
-        """Fetch the feed-forward blocks of experts, cut along their inner size: what ranks compute is to be added."""
-        rank, ranks = self.group.rank, self.group.size
+        """Fetch the feed-forward blocks of experts, cut along their inner size: what ranks compute is to be added.
+
+        Where that would cut blocks (gpt-oss, 2,880 wide, on four ranks) some ranks have one more than others.
+        """
 
         def fetched(expert: int, name: str, shape: tuple[int, int], dim: int) -> Stored:
             path = f"{self.prefix}experts.{expert}.{name}.weight"
-            return self.source.get_shard(path, shape, Shard(dim, rank, ranks))
+            return self.source.get_shard(path, shape, self._inner(dim))
 
         each = range(num_experts)
         gate_up = [[fetched(n, name, (inner, hidden), 0) for name in (names.gate, names.up)] for n in each]
@@ -111,15 +114,20 @@ class Loader:
 
     def _expert_biases(self, names: ExpertNames, num_experts: int, hidden: int, inner: int) -> tuple[Tensor, Tensor]:
         """Fetch the biases of experts, [X, 2F] and [X, E]; the second are added once, by the first rank."""
-        rank, ranks = self.group.rank, self.group.size
 
         def all_of(name: str, size: int) -> Tensor:
             paths = (f"{self.prefix}experts.{n}.{name}.bias" for n in range(num_experts))
             return torch.stack([self.source.get(path, (size,)) for path in paths])
 
-        halves = [all_of(name, inner).chunk(ranks, 1)[rank] for name in (names.gate, names.up)]
+        span = self._inner(1).span(inner)
+        halves = [all_of(name, inner).narrow(1, *span) for name in (names.gate, names.up)]
         down = all_of(names.down, hidden)
-        return self.method.dense(torch.cat(halves, 1)), self.method.dense(torch.zeros_like(down) if rank else down)
+        down = torch.zeros_like(down) if self.group.rank else down
+        return self.method.dense(torch.cat(halves, 1)), self.method.dense(down)
+
+    def _inner(self, dim: int) -> Shard:
+        """Return this rank's part of what experts are wide inside."""
+        return Shard(dim, self.group.rank, self.group.size, unit=_BLOCK)
 
     def _parts(
         self, kind: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]], shards: Sequence[Shard]

@@ -75,6 +75,11 @@ class Dequantized:
         """Return the dtype of activations."""
         return self._dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Return where products are computed."""
+        return self._device
+
     def linear(self, parts: Parts, bias: Tensor | None) -> LinearOp:
         """Stack the parts into one dense matrix."""
         return DenseLinear(self.dense(parts[0]) if len(parts) == 1 else self._stacked(parts), bias)

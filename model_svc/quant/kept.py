@@ -1,4 +1,4 @@
-"""What methods share that keep some weights as they are stored: all else becomes numbers."""
+"""Keep the experts of MXFP4 as they are stored; what methods share that keep more so, all else becoming numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from torch import Tensor
 from kernels.native.packed_weight import PackedWeight
 from kernels.quantized_experts import Biases
 from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.method import ExpertsOp, Parts
+from model_svc.quant.float4 import float4_blocks
+from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.weights.stored.tensor import QuantizedTensor
 
 
 class Kept:
-    """The part of a method that hands on to `dense`; the bytes of what is kept are counted in `_kept_bytes`."""
+    """A method that hands on to `dense` what it does not keep; the bytes of what it does are in `_kept_bytes`."""
 
+    name = "kept"
     keeps_blocks = True
 
     def __init__(self, dense: Dequantized) -> None:
@@ -33,9 +35,17 @@ class Kept:
         """Return the dtype of activations."""
         return self._dense.dtype
 
+    def linear(self, parts: Parts, bias: Tensor | None) -> LinearOp:
+        """Prepare a product with numbers."""
+        return self._dense.linear(parts, bias)
+
     def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
-        """Prepare experts as numbers."""
-        return self._dense.experts(gate_up, down, act, biases)
+        """Keep experts of MXFP4; prepare all others as numbers."""
+        kept = float4_blocks(gate_up, down, act, biases, self._dense)
+        if kept is None:
+            return self._dense.experts(gate_up, down, act, biases)
+        self._kept_bytes += kept.num_bytes
+        return kept
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return a tensor as numbers."""

@@ -10,6 +10,7 @@ from model_svc.quant import native
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import LEAST_CAPABILITY, Float8
 from model_svc.quant.grouped import Grouped
+from model_svc.quant.kept import Kept
 from model_svc.quant.method import QuantMethod
 from model_svc.weights.reading import Reading
 from wire.errors import StartError
@@ -24,12 +25,16 @@ class RunnerConfigError(StartError, ValueError):
 
 
 class Precision(NamedTuple):
-    """The dtype of activations; whether native kernels compute, or weights stay packed or float8 on a GPU."""
+    """The dtype of activations; whether native kernels compute, or which weights stay as they are stored on a GPU.
+
+    `float4`: the experts of MXFP4, which the other two keep as well.
+    """
 
     dtype: torch.dtype
     native_kernels: bool = False
     packed: bool = False
     float8: bool = False
+    float4: bool = False
 
     def method(self, device: torch.device, reading: Reading | None) -> QuantMethod:
         """Return the method of one model."""
@@ -37,7 +42,10 @@ class Precision(NamedTuple):
             return native.Native()
         if self.float8:
             return Float8(self.dtype, device, reading)
-        return (Grouped if self.packed else Dequantized)(self.dtype, device, reading)
+        if self.packed:
+            return Grouped(self.dtype, device, reading)
+        dense = Dequantized(self.dtype, device, reading)
+        return Kept(dense) if self.float4 else dense
 
 
 def precision_of(dtype: str, device: torch.device) -> Precision:
@@ -53,7 +61,7 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
             raise RunnerConfigError("dtype fp8 needs a GPU of compute capability 9.0 or later; auto works everywhere")
         return Precision(torch.bfloat16, float8=True)
     if dtype == "auto" and not on_cpu:
-        return Precision(torch.bfloat16, float8=capability == _FASTER_IN_FLOAT8)
+        return Precision(torch.bfloat16, float8=capability == _FASTER_IN_FLOAT8, float4=True)
     if dtype in ("auto", "int8"):
         if on_cpu and native.usable():
             return Precision(torch.float32, native_kernels=True)

@@ -16,11 +16,24 @@ Stored = Tensor | QuantizedTensor
 
 
 class Shard(NamedTuple):
-    """The part number `rank` of `size` equal parts of a tensor, cut along `dim`."""
+    """The part number `rank` of `size` parts of a tensor, cut along `dim`.
+
+    They are equal; with `unit`, where that divides the whole, they are cut between runs of so many, as equal as may be.
+    """
 
     dim: int = 0
     rank: int = 0
     size: int = 1
+    unit: int = 0
+
+    def span(self, total: int) -> tuple[int, int]:
+        """Return where the part of `total` begins, and its width. Raises ValueError if equal parts cannot be cut."""
+        unit = self.unit if self.unit and total % self.unit == 0 and total >= self.size * self.unit else 0
+        if not unit and total % self.size:
+            raise ValueError(f"{total} cannot be cut into {self.size} equal parts")
+        unit = unit or total // self.size
+        begin, end = (total // unit * rank // self.size * unit for rank in (self.rank, self.rank + 1))
+        return begin, end - begin
 
 
 WHOLE = Shard()
@@ -99,12 +112,12 @@ class TrackedSource:
         stored = self._checked(name, shape)
         if shard.size == 1:
             return stored
-        total = shape[shard.dim]
-        if total % shard.size:
-            raise CheckpointError(self.place, f"tensor {name!r}: {total} cannot be cut into {shard.size} equal parts")
-        width = total // shard.size
         try:
-            return narrow(stored, shard.dim, shard.rank * width, width)
+            span = shard.span(shape[shard.dim])
+        except ValueError as error:
+            raise CheckpointError(self.place, f"tensor {name!r}: {error}") from error
+        try:
+            return narrow(stored, shard.dim, *span)
         except ValueError as error:
             fault = f"tensor {name!r} cannot be cut for {shard.size} ranks ({error}); lower tensor_parallel"
             raise CheckpointError(self.place, fault) from error

@@ -13,7 +13,9 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
+from model_svc.quant.kept import Kept
 from model_svc.weights.random import RandomSource
+from model_svc.weights.random import float4 as as_float4
 from model_svc.weights.random import float8 as as_float8
 
 VOCAB = 67  # no multiple of 32: the last word of a bit mask is not full
@@ -46,14 +48,17 @@ def tiny_llama(
     group: Group = ALONE,
     *,
     float8: bool = False,
+    float4: bool = False,
     **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype.
 
-    With `**EXPERTS` it is a mixture of experts.
+    With `**EXPERTS` it is a mixture of experts, which stay 4 bit floats with `float4`.
     """
-    source = RandomSource(tied=False, spread=0.3, dtype=stored, stored=as_float8 if float8 else None)
+    form = as_float8 if float8 else as_float4 if float4 else None
+    source = RandomSource(tied=False, spread=0.3, dtype=stored, stored=form)
     where = torch.device(device)
     config = parse_config(Path("tiny/config.json"), TINY | changes)
-    method = (Float8 if float8 else Dequantized)(dtype, where)
+    dense = Dequantized(dtype, where)
+    method = Float8(dtype, where) if float8 else Kept(dense) if float4 else dense
     return build_model(config, source, method, device=where, group=group)

@@ -13,6 +13,8 @@ from headrace.pull.model_directory import from_gguf
 from kernels.native.library import built
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.kept import Kept
 from model_svc.quant.native import Native
 from tests.gpt_oss import write_published
 from tests.headrace.gguf_gpt_oss import tiny_gpt_oss
@@ -43,6 +45,9 @@ def test_logits_are_those_of_the_numbers_in_the_blocks(made: tuple[Any, dict[str
         wanted = oracle(torch.tensor([IDS])).logits[0]
     model = load_model(directories[form], dtype=torch.float32, device=CPU)
     torch.testing.assert_close(stepwise(model), wanted, rtol=1e-3, atol=1e-3)
+    kept = load_model(directories[form], dtype=torch.float32, device=CPU, method=Kept(Dequantized(torch.float32, CPU)))
+    torch.testing.assert_close(stepwise(kept), stepwise(model), rtol=1e-5, atol=1e-5)
+    assert kept.weight_bytes < model.weight_bytes
     if not built():
         return
     packed = load_model(directories[form], dtype=torch.float32, device=CPU, method=Native())

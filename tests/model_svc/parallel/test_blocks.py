@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor
 
 from kernels.native.library import built
-from model_svc.layers.group import Group, Ranks
-from model_svc.models.load import load_model
+from model_svc.layers.group import ALONE, Group, Ranks
+from model_svc.models.config import parse_config
+from model_svc.models.load import build_model, load_model
 from model_svc.parallel.load import load_runner
+from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.kept import Kept
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.random import RandomSource, float4
+from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.parallel.ranks import ranks
 from tests.model_svc.parallel.test_processes import OPTIONS, answers
 from tests.model_svc.tiny import TINY
 from tests.model_svc.weights.gguf_files import write_llama
@@ -53,3 +60,22 @@ def test_a_block_that_would_be_cut_is_refused_by_the_settings_name(tmp_path: Pat
     group: Group = Ranks(1, 2, None, None)
     with pytest.raises(CheckpointError, match=r"down_proj.*cannot be cut for 2 ranks.*lower tensor_parallel"):
         load_model(path, dtype=torch.float32, device=torch.device("cpu"), group=group)
+
+
+def test_experts_of_an_odd_number_of_blocks_are_shared_unevenly() -> None:
+    """As gpt-oss, 2,880 wide, on four ranks; with biases, which are cut as their rows are."""
+    shape = {"architectures": ["GptOssForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+    config = parse_config(Path("tiny/config.json"), TINY | shape | {"hidden_size": 64, "intermediate_size": 96})
+    cpu = torch.device("cpu")
+
+    def logits(group: Group) -> tuple[int, Tensor]:
+        source = RandomSource(tied=False, spread=0.3, stored=float4)
+        model = build_model(config, source, Kept(Dequantized(torch.float32, cpu)), device=cpu, group=group)
+        return model.weight_bytes, ModelDriver(model).logits((Tracked(0, list(range(40))), 40))[0]
+
+    alone, wanted = logits(ALONE)
+    with ranks(2) as threads:
+        (first, found), (second, same) = threads.each(logits)
+    assert first < second < alone
+    assert torch.equal(found, same)
+    torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-4)

@@ -36,8 +36,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one KV head": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64, "num_key_value_heads": 1},
     "float8": {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "float8": True},
     "experts": {"vocab_size": 1024, "hidden_size": 128, "head_dim": 64, **EXPERTS},
+    "float4 experts": {
+        "vocab_size": 1024, "hidden_size": 128, "head_dim": 64, **EXPERTS, "moe_intermediate_size": 64, "float4": True,
+    },
     "odd": {"vocab_size": 1003, "head_dim": 80, "num_key_value_heads": 4},
-}
+}  # fmt: skip
 PLAIN = SamplingParams(temperature=1.0)
 SAMPLINGS = [
     GREEDY,

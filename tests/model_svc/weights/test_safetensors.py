@@ -186,3 +186,20 @@ def test_wrong_names_and_shapes_are_named_and_shards_are_equal_parts(tmp_path: P
     assert isinstance(part, torch.Tensor)
     assert part.tolist() == [[6, 7, 8], [9, 10, 11]]
     assert source.get_shard("m", (4, 3), Shard(1, 2, 3)).tolist() == [[2], [5], [8], [11]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("total", "size", "unit", "widths"),
+    [
+        (2880, 4, 32, [704, 736, 704, 736]),
+        (2880, 2, 32, [1440, 1440]),
+        (2880, 1, 32, [2880]),
+        (40, 4, 32, [10, 10, 10, 10]),
+        (64, 4, 32, [16, 16, 16, 16]),
+        (96, 3, 0, [32, 32, 32]),
+    ],
+)
+def test_shards_cut_no_unit_where_each_can_have_one(total: int, size: int, unit: int, widths: list[int]) -> None:
+    spans = [Shard(0, rank, size, unit).span(total) for rank in range(size)]
+    assert [width for _, width in spans] == widths
+    assert [begin for begin, _ in spans] == [sum(widths[:rank]) for rank in range(size)]
