@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from anyio.abc import TaskGroup
 from opentelemetry.trace import SpanContext
@@ -124,17 +124,14 @@ class Edge:
     async def embed(self, request: Request, operation: str, *, parent: SpanContext | None) -> Vectors:
         """Admit a request for vectors or scores and return them. Raises the error it ended with."""
         request = self.accounts.own(request)
-        try:
-            with self.admission.slot(), request_span(request, operation, stream=False, parent=parent) as span:
-                with self.metrics.time_embeddings(request.model, operation) as note:
-                    async with self.accounts.spend(request, timeout_s=self.settings.request_timeout_s) as pay:
-                        found = await self.embeddings.embed(request)
-                        pay(found.num_tokens)
-                    note(found.num_tokens)
-                span.set_attribute(telemetry.USAGE_INPUT_TOKENS, found.num_tokens)
-                return found
-        finally:
-            self.endings.tell_if_none_open()
+        with self._slot(), request_span(request, operation, stream=False, parent=parent) as span:
+            with self.metrics.time_embeddings(request.model, operation) as note:
+                async with self.accounts.spend(request, timeout_s=self.settings.request_timeout_s) as pay:
+                    found = await self.embeddings.embed(request)
+                    pay(found.num_tokens)
+                note(found.num_tokens)
+            span.set_attribute(telemetry.USAGE_INPUT_TOKENS, found.num_tokens)
+            return found
 
     async def read_inbox(self) -> None:
         """Hand out tokens, failures and replies as they come; never waits for a client."""
@@ -170,7 +167,7 @@ class Edge:
 
         Raises OverloadedError or UnavailableError when it is not admitted.
         """
-        with self.admission.slot():
+        with self._slot():
             async with self._generate(request, reply, operation=operation, stream=stream, parent=parent) as generation:
                 yield generation
 
@@ -196,7 +193,7 @@ class Edge:
         job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
         reply = reply_of(request)
-        with self.admission.slot():
+        with self._slot():
             self.lingering.come_back(request_id)  # not before: who is refused has not come back
             async with self._generate(
                 request, reply, operation=operation, stream=True, parent=parent, taken=job
@@ -209,7 +206,7 @@ class Edge:
     ) -> AsyncIterator[Batch]:
         """Admit requests that share one answer, all of them or none; all have the same number of choices."""
         bell = Bell()
-        with self.admission.slot(len(requests)):
+        with self._slot(len(requests)):
             async with AsyncExitStack() as stack:
                 generations = []
                 for at, request in enumerate(requests):
@@ -217,6 +214,15 @@ class Edge:
                     with naming(at, len(requests)):
                         generations.append(await stack.enter_async_context(one))
                 yield Batch(generations, reply, bell)
+
+    @contextmanager
+    def _slot(self, count: int = 1) -> Iterator[None]:
+        """Hold a slot, or several; a drain hears when the last one is given up, whatever came of its request."""
+        try:
+            with self.admission.slot(count):
+                yield
+        finally:
+            self.endings.tell_if_none_open()
 
     @asynccontextmanager
     async def _generate(
@@ -237,7 +243,6 @@ class Edge:
             if taken is None:
                 limit_s = self.settings.max_wait_s or job.deadline - time.time()
                 self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
-                await self.accounts.enter(job.request_id, request, deadline=job.deadline)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [
                     new_pipeline(request, self.served.model(request.model), self.safety, flight, choice)
@@ -246,6 +251,8 @@ class Edge:
                 generation = Generation(
                     job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self.endings.stop_choice
                 )
+                if taken is None:  # once it is in, nothing stands between it and its end
+                    await self.accounts.enter(job.request_id, request, deadline=job.deadline)
                 try:
                     if taken is None:
                         await admit(self.bus, job, request)

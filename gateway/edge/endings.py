@@ -47,7 +47,7 @@ class Endings:
             await self._none_open.wait()
 
     def tell_if_none_open(self) -> None:
-        """Wake who waits for the last request; called when one gives up its slot without an end of its own."""
+        """Wake who waits for the last request; called when one gives up its slot, or its end is put away."""
         if not self.num_open:
             self._none_open.set()
 

@@ -10,12 +10,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from gateway.edge.edge import Edge
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tenancy.caller import Caller, current
 from gateway.edge.tenancy.key_file import ApiKey, hash_of
 from gateway.edge.tenancy.keyring import Keyring
 from gateway.edge.tenancy.limits import Limits
+from tests.gateway.edge.asks import ASK, CHAT
 from tests.gateway.edge.tenancy.conftest import KeyFile
+from tests.ring import MakeRing
 from wire.bus import Bus, BusOptions
 from wire.errors import RateLimitError, UnavailableError
 from wire.ledger import Entry
@@ -104,6 +107,42 @@ async def test_who_leaves_while_let_in_leaves_no_place_taken(
         await entered.wait()
         tasks.cancel_scope.cancel()
     assert await num_taken(bus) == 0
+
+
+async def test_a_drain_waits_for_nobody_who_was_refused_at_the_door_meanwhile(
+    make_ring: MakeRing, key_file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_the_door, decided = anyio.Event(), anyio.Event()
+    heard: list[bool] = []
+    drain = Edge.drain
+
+    async def drain_and_note(edge: Edge) -> None:
+        heard.append(False)
+        await drain(edge)
+        heard[-1] = True
+
+    async def enter(*_args: Any, **_options: Any) -> None:
+        at_the_door.set()
+        await decided.wait()
+        raise RateLimitError("too many")
+
+    monkeypatch.setattr(Edge, "drain", drain_and_note)
+    monkeypatch.setattr(Accounts, "enter", enter)
+    key_file.write(a={})
+    async with make_ring(api_keys=str(key_file.path), drain_s=60.0) as ring, anyio.create_task_group() as tasks:
+
+        async def come() -> None:
+            answer = await ring.http.post(CHAT, json=ASK, headers={"authorization": "Bearer a"})
+            assert answer.status_code == 429
+
+        tasks.start_soon(come)
+        await at_the_door.wait()
+        ring.edge_scope.cancel()
+        while (await ring.http.get("/health/ready")).status_code == 200:
+            await anyio.lowlevel.checkpoint()
+        decided.set()
+        await ring.edge_stopped.wait()
+    assert heard[0], "its time ran out"
 
 
 async def test_the_place_of_a_request_whose_edge_died_is_free_when_its_replica_has_ended_it(
