@@ -69,6 +69,7 @@ class Connection(HttpToolsProtocol):
         self._max_head_bytes = max_head_bytes
         self._room = room
         self._in_head = self._is_broken = self._offers = False
+        self.is_half_closed = False  # the client sends nothing more, and may read, or be gone: both look alike
         self._head_since = 0.0
         self._num_read = self._num_parsed = 0  # bytes of this head: in reads that were nothing else, and in its fields
         self._head_timer: asyncio.TimerHandle | None = None
@@ -113,6 +114,15 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response("")
         elif self._head_timer is None and self.waits and not self.transport.is_closing():
             self._begin_head()  # blank lines before a request
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep a connection whose client has closed its side until what it had asked for by then is answered."""
+        if self.waits or self.cycle.more_body:
+            return False
+        self._end_head()
+        self.cycle.keep_alive, self.is_half_closed = False, True
+        cast(RequestResponseCycle, self._answering).message_event.set()
+        return True
 
     def on_message_begin(self) -> None:
         """Begin a head."""
@@ -162,6 +172,7 @@ class Connection(HttpToolsProtocol):
         cast(Scope, cycle.scope)[OPEN_BODY] = OpenBody(cycle)
         if cycle.scope["http_version"] == "1.0":
             app = _unchunked(app, cycle)
+        app = _listening(app, cycle, self)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -229,5 +240,29 @@ def _unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
             await send(message)
 
         await app(scope, receive, send_plain)
+
+    return serve
+
+
+def _listening(app: ASGIApp, cycle: RequestResponseCycle, connection: Connection) -> ASGIApp:
+    """Return the app for a client that may close its side: whoever listens for its leaving, to save work, is told so.
+
+    Most clients that close their side have left, and only a write could tell. What takes no work is answered.
+    """
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        has_all = False
+
+        async def listen() -> Message:
+            nonlocal has_all
+            if not (has_all and connection.is_half_closed):
+                message = await receive()  # one that is nothing new, when the client closes its side meanwhile
+                has_all = not message.get("more_body", False)
+                return message
+            cycle.disconnected = True
+            connection.transport.close()
+            return {"type": "http.disconnect"}
+
+        await app(scope, listen, send)
 
     return serve

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
@@ -346,3 +347,33 @@ async def test_when_all_connections_are_busy_a_new_one_hears_so(make_ring: MakeR
         shown = await talk(ring, METRICS)
         assert b'headrace_connections_without_room_total{outcome="refused"} 1.0' in shown
         assert (await talk(ring, LIVE + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def half_closed(ring: Ring, data: bytes, *, later: bool = False) -> bytes:
+    """Send and close our side, as `nc -N` does; return what comes. Unless `later`, the server reads both at once."""
+    ours = socket.create_connection(("127.0.0.1", int(ring.url.rsplit(":", 1)[1])))
+    ours.sendall(data)
+    if later:
+        await anyio.wait_all_tasks_blocked()
+    ours.shutdown(socket.SHUT_WR)
+    async with await SocketStream.from_socket(ours) as stream:
+        return await rest(stream)
+
+
+async def test_who_closes_its_side_behind_its_requests_gets_all_answers_that_take_no_work(ring: Ring) -> None:
+    answer = await half_closed(ring, LIVE + b"\r\n" + LIVE + b"\r\n")
+    assert answer.count(b"HTTP/1.1 200") == 2 and b"connection: close" not in answer.partition(b"\r\n\r\n")[0]
+    assert (await half_closed(ring, post(b',"n":0'))).startswith(b"HTTP/1.1 400"), "a body and its end in one go"
+    assert await half_closed(ring, LIVE) == b""
+    assert await half_closed(ring, post()[:-1]) == b"", "it cannot be answered any more"
+    await still_serves(ring)
+
+
+@pytest.mark.parametrize("later", [True, False])
+@pytest.mark.parametrize("fields", [b"", b',"stream":true'])
+async def test_who_closes_its_side_while_an_answer_is_computed_has_left(ring: Ring, fields: bytes, later: bool) -> None:
+    ring.replica.play(*say("one "), finish=None)
+    assert b"[DONE]" not in await half_closed(ring, post(fields), later=later)
+    await ring.until_idle()
+    ring.replica.play(*say("one "))
+    await still_serves(ring)
