@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from opentelemetry.trace import SpanContext
 
 from gateway.edge import jobs
-from gateway.edge.event_log import EventLog
+from gateway.edge.event_log import START, Entry, EventLog
 from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.leases import Leases
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 OPERATION = "chat"
 _PACE_S = 0.05  # between two blocks of events: what comes meanwhile is joined
 _DROP_S = 2.0
-_LOOK_S = 0.05  # how often a reader looks for new events
+_MOST_WAITING = 32  # readers that wait on the bus, each on a connection of its own
+_LOOK_S = 0.05  # how often readers beyond these look for new events
 _END_S = 2.0  # for the end of what was cancelled; if its edge is dead, that comes later than a client would wait
 
 
@@ -76,6 +77,7 @@ class Background:
         self._inbox = inbox
         self._tasks = tasks
         self._look_s = lease_s / 4
+        self._num_waiting = 0
         self._runs: dict[str, anyio.CancelScope] = {}
         self._leases = [Leases(bus.route, number, lease_s=lease_s) for number in range(settings.partitions)]
 
@@ -102,18 +104,16 @@ class Background:
         """Wait until a response that was cancelled is stored, but not long."""
         log = self.log(response_id)
         with anyio.move_on_after(_END_S):
-            while True:
-                newest = await log.newest()
-                if newest is None or newest.last:
-                    return
-                await anyio.sleep(_LOOK_S)
+            newest = await log.newest()
+            while newest is not None and not newest.last:
+                entries = await self._news(log, newest.entry_id)
+                newest = entries[-1] if entries else await log.newest()
 
     async def events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         """Yield the events with a number above `after` as they are written, to the last one."""
         log = self.log(response_id)
-        place = "-"
+        place, entries = START, await log.read()
         while True:
-            entries = await log.read(place)
             for entry in entries:
                 place = entry.entry_id
                 data = b"".join(entry.events(after, with_ids=True))
@@ -121,10 +121,20 @@ class Background:
                     yield Block(data, last=entry.last)
                 if entry.last:
                     return
-            if not entries:
-                if await self._is_gone(response_id, log):
-                    return
-                await anyio.sleep(_LOOK_S)
+            entries = await self._news(log, place)
+            if not entries and await self._is_gone(response_id, log):
+                return
+
+    async def _news(self, log: EventLog, place: str) -> list[Entry]:
+        """Return what is written behind a place as soon as it is, or nothing after a while."""
+        if self._num_waiting >= _MOST_WAITING:
+            await anyio.sleep(_LOOK_S)
+            return await log.read(place)
+        self._num_waiting += 1
+        try:
+            return await log.wait(place, wait_s=self._bus.options.block_s)
+        finally:
+            self._num_waiting -= 1
 
     async def _is_gone(self, response_id: str, log: EventLog) -> bool:
         """Tell whether nothing more can come: there is no log, and no request that could begin one."""

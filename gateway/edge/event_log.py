@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from wire import topics
-from wire.bus.route import Route
+from wire.bus.route import PASSING, Route
 from wire.bus.script import Script
+
+START = "0"
+"""The place before the first entry."""
 
 _PAGE = 256
 
@@ -88,12 +91,19 @@ class EventLog:
         found = await self._route.run(TAKE, (self._key, self._record), self._writer, self._ttl_ms)
         return (int(found[0]), int(found[1])) if found else None
 
-    async def read(self, after: str = "-") -> list[Entry]:
+    async def read(self, after: str = START) -> list[Entry]:
         """Return entries after the one named, oldest first; not always all there are."""
-        start = after if after == "-" else f"({after}"
-        return [
-            _entry(raw) for raw in await self._route.call(self._key, "XRANGE", self._key, start, "+", "COUNT", _PAGE)
-        ]
+        command = ("XRANGE", self._key, f"({after}", "+", "COUNT", _PAGE)
+        return [_entry(raw) for raw in await self._route.call(self._key, *command)]
+
+    async def wait(self, after: str, *, wait_s: float) -> list[Entry]:
+        """Return entries after the one named as soon as there are any, none after `wait_s`; takes a connection."""
+        command = ("XREAD", "COUNT", _PAGE, "BLOCK", int(wait_s * 1000), "STREAMS", self._key, after)
+        try:
+            reply = await self._route.once(self._key, *command, blocking=True)
+        except PASSING:  # the call that follows is patient
+            return await self.read(after)
+        return [_entry(raw) for raw in reply[0][1]] if reply else []
 
     async def read_all(self) -> list[Entry]:
         """Return all entries."""

@@ -131,7 +131,12 @@ async def test_its_events_can_be_read_again_from_any_point_at_any_edge(ring: Rin
         assert await events(other, response["id"], len(first) - 1) == []
 
 
-async def test_a_reader_at_another_edge_follows_it_while_it_is_made(ring: Ring) -> None:
+@pytest.mark.parametrize("waits", ["on the bus", "and looks"])
+async def test_a_reader_at_another_edge_follows_it_while_it_is_made(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    name, value = ("_LOOK_S", 3600.0) if waits == "on the bus" else ("_MOST_WAITING", 0)
+    monkeypatch.setattr(f"gateway.edge.background.{name}", value)
     pieces, go = held("one ", "two ")
     ring.replica.play(*pieces)
     response_id = await begin(ring.http)
