@@ -109,7 +109,7 @@ def numbers(words, exponents, DTYPE: tl.constexpr):
 def _plain_numbers(words, exponents, DTYPE: tl.constexpr):
     ROWS: tl.constexpr = words.shape[0]
     both = tl.split(tl.reshape(words, [ROWS, WIDTH // 2, 2]))
-    found: tuple[object, ...] = ()
+    found = ()
     for part in tl.static_range(8):
         word = both[part // 4]
         lie = tl.reshape(tl.join(word, word >> 16), [ROWS, WIDTH])
@@ -122,7 +122,7 @@ def _plain_numbers(words, exponents, DTYPE: tl.constexpr):
         else:
             bits = (lie & 0x1C00) << 12 | (lie & 0x2000) << 18
         scale = ((exponents >> part // 2 * 8 & 255) + 126 << 23).to(tl.float32, bitcast=True)
-        found = (*found, (bits.to(tl.float32, bitcast=True) * scale).to(DTYPE))
+        found = found + ((bits.to(tl.float32, bitcast=True) * scale).to(DTYPE),)  # type: ignore[assignment]  # noqa: RUF005 - Triton knows no other words for it
     return found
 
 
