@@ -121,9 +121,8 @@ class Loader:
 
         span = self._inner(1).span(inner)
         halves = [all_of(name, inner).narrow(1, *span) for name in (names.gate, names.up)]
-        down = all_of(names.down, hidden)
-        down = torch.zeros_like(down) if self.group.rank else down
-        return self.method.dense(torch.cat(halves, 1)), self.method.dense(down)
+        rank, down = self.group.rank, all_of(names.down, hidden)
+        return self.method.dense(torch.cat(halves, 1)), self.method.dense(torch.zeros_like(down) if rank else down)
 
     def _inner(self, dim: int) -> Shard:
         """Return this rank's part of what experts are wide inside."""
