@@ -18,7 +18,6 @@ from torch.nn import functional
 from kernels.language import INTERPRETED, cdiv, jit, tl
 
 GROUP, BLOCK, WIDTH = (tl.constexpr(n) for n in (32, 128, 16))  # inputs of a scale, inputs and words of a block
-_GROUP_BYTES = 17  # of GGML's blocks
 _MAX_EXPONENT = 128  # what the product takes back lies in bfloat16 up to a scale of 2
 
 # Where the four codes of half a word have magnitude and sign.
@@ -50,20 +49,19 @@ class Float4Experts:
         exponents = torch.empty((X, blocks, F), dtype=torch.int32, device=device)
         return Float4Experts(words, exponents, torch.zeros((), dtype=torch.uint8, device=device), (X, F, E))
 
-    def fill(self, expert: int, first: int, blocks: Tensor) -> None:
-        """Take rows from `first` on of an expert: GGML's MXFP4 blocks, uint8 [rows, E / 32 * 17], on the device."""
-        rows, groups = blocks.shape[0], self.shape[2] // GROUP.value
-        raw = functional.pad(blocks.view(rows, groups, _GROUP_BYTES), (0, 0, 0, -groups % 4))
-        exponents, codes = raw[:, :, 0], raw[:, :, 1:].view(rows, -1, 2, 2, WIDTH.value).int()
-        first_group, second_group = codes.unbind(3)
-        parts = (first_group & 15, first_group >> 4, second_group & 15, second_group >> 4)
-        halves = torch.zeros_like(first_group)
-        for code, (magnitude, sign) in zip(parts, _PLACES, strict=True):
-            halves |= (code & 7) << magnitude | code >> 3 << sign
-        lie = halves.short().view(rows, -1, 2, WIDTH.value // 2, 2).transpose(2, 3).contiguous()
-        here = slice(first, first + rows)
+    def fill(self, expert: int, first: int, codes: Tensor, exponents: Tensor) -> None:
+        """Take rows from `first` on of an expert: uint8 codes [rows, E] and exponents [rows, E / 32] on the device."""
+        rows, E = codes.shape
+        padded = functional.pad(codes, (0, -E % BLOCK.value)).short()
+        # [rows, blocks, half of the parts, part, input]
+        parts = padded.view(rows, -1, 2, 4, WIDTH.value).unbind(3)
+        halves = torch.zeros_like(parts[0])
+        for part, (magnitude, sign) in zip(parts, _PLACES, strict=True):
+            halves |= (part & 7) << magnitude | part >> 3 << sign
+        lie = halves.view(rows, -1, 2, WIDTH.value // 2, 2).transpose(2, 3).contiguous()
+        here, groups = slice(first, first + rows), functional.pad(exponents, (0, -exponents.shape[1] % 4))
         self.words[expert, here] = lie.view(torch.int32).view(rows, -1)
-        self.exponents[expert, :, here] = exponents.contiguous().view(torch.int32).t()
+        self.exponents[expert, :, here] = groups.contiguous().view(torch.int32).t()
         torch.maximum(self.largest, exponents.amax(), out=self.largest)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from kernels import activation
@@ -15,6 +16,8 @@ from kernels.quantized_experts import Biases
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import Parts
 from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.float4_tensor import BYTES, Float4Tensor
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 
 class Float4Blocks:
@@ -42,15 +45,27 @@ def float4_blocks(
 
 
 def _stacked(experts: Sequence[Parts], dense: Dequantized) -> Float4Experts | None:
-    each = [
-        [part for part in parts if isinstance(part, BlockTensor) and part.type.name == "MXFP4"] for parts in experts
-    ]
-    if any(len(known) < len(parts) for known, parts in zip(each, experts, strict=True)):
+    if not all(_known(part) for parts in experts for part in parts):
         return None
-    outputs, (_, inputs) = [part.shape[0] for part in each[0]], each[0][0].shape
-    begins = list(accumulate(outputs, initial=0))
-    weight = Float4Experts.empty(len(each), begins[-1], inputs, dense.device)
-    for expert, parts in enumerate(each):
+    begins = list(accumulate((part.shape[0] for part in experts[0]), initial=0))
+    weight = Float4Experts.empty(len(experts), begins[-1], experts[0][0].shape[1], dense.device)
+    for expert, parts in enumerate(experts):
         for begin, part in zip(begins, parts, strict=False):
-            weight.fill(expert, begin, dense.sent(part.blocks))
+            assert isinstance(part, QuantizedTensor)
+            weight.fill(expert, begin, *_codes_and_exponents(part.moved(dense.sent)))
     return weight if weight.fit else None
+
+
+def _known(part: Tensor | QuantizedTensor) -> bool:
+    return isinstance(part, Float4Tensor) or (isinstance(part, BlockTensor) and part.type.name == "MXFP4")
+
+
+def _codes_and_exponents(part: QuantizedTensor) -> tuple[Tensor, Tensor]:
+    """Return codes [F, E] one by one, and exponents [F, E / 32]."""
+    rows = part.shape[0]
+    if isinstance(part, Float4Tensor):
+        packed = part.packed
+        return torch.stack((packed & 15, packed >> 4), 3).view(rows, -1), part.exponents
+    raw = part.stored.view(rows, -1, 1 + BYTES)
+    packed = raw[:, :, 1:]
+    return torch.cat((packed & 15, packed >> 4), 2).view(rows, -1), raw[:, :, 0]

@@ -21,6 +21,7 @@ from model_svc.quant.kept import Kept
 from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.quant.order import order_of, reordered, share_order
 from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.float4_tensor import Float4Tensor
 from model_svc.weights.stored.grouped_tensor import GroupedTensor
 from model_svc.weights.stored.tensor import QuantizedTensor
 
@@ -121,7 +122,7 @@ class Native(Kept):
 
 
 def _packable(part: Tensor | QuantizedTensor) -> BlockTensor | None:
-    blocks = part.as_blocks() if isinstance(part, GroupedTensor) else part
+    blocks = part.as_blocks() if isinstance(part, GroupedTensor | Float4Tensor) else part
     if not isinstance(blocks, BlockTensor) or len(blocks.shape) != 2:
         return None
     return blocks if packable(blocks.type.name, blocks.shape[1]) else None

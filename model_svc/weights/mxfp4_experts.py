@@ -11,10 +11,11 @@ import torch
 
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.formats.format import Shape
-from model_svc.weights.formats.mxfp4 import BLOCK, BYTES, Mxfp4
+from model_svc.weights.formats.mxfp4 import Mxfp4
 from model_svc.weights.safetensors import SafetensorsSource
 from model_svc.weights.source import Stored, TrackedSource
 from model_svc.weights.stacked import MAX_EXPERTS
+from model_svc.weights.stored.float4_tensor import BYTES, GROUP
 
 _IN_TURNS = {"gate_up_proj": ("gate_proj", "up_proj")}
 _KINDS = ("_blocks", "_scales")
@@ -72,7 +73,7 @@ class Mxfp4Experts(TrackedSource):
         for expert in range(experts):
             for at, name in enumerate(names):
                 place = _Place(stack, expert, slice(at, None, len(names)))
-                self._name(f"{prefix}.{expert}.{name}.weight", place, (rows, groups * BLOCK))
+                self._name(f"{prefix}.{expert}.{name}.weight", place, (rows, groups * GROUP))
 
     def _outline(self, stack: str) -> Shape:
         """Return experts, outputs and blocks of a stack."""
@@ -85,7 +86,7 @@ class Mxfp4Experts(TrackedSource):
         if self._form.ignores(stack):
             raise CheckpointError(self.place, f"{stack!r} is quantized, but the config says that it is not")
         if len(codes) != 4 or codes[3] != BYTES or 0 in codes:
-            wanted = f"[experts, out, in / {BLOCK}, {BYTES}]"
+            wanted = f"[experts, out, in / {GROUP}, {BYTES}]"
             raise self._fault(f"{stack}_blocks", f"has shape {list(codes)}; {self._form.name} needs {wanted}")
         if codes[0] > MAX_EXPERTS:
             raise self._fault(f"{stack}_blocks", f"has {codes[0]} experts; at most {MAX_EXPERTS} are read")

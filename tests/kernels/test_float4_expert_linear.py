@@ -1,5 +1,7 @@
 """Products with experts whose weights stay 4 bit floats, beside the numbers that the format's own table gives."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
@@ -20,48 +22,53 @@ def skip_if_interpreted(device: str, dtype: torch.dtype) -> None:
         pytest.skip("the interpreter multiplies no bfloat16")
 
 
-def blocks_of(F: int, E: int, *, least: int = 118, most: int = 124) -> Tensor:
-    """Return random MXFP4 blocks as GGML has them."""
-    blocks = torch.randint(0, 256, (F, E // 32, 17), dtype=torch.uint8)
-    blocks[:, :, 0] = torch.randint(least, most, (F, E // 32))
-    return blocks.view(F, -1)
+class Floats(NamedTuple):
+    """Random codes [F, E], the magnitude below the sign, and exponents [F, E / 32]."""
+
+    codes: Tensor
+    exponents: Tensor
+
+    @property
+    def numbers(self) -> Tensor:
+        """What they stand for, float64 [F, E]."""
+        numbers = torch.tensor((*NUMBERS, *(-n for n in NUMBERS)), dtype=torch.float64)[self.codes.long()]
+        return numbers * torch.exp2(self.exponents.double() - 127).repeat_interleave(32, 1)
 
 
-def truth_of(blocks: Tensor) -> Tensor:
-    """Return their numbers, float64 [F, E]."""
-    raw = blocks.unflatten(1, (-1, 17)).long()
-    codes = torch.cat((raw[:, :, 1:] & 15, raw[:, :, 1:] >> 4), 2)
-    numbers = torch.tensor((*NUMBERS, *(-n for n in NUMBERS)), dtype=torch.float64)[codes]
-    return (numbers * torch.exp2(raw[:, :, :1].double() - 127)).flatten(1)
+def floats(F: int, E: int, *, least: int = 118, most: int = 124) -> Floats:
+    """Draw some."""
+    return Floats(
+        torch.randint(0, 16, (F, E), dtype=torch.uint8), torch.randint(least, most, (F, E // 32), dtype=torch.uint8)
+    )
 
 
 def made(device: str, X: int, F: int, E: int) -> tuple[Float4Experts, Tensor]:
     """Return weights, each expert's filled in two parts, and their numbers."""
-    each = [blocks_of(F, E) for _ in range(X)]
+    each = [floats(F, E) for _ in range(X)]
     weight = Float4Experts.empty(X, F, E, device)
-    for expert, blocks in enumerate(each):
-        weight.fill(expert, 0, blocks[: F // 3].to(device))
-        weight.fill(expert, F // 3, blocks[F // 3 :].to(device))
-    return weight, torch.stack([truth_of(blocks) for blocks in each])
+    for expert, (codes, exponents) in enumerate(each):
+        for rows in (slice(F // 3), slice(F // 3, F)):
+            weight.fill(expert, rows.start or 0, codes[rows].to(device), exponents[rows].to(device))
+    return weight, torch.stack([one.numbers for one in each])
 
 
 @pytest.mark.parametrize("E", [32, 128, 160, 288])
 def test_all_codes_and_scales_come_back_as_their_numbers(E: int) -> None:
-    blocks = blocks_of(48, E, least=0, most=129)
+    some = floats(48, E, least=0, most=129)
     weight = Float4Experts.empty(1, 48, E, "cpu")
-    weight.fill(0, 0, blocks)
-    assert torch.equal(weight.reference(0, torch.float32).double(), truth_of(blocks))
-    assert torch.equal(weight.reference(0, torch.bfloat16).double(), truth_of(blocks))
+    weight.fill(0, 0, *some)
+    assert torch.equal(weight.reference(0, torch.float32).double(), some.numbers)
+    assert torch.equal(weight.reference(0, torch.bfloat16).double(), some.numbers)
 
 
 def test_scales_beyond_those_that_a_kernel_takes_are_told() -> None:
-    weight, blocks = Float4Experts.empty(2, 3, 64, "cpu"), blocks_of(3, 64)
-    blocks[1, 17] = 128
-    weight.fill(0, 0, blocks)
+    weight, some = Float4Experts.empty(2, 3, 64, "cpu"), floats(3, 64)
+    some.exponents[1, 1] = 128
+    weight.fill(0, 0, *some)
     assert weight.fit
-    blocks[1, 17] = 129
-    weight.fill(1, 0, blocks)
-    weight.fill(0, 0, blocks_of(3, 64))
+    some.exponents[1, 1] = 129
+    weight.fill(1, 0, *some)
+    weight.fill(0, 0, *floats(3, 64))
     assert not weight.fit
 
 

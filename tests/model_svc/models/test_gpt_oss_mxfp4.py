@@ -56,3 +56,20 @@ def test_logits_are_those_of_the_numbers_in_the_blocks(made: tuple[Any, dict[str
     experts = sum(tensor.numel() for name, tensor in oracle.state_dict().items() if name.endswith("_proj"))
     saved = model.weight_bytes - packed.weight_bytes
     assert saved == experts * 4 - experts * 17 // 32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+def test_a_card_computes_with_the_blocks_what_it_computes_with_their_numbers(
+    made: tuple[Any, dict[str, Path]], form: str
+) -> None:
+    oracle, directories = made
+    card, dtype = torch.device("cuda"), torch.bfloat16
+    with torch.inference_mode():
+        wanted = oracle(torch.tensor([IDS])).logits[0]
+    errors = []
+    for method in (Kept(Dequantized(dtype, card)), Dequantized(dtype, card)):
+        found = stepwise(load_model(directories[form], dtype=dtype, device=card, method=method)).cpu()
+        errors.append(float(((found - wanted).pow(2).mean(1).sqrt() / wanted.std()).median()))
+    assert errors[0] < 1.3 * errors[1] < 0.1  # of bfloat16 activations

@@ -20,7 +20,7 @@ from model_svc.quant.native import Native, PackedExperts
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.open import open_weights
 from model_svc.weights.source import Shard, WeightSource
-from model_svc.weights.stored.block_tensor import BlockTensor
+from model_svc.weights.stored.float4_tensor import Float4Tensor
 
 X, E, F = 3, 64, 128
 MLP = "model.layers.0.mlp."
@@ -65,11 +65,11 @@ def test_each_expert_has_the_numbers_of_transformers(tmp_path: Path) -> None:
     assert source.unused() == {f"{MLP}gate.weight"}
 
 
-def test_what_is_read_are_ggmls_blocks(tmp_path: Path) -> None:
+def test_what_is_read_are_ggmls_blocks_in_another_order(tmp_path: Path) -> None:
     tensors = layer()
     stored = opened(tmp_path, tensors).get_shard(f"{MLP}experts.1.down_proj.weight", (E, F))
-    assert isinstance(stored, BlockTensor)
-    found = gguf.quants.dequantize(stored.blocks.numpy(), gguf.GGMLQuantizationType.MXFP4)
+    assert isinstance(stored, Float4Tensor)
+    found = gguf.quants.dequantize(stored.as_blocks().blocks.numpy(), gguf.GGMLQuantizationType.MXFP4)
     np.testing.assert_array_equal(found, numbers(tensors, "down_proj")[1].numpy())
 
 
@@ -80,7 +80,7 @@ def test_ranks_share_an_expert_by_rows_and_by_columns(tmp_path: Path) -> None:
         whole = source.get(path, shape)
         for rank in range(2):
             part = source.get_shard(path, shape, Shard(dim, rank, 2))
-            assert isinstance(part, BlockTensor)
+            assert isinstance(part, Float4Tensor)
             assert torch.equal(part.dequantize(), whole.chunk(2, dim)[rank])
     with pytest.raises(CheckpointError, match=r"cannot be cut for 8 ranks .columns 0..16 cut a block"):
         source.get_shard(f"{MLP}experts.2.down_proj.weight", (E, F), Shard(1, 0, 8))
