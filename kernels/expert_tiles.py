@@ -1,7 +1,30 @@
 """Which tile of tokens a program of a product with experts has: each expert's tokens begin a tile."""
 
 # mypy: disable-error-code="no-untyped-def"
+from typing import NamedTuple
+
+from torch import Tensor
+
+from kernels import dispatch
 from kernels.language import jit, tl
+
+
+class PackedTile(NamedTuple):
+    """Tokens and outputs of a tile of packed weights, and how Triton is to run it."""
+
+    tokens: int
+    outputs: int
+    warps: int
+    stages: int
+
+
+def packed_tile(P: int, X: int, x: Tensor) -> PackedTile:
+    """Few tokens an expert: what counts is how much of the weights is under way. Not yet measured on a card."""
+    if x.element_size() > 2 or not x.is_cuda:
+        return PackedTile(16, 32, 4, 2)
+    if dispatch.fixed() or P <= 16 * X:  # in a fixed order one tile serves all, so that its sums are the same
+        return PackedTile(16, 64, 4, 5)
+    return PackedTile(64, 128, 8, 3) if P <= 128 * X else PackedTile(128, 128, 8, 3)
 
 
 def num_tiles(P: int, X: int, tokens: int) -> int:

@@ -5,15 +5,13 @@ costs is shared by a tile's tokens. Nothing is rounded that the same weights in 
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels import dispatch
 from kernels.expert_order import ExpertOrder
-from kernels.expert_tiles import num_tiles, tile_of
+from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
 from kernels.float4_experts import BLOCK, WIDTH, Float4Experts, numbers
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 
@@ -51,30 +49,12 @@ def reference(x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor
     return out
 
 
-class Tile(NamedTuple):
-    """Tokens and outputs of a tile, and how Triton is to run it."""
-
-    tokens: int
-    outputs: int
-    warps: int
-    stages: int
-
-
-def _tile(P: int, X: int, x: Tensor) -> Tile:
-    """Few tokens an expert: what counts is how much of the weights is under way. Not yet measured on a card."""
-    if x.element_size() > 2 or not x.is_cuda:
-        return Tile(16, 32, 4, 2)
-    if dispatch.fixed() or P <= 16 * X:  # in a fixed order one tile serves all, so that its sums are the same
-        return Tile(16, 64, 4, 5)
-    return Tile(64, 128, 4, 3) if P <= 128 * X else Tile(128, 128, 8, 3)
-
-
 def _launch(
     x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor,
-    tile: Tile | None = None,
+    tile: PackedTile | None = None,
 ) -> None:  # fmt: skip
     P, (X, F, E) = out.shape[0], weight.shape
-    tile = tile or _tile(P, X, x)
+    tile = tile or packed_tile(P, X, x)
     _float4_expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
         x, weight.words, weight.exponents, x if bias is None else bias, order.rows, order.begins, out, X, F, E,
         x.stride(0),

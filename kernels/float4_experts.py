@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.grouped_words import side_by_side
 from kernels.language import INTERPRETED, cdiv, jit, tl
 
 GROUP, BLOCK, WIDTH = (tl.constexpr(n) for n in (32, 128, 16))  # inputs of a scale, inputs and words of a block
@@ -88,19 +89,14 @@ class Float4Experts:
 
 @jit
 def numbers(words, exponents, DTYPE: tl.constexpr):
-    """Return the numbers of a block, [R, 128], of `words` and `exponents` [R, 16].
-
-    Parts become neighbours in registers alone where `words` lie as what a tensor core takes of its first operand does.
-    """
+    """Return the numbers of a block, [R, 128], of `words` and `exponents` [R, 16]."""
     if INTERPRETED or tl.bfloat16 != DTYPE:
         p = _plain_numbers(words, exponents, DTYPE)
     else:
         p = tl.inline_asm_elementwise(
             _ASM, _REGISTERS, [words, exponents], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
         )
-    a, b, c, d = tl.join(p[0], p[1]), tl.join(p[2], p[3]), tl.join(p[4], p[5]), tl.join(p[6], p[7])
-    both = tl.join(tl.join(a, b), tl.join(c, d))  # [R, 16, part % 2, part / 2 % 2, part / 4]
-    return tl.reshape(tl.permute(both, (0, 4, 3, 2, 1)), [words.shape[0], BLOCK])
+    return side_by_side(p, 0, 8)
 
 
 @jit

@@ -49,11 +49,13 @@ class GroupedWeight:
         middle: int = 0,
         each: int = 1,
         hopper: bool | None = None,
+        most: int = _MAX_BLOCK,
     ) -> GroupedWeight:
         """Bring uint8, int8 or float8_e4m3fn codes [F, E] into words; `each` 2: two of 4 bits a byte, lower half first.
 
         `scales` [F, G] of any float; `zeros` [F, G] of integers, or None where `middle` is everybody's. `hopper`: in
-        the order that `grouped_hopper` reads, if it takes such a weight; None: as the device wants it.
+        the order that `grouped_hopper` reads, if it takes such a weight; None: as the device wants it. `most`: inputs
+        of a block.
         """
         _check(codes, scales, zeros, each)
         hopper = _on_hopper(codes) if hopper is None else hopper
@@ -63,7 +65,7 @@ class GroupedWeight:
         if codes.dtype == torch.int8:  # as unsigned, and zeros with them
             codes, shift = codes.view(torch.uint8) ^ 128, 128
         lie_in_fragments = hopper and fragments_fit(F, E, E // G, bits, scales)
-        block = FRAGMENT_BLOCK if lie_in_fragments else _block(E, E // G, bits)
+        block = FRAGMENT_BLOCK if lie_in_fragments else _block(E, E // G, bits, most)
         raw = codes.view(torch.uint8)
         if each == 2:
             raw = torch.stack((raw & 15, raw >> 4), dim=2).view(F, E)
@@ -156,9 +158,9 @@ def _check(codes: Tensor, scales: Tensor, zeros: Tensor | None, each: int) -> No
         raise ValueError(f"zeros have shape {tuple(zeros.shape)}; they must be {(F, G)}")
 
 
-def _block(E: int, group: int, bits: int) -> int:
+def _block(E: int, group: int, bits: int, most: int) -> int:
     """Return how many inputs a block takes: many, but not such that E is filled up or a part would be of two groups."""
-    block, least = _MAX_BLOCK, _LEAST_DOT * 32 // bits
+    block, least = most, _LEAST_DOT * 32 // bits
     while block > least and (E % block or (group & -group) * 32 // bits < block):
         block //= 2
     return block

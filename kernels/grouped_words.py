@@ -67,6 +67,28 @@ def parts(words, BITS: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @jit
+def side_by_side(found, FIRST: tl.constexpr, COUNT: tl.constexpr):
+    """Return some of the parts [R, W] as one [R, COUNT * W], `COUNT` being 1, 2, 4 or 8.
+
+    Nothing changes threads where they lie as a tensor core wants its first operand.
+    """
+    ROWS: tl.constexpr = found[0].shape[0]
+    SIZE: tl.constexpr = found[0].shape[1] * COUNT
+    if COUNT == 1:
+        whole = found[FIRST]
+    elif COUNT == 2:
+        whole = tl.permute(tl.join(found[FIRST], found[FIRST + 1]), (0, 2, 1))
+    else:
+        first = tl.join(tl.join(found[FIRST], found[FIRST + 1]), tl.join(found[FIRST + 2], found[FIRST + 3]))
+        if COUNT == 4:
+            whole = tl.permute(first, (0, 3, 2, 1))
+        else:
+            other = tl.join(tl.join(found[FIRST + 4], found[FIRST + 5]), tl.join(found[FIRST + 6], found[FIRST + 7]))
+            whole = tl.permute(tl.join(first, other), (0, 4, 3, 2, 1))
+    return tl.reshape(whole, [ROWS, SIZE])
+
+
+@jit
 def excess(BITS: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
     """Return what numbers of `parts` are more than their codes; all of them are exact."""
     of_nibbles = 128.0 if tl.bfloat16 == DTYPE else 64.0

@@ -46,7 +46,7 @@ WEIGHTS: dict[str, tuple[Stored, Method]] = {
     "mxfp4": (float4, kept),
 }
 """How a checkpoint stores the matrices of layers (None: as numbers), and what multiplies by them."""
-_EXPERT_WEIGHT_BYTES = {"mxfp4": 17 / 32}  # of others: 2
+_EXPERT_WEIGHT_BYTES = {"mxfp4": 17 / 32, "4bit": 17 / 32, "fp8": 1.0}  # of others: 2
 
 
 def synchronize() -> None:

@@ -15,7 +15,14 @@ from rich.table import Table
 
 from loadtest.device_time import ceilings, microseconds
 from loadtest.kernels.attention import few_rows_attention, paged_attention
-from loadtest.kernels.experts import expert_linear, expert_order, expert_sum, float4_expert_linear, route
+from loadtest.kernels.experts import (
+    expert_linear,
+    expert_order,
+    expert_sum,
+    float4_expert_linear,
+    grouped_expert_linear,
+    route,
+)
 from loadtest.kernels.float8 import few_rows_float8, quantize_rows, scaled_linear
 from loadtest.kernels.products import few_rows, gemv, grouped_linear
 from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
@@ -24,7 +31,7 @@ from loadtest.kernels.sampling import logprobs, penalties, sample
 OPS = (
     rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, grouped_linear,
     few_rows, few_rows_attention, few_rows_float8, scaled_linear, quantize_rows,
-    route, expert_order, expert_linear, float4_expert_linear, expert_sum,
+    route, expert_order, expert_linear, float4_expert_linear, grouped_expert_linear, expert_sum,
 )  # fmt: skip
 
 

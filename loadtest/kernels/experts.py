@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,14 +14,17 @@ from kernels import expert_linear as linear_op
 from kernels import expert_order as order_op
 from kernels import expert_sum as sum_op
 from kernels import float4_expert_linear as float4_op
+from kernels import grouped_expert_linear as grouped_op
 from kernels import route as route_op
 from kernels.float4_experts import Float4Experts
+from kernels.grouped_weight import GroupedWeight
 from loadtest.device_time import Run
 from loadtest.kernels.case import CUDA, Case, randn
 
 X, C, E = 128, 8, 2048
 TOKENS = (1, 16, 64, 256, 4096)
 PRODUCT_TOKENS = (1, 8, 64, 512, 4096)
+Packed = Float4Experts | GroupedWeight
 
 
 class Product(NamedTuple):
@@ -81,17 +84,30 @@ def expert_linear() -> Iterator[Case]:
 
 
 def float4_expert_linear() -> Iterator[Case]:
-    """The same on weights of 4 bits, beside bf16."""
+    """The same on 4 bit floats, beside bf16."""
     for mixture in MIXTURES:
-        for product in mixture.products():
-            weights = [_float4(mixture.X, product) for _ in range(4)]
-            dense = [randn(mixture.X, product.outputs, product.inputs) for _ in range(2)]
-            for step in _steps(mixture, product):
-                yield step.case(
-                    [partial(float4_op.float4_expert_linear, step.x, weight, **step.rest) for weight in weights],
-                    [partial(linear_op.expert_linear, step.x, weight, **step.rest) for weight in dense],
-                    of_bf16=weights[0].nbytes / dense[0].nbytes,
-                )
+        yield from _packed(mixture, "", float4_op.float4_expert_linear, _float4)
+
+
+def grouped_expert_linear() -> Iterator[Case]:
+    """The same on 4 bits, and on float8, with a scale for each 128 inputs."""
+    yield from _packed(MIXTURES[0], ", 4 bit", grouped_op.grouped_expert_linear, partial(_grouped, bits=4))
+    yield from _packed(MIXTURES[0], ", float8", grouped_op.grouped_expert_linear, partial(_grouped, bits=8))
+
+
+def _packed(
+    mixture: Mixture, what: str, op: Callable[..., Tensor], make: Callable[[int, Product], Packed]
+) -> Iterator[Case]:
+    for product in mixture.products():
+        weights = [make(mixture.X, product) for _ in range(4)]
+        dense = [randn(mixture.X, product.outputs, product.inputs) for _ in range(2)]
+        for step in _steps(mixture, product):
+            yield step.case(
+                [partial(op, step.x, weight, **step.rest) for weight in weights],
+                [partial(linear_op.expert_linear, step.x, weight, **step.rest) for weight in dense],
+                what=what,
+                of_bf16=weights[0].nbytes / dense[0].nbytes,
+            )
 
 
 def _float4(X: int, product: Product) -> Float4Experts:
@@ -99,6 +115,14 @@ def _float4(X: int, product: Product) -> Float4Experts:
     weight.words.random_(-(2**31), 2**31 - 1)
     weight.exponents.fill_(0x78787878)  # 2^-7
     return weight
+
+
+def _grouped(X: int, product: Product, *, bits: int) -> GroupedWeight:
+    rows, each = X * product.outputs, 8 // bits
+    codes = torch.randint(0, 120, (rows, product.inputs // each), dtype=torch.uint8, device=CUDA)
+    codes = codes if bits == 4 else codes.view(torch.float8_e4m3fn)
+    scales = torch.rand(rows, product.inputs // 128, dtype=torch.float16, device=CUDA)
+    return GroupedWeight.of(codes, scales, None, 8 if bits == 4 else 0, each, hopper=False, most=128)
 
 
 @dataclass(frozen=True)
@@ -111,12 +135,17 @@ class Step:
     used_weights: int  # of experts that somebody chose
     flops: int
 
-    def case(self, runs: list[Run], rival_runs: Sequence[Run] = (), *, of_bf16: float = 1.0) -> Case:
+    def case(self, runs: list[Run], rival_runs: Sequence[Run] = (), *, what: str = "", of_bf16: float = 1.0) -> Case:
         """Return the table's line; weights take `of_bf16` of bfloat16's bytes."""
         moved = int(2 * of_bf16 * self.used_weights)
         few = self.flops < 175 * moved  # an H200 multiplies so much while it copies a byte
         return Case(
-            self.name, runs, moved if few else 0, 0 if few else self.flops, "bf16" if rival_runs else "", rival_runs
+            self.name + what,
+            runs,
+            moved if few else 0,
+            0 if few else self.flops,
+            "bf16" if rival_runs else "",
+            rival_runs,
         )
 
 

@@ -51,6 +51,10 @@ class Float8(Kept):
         self._kept_bytes += weight.nbytes
         return Float8Linear(weight, bias)
 
+    def keeps_experts(self, part: Tensor | QuantizedTensor) -> bool:
+        """Tell that experts of float8 stay so too."""
+        return isinstance(part, GroupedTensor) and part.codes.dtype == torch.float8_e4m3fn
+
     def _stacked(self, parts: Sequence[Tensor | QuantizedTensor]) -> Float8Weight | None:
         """Return one weight of all parts; None if a part has another form, or no kernel takes the whole."""
         grouped = [part for part in parts if isinstance(part, GroupedTensor)]

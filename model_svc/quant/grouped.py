@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.grouped_linear import grouped_linear
 from kernels.grouped_weight import GroupedWeight
 from model_svc.quant.dequantized import Dequantized
+from model_svc.quant.grouped_experts import stacked
 from model_svc.quant.kept import Kept
 from model_svc.quant.method import LinearOp
 from model_svc.quant.order import order_of, reordered, share_order
@@ -40,34 +41,13 @@ class Grouped(Kept):
 
     def linear(self, parts: Sequence[Tensor | QuantizedTensor], bias: Tensor | None) -> LinearOp:
         """Stack parts of one form, where that takes less than their numbers: a cut through activation order may not."""
-        weight = self._stacked(parts) if share_order(parts) else None
+        weight = stacked(parts, self._dense) if share_order(parts) else None
         if weight is None or weight.nbytes >= weight.shape[0] * weight.shape[1] * self.dtype.itemsize:
             return self._dense.linear(parts, bias)
         self._kept_bytes += weight.nbytes
         order = order_of(parts[0])
         return reordered(GroupedLinear(weight, bias), None if order is None else self._dense.sent(order))
 
-    def _stacked(self, parts: Sequence[Tensor | QuantizedTensor]) -> GroupedWeight | None:
-        """Return one weight of all parts; None if they are of several forms, or of one that no kernel reads."""
-        even = [part.evened() if isinstance(part, GroupedTensor) else None for part in parts]
-        kept = [part for part in even if part is not None and part.codes.dtype != torch.float8_e5m2]
-        if len(kept) < len(parts) or len({_form(part) for part in kept}) > 1:
-            return None
-        first = kept[0]
-        zeros = [part.zeros for part in kept if isinstance(part.zeros, Tensor)]
-        return GroupedWeight.of(
-            codes=self._whole([part.codes for part in kept]),
-            scales=self._whole([part.scales for part in kept]),
-            zeros=self._whole(zeros) if zeros else None,
-            middle=0 if isinstance(first.zeros, Tensor) else first.zeros,
-            each=8 // first.bits,
-        )
-
-    def _whole(self, parts: Sequence[Tensor]) -> Tensor:
-        sent = [self._dense.sent(part.contiguous()) for part in parts]
-        return sent[0] if len(sent) == 1 else torch.cat(sent)
-
-
-def _form(part: GroupedTensor) -> tuple[object, ...]:
-    zeros = part.zeros.dtype if isinstance(part.zeros, Tensor) else part.zeros
-    return part.codes.dtype, part.bits, part.group, part.scales.dtype, zeros
+    def keeps_experts(self, part: Tensor | QuantizedTensor) -> bool:
+        """Tell that experts stay packed too, whichever their form."""
+        return isinstance(part, GroupedTensor)

@@ -10,7 +10,8 @@ from torch import Tensor
 from kernels.native.packed_weight import PackedWeight
 from kernels.quantized_experts import Biases
 from model_svc.quant.dequantized import Dequantized
-from model_svc.quant.float4 import float4_blocks
+from model_svc.quant.float4 import Float4Blocks, float4_blocks
+from model_svc.quant.grouped_experts import GroupedBlocks, grouped_blocks
 from model_svc.quant.method import ExpertsOp, LinearOp, Parts
 from model_svc.weights.stored.tensor import QuantizedTensor
 
@@ -40,12 +41,18 @@ class Kept:
         return self._dense.linear(parts, bias)
 
     def experts(self, gate_up: Sequence[Parts], down: Parts, act: int, biases: Biases = None) -> ExpertsOp:
-        """Keep experts of MXFP4; prepare all others as numbers."""
-        kept = float4_blocks(gate_up, down, act, biases, self._dense)
+        """Keep experts of MXFP4, and those that `keeps_experts` names; prepare all others as numbers."""
+        kept: Float4Blocks | GroupedBlocks | None = float4_blocks(gate_up, down, act, biases, self._dense)
+        if kept is None and self.keeps_experts(down[0]):
+            kept = grouped_blocks(gate_up, down, act, biases, self._dense)
         if kept is None:
             return self._dense.experts(gate_up, down, act, biases)
         self._kept_bytes += kept.num_bytes
         return kept
+
+    def keeps_experts(self, part: Tensor | QuantizedTensor) -> bool:  # noqa: ARG002 - methods that keep more say which
+        """Tell whether experts of such weights stay as they are."""
+        return False
 
     def dense(self, tensor: Tensor | QuantizedTensor) -> Tensor:
         """Return a tensor as numbers."""
