@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
+from kernels import dependent, dispatch
+from kernels.dependent import follow
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
@@ -70,7 +71,9 @@ def _launch(x: Tensor, out: Tensor, act: int) -> None:
         return
     # 1,024 outputs a program at 4 warps: 8 a thread, one 16-byte load of each half.
     block = min(1024, next_power_of_2(width))
-    _activation_kernel[(T, cdiv(width, block))](x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4)
+    _activation_kernel[(T, cdiv(width, block))](
+        x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4, **dependent.launch(x)
+    )
 
 
 _INV_SQRT_2 = tl.constexpr(1 / math.sqrt(2))
@@ -92,7 +95,8 @@ def gated(gate, up, ACT: tl.constexpr):
 
 
 @jit
-def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr):
+def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = column < width

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
+from kernels import dependent, dispatch
+from kernels.dependent import follow
 from kernels.expert_order import ExpertOrder
 from kernels.expert_tiles import num_tiles, tile_of
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
@@ -70,7 +71,7 @@ def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, 
     _expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
         x, weight, weight if bias is None else bias, order.rows, order.begins, out, X, F, E, x.stride(0),
         GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs,
-        DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
+        DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **dependent.launch(x),
     )  # fmt: skip
 
 
@@ -78,8 +79,9 @@ def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, 
 def _expert_linear_kernel(
     x_ptr, weight_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
     GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
     if expert < 0:
         return

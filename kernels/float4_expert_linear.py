@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
+from kernels import dependent, dispatch
+from kernels.dependent import follow
 from kernels.expert_order import ExpertOrder
 from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
 from kernels.float4_experts import BLOCK, WIDTH, Float4Experts, numbers
@@ -59,7 +60,7 @@ def _launch(
         x, weight.words, weight.exponents, x if bias is None else bias, order.rows, order.begins, out, X, F, E,
         x.stride(0),
         GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), WHOLE=E % BLOCK.value == 0,
-        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps,
+        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps, **dependent.launch(x),
     )  # fmt: skip
 
 
@@ -67,9 +68,10 @@ def _launch(
 def _float4_expert_linear_kernel(
     x_ptr, word_ptr, exponent_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
     GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, WHOLE: tl.constexpr, TOKENS: tl.constexpr,
-    OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
+    OUTPUTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
+    follow(PDL)
     expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
     if expert < 0:
         return
