@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
 from headrace.complain import complain
 from wire import settings as wire_settings
+from wire.flags import parse_flag_pairs
 from wire.settings import SettingsError
 
 app = typer.Typer(
@@ -105,7 +106,7 @@ def serve(
 
     names = [name.strip() for name in role.split(",") if name.strip()]
     try:
-        flags = wire_settings.parse_flag_pairs(context.args)
+        flags = parse_flag_pairs(context.args)
         settings = roles.load_settings(names, flags)
     except SettingsError as error:
         _fail(str(error))

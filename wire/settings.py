@@ -1,7 +1,8 @@
 """Settings of a service: one frozen Struct, filled once from defaults, HEADRACE_* environment variables and flags.
 
-A field `max_num_seqs` is read from HEADRACE_MAX_NUM_SEQS and from the flag `--max-num-seqs`; flags win. An unknown
-HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of other services' fields are known.
+A field `max_num_seqs` is read from HEADRACE_MAX_NUM_SEQS and from the flag `--max-num-seqs` (`wire.flags`); flags win.
+An unknown HEADRACE_ name is an error, so that a typing slip cannot pass silently; names of other services' fields are
+known.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import math
 import os
 import re
 import string
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -240,50 +240,6 @@ def load(cls: type[S], environ: Mapping[str, str] | None = None, overrides: Mapp
     raise SettingsError((ENV_PREFIX + field.upper() if from_variable else field) + said[len(field) :])
 
 
-def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:
-    """Read a service's settings in its `__main__`: flags `--field value` win over the environment.
-
-    `--print-settings` prints the outcome and exits.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    show = "--print-settings" in arguments
-    arguments = [item for item in arguments if item != "--print-settings"]
-    try:
-        settings = load(cls, overrides=parse_flags(cls, arguments))
-    except SettingsError as error:
-        _fail(str(error))
-    if show:
-        sys.stdout.write(as_text(settings) + "\n")
-        raise SystemExit(0)
-    return settings
-
-
-def parse_flag_pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse `--name value` and `--name=value` without knowing the names. Raises SettingsError for anything else."""
-    found: dict[str, str] = {}
-    rest = iter(arguments)
-    for item in rest:
-        flag, equals, value = item.partition("=")
-        if not flag.startswith("--") or len(flag) < 3:
-            raise SettingsError(f"{item}: not a flag; write --name value")
-        if not equals:
-            following = next(rest, None)
-            if following is None:
-                raise SettingsError(f"{flag} needs a value")
-            value = following
-        found[flag.removeprefix("--").replace("-", "_")] = value
-    return found
-
-
-def parse_flags(cls: type[Settings], arguments: Sequence[str]) -> dict[str, str]:
-    """Parse the flags of one service. Raises SettingsError for an unknown flag or a missing value."""
-    found = parse_flag_pairs(arguments)
-    for name in found:
-        if name not in cls.__struct_fields__:
-            raise SettingsError(f"--{name.replace('_', '-')}: no such flag; known are {', '.join(_flags(cls))}")
-    return found
-
-
 def as_text(settings: Settings) -> str:
     """Return one `name = value` line per setting; a password in a URL is not shown."""
     values = msgspec.to_builtins(settings)
@@ -294,12 +250,3 @@ def as_text(settings: Settings) -> str:
 def without_password(url: str) -> str:
     """Return a URL fit for eyes and logs."""
     return re.sub(r"([?&](?:ssl_)?password=)[^&]*", r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url))
-
-
-def _flags(cls: type[Settings]) -> list[str]:
-    return ["--" + name.replace("_", "-") for name in cls.__struct_fields__]
-
-
-def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"headrace: {message}\n")
-    raise SystemExit(2)

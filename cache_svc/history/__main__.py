@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cache_svc.history.service import serve
 from cache_svc.history.settings import HistorySettings
+from wire.flags import from_command_line
 from wire.process import run
-from wire.settings import from_command_line
 
 if __name__ == "__main__":
     run(serve, from_command_line(HistorySettings), name="history")

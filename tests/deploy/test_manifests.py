@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from headrace.roles import ROLES, load_settings
-from wire import settings as wire_settings
+from wire.flags import parse_flag_pairs
 from wire.settings import ENV_PREFIX, OTHER_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,7 +22,7 @@ DEPLOYMENTS = {item["metadata"]["name"]: item for item in OBJECTS if item["kind"
 def check_command(command: list[str], role: str) -> None:
     """Assert that `headrace COMMAND` is a way to run a role."""
     assert command[:2] == ["serve", role]
-    load_settings([role], wire_settings.parse_flag_pairs(command[2:]))
+    load_settings([role], parse_flag_pairs(command[2:]))
 
 
 def check_names(names: set[str]) -> None:
@@ -98,7 +98,7 @@ def test_a_rolling_update_cuts_no_stream_and_takes_no_replica_before_the_next_ha
 
 
 def settings_of(pod: dict[str, Any], role: str) -> Any:
-    flags = wire_settings.parse_flag_pairs(pod["containers"][0]["args"][2:])
+    flags = parse_flag_pairs(pod["containers"][0]["args"][2:])
     return load_settings([role], flags)[role]
 
 
@@ -184,7 +184,7 @@ def test_replicas_exchange_blocks_and_nobody_else_reaches_the_port() -> None:
         assert (settings.kv_host, settings.role) == ("auto", role)
         assert blocks == {"from": [{"podSelector": replicas}], "ports": [{"port": settings.kv_port}]}
         command = COMPOSE["services"][name]["command"]
-        composed = load_settings(["model"], wire_settings.parse_flag_pairs(command[2:]))["model"]
+        composed = load_settings(["model"], parse_flag_pairs(command[2:]))["model"]
         assert (composed.kv_host, composed.role) == ("auto", role)  # type: ignore[attr-defined]
     assert metrics == {"ports": [{"port": 9100}]}
 

@@ -8,10 +8,7 @@ from wire.settings import (
     Settings,
     SettingsError,
     as_text,
-    from_command_line,
     load,
-    parse_flag_pairs,
-    parse_flags,
     without_password,
 )
 
@@ -104,28 +101,6 @@ def test_a_value_out_of_range_names_its_field(field: str, value: str) -> None:
 
 def test_lists_are_split_at_commas() -> None:
     assert load(Settings, {"HEADRACE_MODELS": "one, two"}).models == ("one", "two")
-
-
-def test_flags_are_read_in_both_forms() -> None:
-    assert parse_flag_pairs(["--max-items=3", "--ratio", "0.1"]) == {"max_items": "3", "ratio": "0.1"}
-
-
-@pytest.mark.parametrize("arguments", [["max"], ["--max-items"], ["-x", "1"]])
-def test_what_is_no_flag_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(SettingsError):
-        parse_flag_pairs(arguments)
-
-
-def test_an_unknown_flag_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"--colour.*--max-items"):
-        parse_flags(DeskSettings, ["--colour", "red"])
-
-
-def test_print_settings_shows_every_field_and_leaves(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        from_command_line(DeskSettings, ["--print-settings", "--max-items", "4"])
-    assert left.value.code == 0
-    assert "max_items = 4" in capsys.readouterr().out
 
 
 def test_settings_as_text_hold_one_line_a_field() -> None:
