@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.pull.errors import PullError
-from headrace.pull.gguf_families import FAMILIES, floats
+from headrace.pull.gguf_families import FAMILIES, experts, floats
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
 from model_svc.weights.gguf_header import GgufHeader
 
@@ -134,19 +134,10 @@ def _llama3_scaling(header: GgufHeader) -> dict[str, Any]:
 
 def _llama(header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu")
-    experts = _experts(header)
-    if experts["num_experts"]:
-        experts["num_local_experts"] = experts.pop("num_experts")
-        config.update(experts, architectures=["MixtralForCausalLM"], model_type="mixtral")
-
-
-def _experts(header: GgufHeader) -> dict[str, Any]:
-    """Return how many experts there are, and how many compute a token; both 0 where the file does not say."""
-    arch = header.value("general.architecture", str)
-    return {
-        "num_experts": header.value(f"{arch}.expert_count", int, 0),
-        "num_experts_per_tok": header.value(f"{arch}.expert_used_count", int, 0),
-    }
+    if header.value("llama.expert_count", int, 0):
+        config.update(
+            architectures=["MixtralForCausalLM"], model_type="mixtral", **experts(header, "num_local_experts")
+        )
 
 
 def _rows(header: GgufHeader, name: str, key: str) -> int:
@@ -173,7 +164,7 @@ def _qwen2moe(header: GgufHeader, config: dict[str, Any]) -> None:
         moe_intermediate_size=_rows(header, "ffn_gate_exps", "expert_feed_forward_length"),
         shared_expert_intermediate_size=_rows(header, "ffn_gate_shexp", "expert_shared_feed_forward_length"),
         norm_topk_prob=False,  # all released models; the file does not say
-        **_experts(header),
+        **experts(header),
     )
 
 
@@ -185,7 +176,7 @@ def _qwen3moe(header: GgufHeader, config: dict[str, Any]) -> None:
         use_sliding_window=False,
         moe_intermediate_size=header.value("qwen3moe.expert_feed_forward_length", int),
         norm_topk_prob=True,  # all released models; the file does not say
-        **_experts(header),
+        **experts(header),
     )
 
 
@@ -195,7 +186,7 @@ def _olmoe(header: GgufHeader, config: dict[str, Any]) -> None:
         model_type="olmoe",
         hidden_act="silu",
         norm_topk_prob=False,  # all released models; the file does not say
-        **_experts(header),
+        **experts(header),
     )
 
 
@@ -208,8 +199,7 @@ def _gpt_oss(header: GgufHeader, config: dict[str, Any]) -> None:
         attention_bias=True,
         swiglu_limit=7.0,
         intermediate_size=header.value("gpt-oss.expert_feed_forward_length", int),
-        num_local_experts=header.value("gpt-oss.expert_count", int),
-        num_experts_per_tok=header.value("gpt-oss.expert_used_count", int),
+        **experts(header, "num_local_experts"),
         sliding_window=header.value("gpt-oss.attention.sliding_window", int),
         layer_types=["full_attention" if n % 2 else "sliding_attention" for n in range(config["num_hidden_layers"])],
     )

@@ -36,6 +36,18 @@ def rotated(header: GgufHeader, config: dict[str, Any]) -> float:
     return float(header.value(f"{arch}.rope.dimension_count", int, head_dim) / head_dim)
 
 
+def experts(header: GgufHeader, total: str = "num_experts", chosen: str = "num_experts_per_tok") -> dict[str, Any]:
+    """Return how many experts there are and how many compute a token, by a family's names for these two.
+
+    Raises CheckpointError where the file does not say: no other number is a guess that would be seen.
+    """
+    arch = header.value("general.architecture", str)
+    return {
+        total: header.value(f"{arch}.expert_count", int),
+        chosen: header.value(f"{arch}.expert_used_count", int),
+    }
+
+
 def _plain(name: str, model_type: str, **settings: Any) -> Family:
     """Return a family of which sizes are all that differs between models, but for what q, k and v add."""
 
@@ -96,8 +108,7 @@ def _granitemoe(header: GgufHeader, config: dict[str, Any]) -> None:
     config.update(
         architectures=["GraniteMoeForCausalLM"],
         model_type="granitemoe",
-        num_local_experts=header.value("granitemoe.expert_count", int),
-        num_experts_per_tok=header.value("granitemoe.expert_used_count", int),
+        **experts(header, "num_local_experts"),
     )
 
 
@@ -110,8 +121,7 @@ def _routed(header: GgufHeader, config: dict[str, Any]) -> None:
 
     config.update(
         first_k_dense_replace=whole("leading_dense_block_count", 0),
-        n_routed_experts=whole("expert_count"),
-        num_experts_per_tok=whole("expert_used_count"),
+        **experts(header, "n_routed_experts"),
         moe_intermediate_size=whole("expert_feed_forward_length"),
         n_shared_experts=whole("expert_shared_count", 0),
         n_group=whole("expert_group_count", 1),
@@ -140,17 +150,15 @@ def _dots1(header: GgufHeader, config: dict[str, Any]) -> None:
 def _minimax_m2(header: GgufHeader, config: dict[str, Any]) -> None:
     _glm("MiniMaxM2ForCausalLM", "minimax_m2")(header, config)
     config.update(
-        num_local_experts=header.value("minimax-m2.expert_count", int),
-        num_experts_per_tok=header.value("minimax-m2.expert_used_count", int),
+        **experts(header, "num_local_experts"),
         intermediate_size=header.value("minimax-m2.expert_feed_forward_length", int, config["intermediate_size"]),
     )
 
 
 def _ernie_moe(header: GgufHeader, config: dict[str, Any]) -> None:
     _plain("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")(header, config)
+    config.update(experts(header, "moe_num_experts", "moe_k"))
     for ours, theirs, default in (
-        ("moe_num_experts", "expert_count", None),
-        ("moe_k", "expert_used_count", None),
         ("moe_intermediate_size", "expert_feed_forward_length", None),
         ("moe_num_shared_experts", "expert_shared_count", 0),
         ("moe_layer_start_index", "leading_dense_block_count", 0),

@@ -19,7 +19,9 @@ from headrace.pull import PullError, is_complete, pull
 from headrace.pull.gguf_config import config_json
 from headrace.pull.model_directory import alone, build, from_gguf
 from model_svc.models.load import load_model
+from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import read_header
+from tests.headrace.gguf_models import INNER, tiny_model_file
 from tests.headrace.gguf_vocab import byte_tensors, byte_vocab, write
 from tests.headrace.tiny_wheel import gguf_file, leftovers, wheels
 from wire.model_card import ModelCard
@@ -177,6 +179,14 @@ def test_a_model_that_we_cannot_serve_is_refused(tmp_path: Path, changes: dict[s
         pull(str(path), tmp_path / "models")
 
 
+@pytest.mark.parametrize("absent", ["expert_count", "expert_used_count"])
+def test_a_model_of_experts_that_does_not_count_them_is_refused_by_name(tmp_path: Path, absent: str) -> None:
+    header = read_header(tiny_model_file(tmp_path / "m.gguf", "qwen3moe"))
+    del header.metadata[f"qwen3moe.{absent}"]
+    with pytest.raises(CheckpointError, match=f"'qwen3moe.{absent}' is missing"):
+        config_json(header)
+
+
 def test_a_file_without_an_embedding_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "less.gguf", byte_vocab())
     with pytest.raises(PullError, match=r"holds no token_embd\.weight"):
@@ -216,7 +226,6 @@ def test_a_pulled_gguf_file_computes_what_transformers_computes_from_it(tmp_path
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from tests.headrace.gguf_models import INNER, tiny_model_file
     from tests.model_svc.paged import ModelDriver, Tracked
 
     logging.disable_progress_bar()
