@@ -21,6 +21,7 @@ _TELLING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
     ("glm45", ("<arg_key>",)),
     ("minimax_m2", ("<minimax:tool_call>",)),
+    ("olmo3", ("<functions>", "<function_calls>")),
     ("seed_oss", ("<seed:tool_call>",)),
     ("qwen3_coder", ("<function=", "<parameter=")),
     ("hermes", ("<tool_call>",)),

@@ -106,6 +106,7 @@ def test_ids_of_other_servers_are_made_to_fit_mistrals_templates(tmp_path: Path)
         ("{% if tools %}<tools>{% endif %}<tool_call>{{ n }}\n<arg_key>{{ k }}</arg_key>", "glm45"),
         ("{% if tools %}{% endif %}{% set begin = '<seed:tool_call>' %}<function=<parameter=", "seed_oss"),
         ("{% if tools %}{% endif %}{% set begin = '<minimax:tool_call>' %}<invoke name=", "minimax_m2"),
+        ("{% if tools %}<functions>{% endif %}{{ '<function_calls>' }}{{ name + '(' + arguments + ')' }}", "olmo3"),
         (KIMI, "kimi_k2"),
         (DEEPSEEK, "deepseek_v3"),
         (DEEPSEEK.replace("```json", "").replace("```", ""), "deepseek_v31"),

@@ -17,6 +17,7 @@ from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tool_grammar_elements import glm45, minimax_m2, qwen3_coder, seed_oss
+from gateway.edge.schema.tool_grammar_python import olmo3
 from gateway.edge.schema.tool_grammar_tags import deepseek_v3, deepseek_v31, kimi_k2
 from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.free_input import NAME
@@ -25,9 +26,8 @@ from wire.model_card import ModelCard
 from wire.tool_style import HARMONY
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_ELEMENTS = frozenset(
-    {"qwen3_coder", "seed_oss", "minimax_m2", "glm45"}
-)  # what arguments are is told by their own rules
+_ELEMENTS = frozenset({"qwen3_coder", "seed_oss", "minimax_m2", "glm45"})
+_OWN_ARGUMENTS = _ELEMENTS | {"olmo3"}  # what arguments are is told by their own rules
 
 
 class Forced(enum.Enum):
@@ -52,7 +52,7 @@ def tool_grammar(functions: Functions, card: ModelCard, forced: Forced, *, many:
         rules = _rules(functions, card, forced, many)
         if rules is None:
             return None
-        if card.tool_style not in _ELEMENTS:
+        if card.tool_style not in _OWN_ARGUMENTS:
             rules = [*rules, *(_arguments(at, function) for at, function in enumerate(functions))]
     except QuotingError as error:
         if forced is Forced.ONCE_BEGUN:
@@ -154,6 +154,7 @@ _STYLES: dict[str, Callable[[Functions, ModelCard, bool], Calls]] = {
     "deepseek_v3": deepseek_v3,
     "deepseek_v31": deepseek_v31,
     "kimi_k2": kimi_k2,
+    "olmo3": olmo3,
 }
 
 

@@ -15,6 +15,9 @@ from gateway.postprocess.tools.call_reader import CallReader
 from gateway.postprocess.tools.element_reader import ElementReader
 from gateway.postprocess.tools.events import CallEnd, Event, Hidden, Text
 from gateway.postprocess.tools.overlap import overlap
+from gateway.postprocess.tools.python_reader import PythonReader
+
+Reader = CallReader | ElementReader | PythonReader
 
 _SEPARATORS = frozenset(" \t\r\n[],;}`")
 
@@ -65,7 +68,7 @@ class JsonToolParser:
         self._at = 0  # of the buffer, read by a call reader that is not sure yet
         self._events: list[Event] = []
         self._state: Callable[[bool], bool] = self._answer
-        self._reader: CallReader | ElementReader = CallReader()
+        self._reader: Reader = CallReader()
         self._bare = False
         self._is_beginning = True
         self._has_spoken = False
@@ -199,7 +202,7 @@ class JsonToolParser:
         self._trims, self._state = True, self._answer
         return True
 
-    def _begin(self, at: int, *, bare: bool, reader: CallReader | ElementReader | None = None) -> None:
+    def _begin(self, at: int, *, bare: bool, reader: Reader | None = None) -> None:
         """Read a call from buffer[at:]."""
         self._bare = bare
         self._reader = reader or CallReader(self._known if bare else None)

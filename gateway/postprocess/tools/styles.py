@@ -13,6 +13,7 @@ from gateway.postprocess.tools.kimi_k2 import KimiK2Parser
 from gateway.postprocess.tools.llama3 import Llama3Parser
 from gateway.postprocess.tools.minimax_m2 import MiniMaxM2Parser
 from gateway.postprocess.tools.mistral import MistralParser
+from gateway.postprocess.tools.olmo3 import Olmo3Parser
 from gateway.postprocess.tools.parser import ToolParser
 from gateway.postprocess.tools.plain_json import PlainJsonParser
 from gateway.postprocess.tools.qwen3_coder import Qwen3CoderParser
@@ -31,5 +32,6 @@ STYLES: dict[str, Callable[[Mapping[str, Any]], ToolParser]] = {
     "deepseek_v3": DeepSeekParser,
     "deepseek_v31": DeepSeekParser,
     "kimi_k2": KimiK2Parser,
+    "olmo3": Olmo3Parser,
     "harmony": HarmonyParser,
 }

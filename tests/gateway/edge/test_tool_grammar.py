@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ ONE = {
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
     '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+    "olmo3": '<function_calls>weather(city="Oslo")</function_calls>',
     "harmony": '.weather <|constrain|>json<|message|>{"city": "Oslo"}',
 }
 ARGUMENTS = {
@@ -59,6 +61,8 @@ ARGUMENTS = {
 
 def no_arguments(style: str) -> str:
     """Return how a style writes a call of `weather` without arguments."""
+    if style == "olmo3":
+        return ONE[style].replace('city="Oslo"', "")
     if style in ARGUMENTS:
         return ONE[style].replace(ARGUMENTS[style], "")
     return ONE[style].replace('{"city": "Oslo"}', "{}")
@@ -71,6 +75,7 @@ TWO = {
     "mistral": ONE["mistral"][:-1] + ', {"name": "clock", "arguments": {}}]',
     "json": f'[{ONE["json"]}, {{"name": "clock", "arguments": {{}}}}]',
     **{style: f"{ONE[style]}\n{no_arguments(style).replace('weather', 'clock')}" for style in ARGUMENTS},
+    "olmo3": '<function_calls>weather(city="Oslo")\nclock()</function_calls>',
     "kimi_k2": ONE["kimi_k2"].replace(
         "<|tool_calls_section_end|>",
         "<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
@@ -259,6 +264,7 @@ def test_any_schema_with_names_that_need_quoting_makes_a_valid_grammar() -> None
         text = ONE[style].replace("weather", "f-1_x").replace('{"city": "Oslo"}', '{"q\\"\\\\\\n{": null}')
         if style in ARGUMENTS:
             text = text.replace("city", 'q"\\\n{').replace("Oslo", "null")
+        text = text.replace('city="Oslo"', 'q"\\\n{=null')
         assert allows(made, text)
 
 
@@ -319,3 +325,48 @@ def test_tags_that_are_control_tokens_stand_by_their_number_in_every_style(style
     assert made is not None
     assert not LLMatcher.validate_grammar(llguidance.grammar_from("lark", made.source), TOKENIZER)
     assert not [tag for tag in tags if f'"{tag}' in made.source]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ('b="aa", d=1', True),
+        ('a=[true], b="a", c={"x": null}, d=2', True),
+        ('b="a", c={}, d=2, e=0.5', True),
+        ('a=[], d=1, b="a"', False),
+        ('b="a"', False),
+        ('b="b", d=1', False),
+        (', b="a", d=1', False),
+        ('b="a"d=1', False),
+        ('b="a", d=1,', False),
+        ('b="a", d=1, x=2', False),
+    ],
+)
+def test_arguments_as_in_python_have_commas_between_those_that_come_and_are_held_to_their_schemas(
+    arguments: str, fits: bool
+) -> None:
+    properties = {
+        "a": {"type": "array", "items": {"type": "boolean"}},
+        "b": {"type": "string", "pattern": "^a+$"},
+        "c": {"type": "object"},
+        "d": {"$ref": "#/$defs/count"},
+        "e": {"type": "number"},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["b", "d"], "additionalProperties": False}
+    schema["$defs"] = {"count": {"type": "integer"}}
+    function = {"name": "f", "parameters": schema, "strict": False}
+    text = f"<function_calls>f({arguments})</function_calls>"
+    made = plan("olmo3", "required", [{"type": "function", "function": function}]).grammar
+    assert allows(made, text) == fits
+    if fits:
+        events = STYLES["olmo3"]({}).feed(text)
+        read = json.loads("".join(event.text for event in events if isinstance(event, Arguments)))
+        assert list(read) == [key for key in properties if f"{key}=" in arguments]
+
+
+def test_a_function_that_says_nothing_of_its_arguments_may_be_given_any_as_in_python() -> None:
+    made = plan(
+        "olmo3", "required", [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    )
+    for arguments in ("", 'x="a"', 'x="a", y={"z": [1]}'):
+        assert allows(made.grammar, f"<function_calls>f({arguments})</function_calls>")

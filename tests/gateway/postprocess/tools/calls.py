@@ -86,6 +86,11 @@ def kimi(*calls: tuple[str, str]) -> str:
     return f"<|tool_calls_section_begin|>{''.join(written)}<|tool_calls_section_end|>"
 
 
+def olmo(*calls: str) -> str:
+    """Return calls as OLMo 3 writes them."""
+    return f"<function_calls>{chr(10).join(calls)}</function_calls>"
+
+
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END, SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 VALUES = [
@@ -252,6 +257,34 @@ CASES: list[tuple[str, str, Found]] = [
         Found("I look.\nDone.", [("weather", MEANT, True), ("clock", "{}", True)]),
     ),
     ("minimax_m2", "a <invoke and <minimax:tool", Found("a <invoke and <minimax:tool", [])),
+    (
+        "olmo3",
+        "I look.\n" + olmo(r'weather(city="São \"P\"\n", days=3, near=null, tags=["a)", {"x": 1}], dry=true)', "f()"),
+        Found(
+            "I look.",
+            [
+                (
+                    "weather",
+                    r'{"city": "São \"P\"\n", "days": 3, "near": null, "tags": ["a)", {"x": 1}], "dry": true}',
+                    True,
+                ),
+                ("f", "{}", True),
+            ],
+        ),
+    ),
+    (
+        "olmo3",
+        olmo(r"""f(a='it\'s "x" \x41\q', b=(1, 'y', None,), c={'k': False}, d=x + 1,
+    g h = -2.5e3)"""),
+        one(
+            r"""{"a": "it's \"x\" \u0041\\q", "b": [1, "y", null], "c": {"k": false}, "d": "x + 1", "g h": -2.5e3}""",
+            name="f",
+        ),
+    ),
+    ("olmo3", olmo('f(a="</function_calls> b\n")'), one(r'{"a": "</function_calls> b\n"}', name="f")),
+    ("olmo3", '<function_calls>weather(city="Os', one('{"city": "Os', complete=False)),
+    ("olmo3", "<function_calls>weather(days=1", one('{"days": ', complete=False)),
+    ("olmo3", "<function_calls>no call</function_calls> at all", Found("no call at all", [])),
     ("glm45", f"I look.\n{glm(*VALUES)}", Found("I look.", [("weather", MEANT, True)])),
     ("glm45", glm(("city", "Oslo"), ("days", "3"), gap=""), one('{"city": "Oslo", "days": 3}')),
     (

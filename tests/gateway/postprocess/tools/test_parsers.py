@@ -29,6 +29,7 @@ from tests.gateway.postprocess.tools.calls import (
     glm,
     kimi,
     minimax,
+    olmo,
     one,
     parse,
 )
@@ -45,6 +46,7 @@ WHOLE = [
     ("qwen3_coder", coder(("city", "Oslo"))),
     ("seed_oss", coder(("city", "Oslo"), tag="seed:tool_call")),
     ("minimax_m2", minimax(("city", "Oslo"))),
+    ("olmo3", olmo('weather(city="Oslo")')),
     ("glm45", glm(("city", "Oslo"))),
     ("deepseek_v3", deepseek(("weather", ARGUMENTS))),
     ("deepseek_v31", f"{CALLS}{CALL}weather{SEP}{ARGUMENTS}{CALL_END}{CALLS_END}"),
@@ -89,6 +91,7 @@ TAGS: tuple[str, ...] = (
     *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
 )
 TAGS += ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[ARGS]", "```json", "functools", "é😀")
+TAGS += ("<function_calls>", "</function_calls>", "weather(", "city=", ")", "(", "'", "True", "\\x4")
 PARTS = (
     '{"name": "f"',
     ', "arguments": ',
