@@ -4,7 +4,8 @@ One launch instead of a dozen gathers, with sizes fixed by the buffers, so that 
 int32: T ids (-1: the token last drawn in the sequence's slot), T sequence numbers (-1: padding), then for S sequences
 slot (-1: padding), start, S + 1 query starts, a new block (-1: none) for position `start`, and the output index (-1:
 does not sample); last the line that `token_feedback` writes to, which nothing here reads. `state` holds one row per
-slot: last token, top-k, the seed's halves, six float parameters, and from column TABLE on its block table.
+slot: last token, top-k, the seed's halves, six float parameters, the adapter's number (`adapter_index` reads it), and
+from column TABLE on its block table.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,7 +17,7 @@ from torch import Tensor
 from kernels import dispatch
 from kernels.language import cdiv, jit_alike, tl
 
-LAST_TOKEN, TOP_K, SEED, PARAMS, TABLE = 0, 1, 2, 4, 16
+LAST_TOKEN, TOP_K, SEED, PARAMS, ADAPTER, TABLE = 0, 1, 2, 4, 10, 16
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ def step_inputs(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, 
         _launch(packed, state, T, S, block_size, out)
     else:
         reference(packed, state, T, S, block_size, out)
+
+
+def adapter_index(packed: Tensor, state: Tensor, T: int, S: int) -> Tensor:
+    """Return the number of each token's adapter, int32 [T]; 0 for padding. In plain torch: few steps ask for it."""
+    sequence, slots = packed[T : 2 * T], packed[2 * T : 2 * T + S]
+    numbers = torch.where(slots >= 0, state[:, ADAPTER].index_select(0, slots.clamp(min=0)), 0)
+    return torch.where(sequence >= 0, numbers.index_select(0, sequence.clamp(min=0)), 0)
 
 
 def reference(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:

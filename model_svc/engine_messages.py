@@ -7,7 +7,7 @@ import msgspec
 from model_svc.disagg.orders import BlocksDone, ReadBlocks, WriteBlocks
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.load import EngineLoad
-from model_svc.engine.plan import RunnerInfo
+from model_svc.engine.plan import RunnerInfo, RunnerOption
 from model_svc.engine.request import EngineRequest
 from wire.messages import TokenChunk
 
@@ -22,7 +22,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     model_path: str
     runner: str
-    runner_options: dict[str, int | str | None]
+    runner_options: dict[str, RunnerOption]
     policy: str = "fcfs"
     inter_token_ms: float = 0.0
     proposer: str = ""

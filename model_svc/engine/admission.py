@@ -13,7 +13,7 @@ import numpy as np
 from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.stopping import StopRule
-from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.errors import ContextLengthExceededError, InvalidRequestError, ModelNotFoundError
 from wire.messages import ID_BYTES, SamplingParams
 
 MAX_CHOICES = 128
@@ -32,8 +32,11 @@ def check(request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int]
 
     `max_tokens` past the room that is left is cut down to it: such an answer ends with `length`.
 
-    Raises InvalidRequestError naming the field, ContextLengthExceededError with both counts.
+    Raises InvalidRequestError naming the field, ContextLengthExceededError with both counts, ModelNotFoundError for an
+    adapter that is not here.
     """
+    if request.adapter and request.adapter not in info.adapters:
+        raise ModelNotFoundError(f"this replica has no adapter {request.adapter[:80]!r}", param="model")
     num_prompt_tokens = _check_packed(request.prompt.token_ids, info.vocab_size, "prompt")
     if not num_prompt_tokens:
         raise InvalidRequestError("the prompt is empty; send at least one token", param="prompt")

@@ -17,6 +17,8 @@ import msgspec
 from model_svc.engine.kv_layout import KvLayout
 from wire.messages import SamplingParams, TokenLogprob
 
+RunnerOption = int | str | None | tuple[tuple[str, str], ...]  # an argument for the factory of a runner
+
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """State that a runner sets up in a slot when a sequence starts, or starts again after preemption.
@@ -24,7 +26,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `prompt_ids` are the ids before the first generated one and `generated_ids` those generated so far (both packed
     int32; penalties count them). `seed` is already derived per choice. `stop_token_ids` serve min_tokens.
     `sentence_ends` is a packed int32 mask over the vocabulary for sequences that land softly at depth > 0, else empty.
-    `barred_ids` are never drawn.
+    `barred_ids` are never drawn. `adapter` is the name of the adapter that it wants, "" for the base model alone.
     """
 
     sampling: SamplingParams
@@ -34,6 +36,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     stop_token_ids: tuple[int, ...] = ()
     sentence_ends: bytes = b""
     barred_ids: tuple[int, ...] = ()
+    adapter: str = ""
 
 
 class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -129,7 +132,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
-    None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks.
+    None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
+    are the names of those that a sequence can ask for.
     """
 
     num_blocks: int
@@ -146,6 +150,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_drafts: int = 0
     kv: KvLayout | None = None
     cards: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
 
 class Runner(Protocol):

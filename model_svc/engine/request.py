@@ -15,6 +15,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     `checkpoint` holds, per choice, the packed ids that an earlier attempt generated: generation goes on after them and
     the first new token has index len(ids). `closed_at` holds, per choice, after how many generated tokens its client
     ended thinking. Lower `priority` goes first (policies `fair` and `priority`); `tenant` shares fairly with others.
+    `adapter` is one of the runner's, or "".
     """
 
     request_id: str
@@ -25,6 +26,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     closed_at: dict[int, tuple[int, ...]] = {}
     tenant: str = ""
+    adapter: str = ""
 
 
 def choice_seed(request: EngineRequest, choice: int) -> int:

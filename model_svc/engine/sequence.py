@@ -194,6 +194,7 @@ class Sequence:
             stop_token_ids=tuple(sorted(self.stop.stop_ids)),
             sentence_ends=self.sentence_ends,
             barred_ids=self.bad_words.always if self.bad_words is not None else (),
+            adapter=self.request.adapter,
         )
 
     def _root(self) -> bytes:

@@ -66,8 +66,10 @@ class FewRows:
             return None
         return cls(norm, attention, mlp_norm, mlp) if attention.serves_few_rows and mlp.serves_few_rows else None
 
-    def fits(self, x: Tensor) -> bool:
-        """Tell whether it computes the layer for rows like `x`."""
+    def fits(self, x: Tensor, step: StepBatch) -> bool:
+        """Tell whether it computes the layer for rows like `x`; adapters add behind products that it has no end of."""
+        if step.adapters is not None:
+            return False
         return few_rows.fits(x, x.shape[0]) and not self._attention.rounds(x) and not self._mlp.rounds(x)
 
     def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
@@ -96,7 +98,7 @@ class PreNorm:
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepBatch, kv: LayerKv) -> Stream:
         """Return what this layer adds, and the sum before it."""
-        if self._fused is not None and self._fused.fits(x):
+        if self._fused is not None and self._fused.fits(x, step):
             return self._fused(x if residual is None else residual.add_(x), step, kv), None
         several = (
             x.shape[0] > 1 and dispatch.form(x) == "triton" and not dispatch.fixed()

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels import few_rows, float8_linear
 from kernels.float8_weight import Float8Weight
 from kernels.quantize_rows import QuantizedRows
+from model_svc.layers.adapters import LowRank
 from model_svc.quant.dequantized import DenseLinear
 from model_svc.quant.float8 import Float8Linear
 from model_svc.quant.method import LinearOp
@@ -15,17 +16,21 @@ from model_svc.quant.native import PackedLinear
 
 
 class Linear:
-    """x [T, in] -> [T, out]."""
+    """x [T, in] -> [T, out]. Adapters may add a low-rank part: steps that ask for one take no fused path."""
 
-    def __init__(self, op: LinearOp) -> None:
+    def __init__(self, op: LinearOp, low_rank: LowRank | None = None) -> None:
         self._op = op
+        self._low_rank = low_rank
         self._arrived: Tensor | None = None
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Multiply. Quantized rows are for a product that `rounds` them."""
         if isinstance(x, QuantizedRows):
             assert isinstance(self._op, Float8Linear)
-        return self._op(x)  # type: ignore[arg-type]
+        out = self._op(x)  # type: ignore[arg-type]
+        if self._adapts:
+            self._add_low_rank(x, out)
+        return out
 
     def into(self, x: Tensor, out: Tensor) -> None:
         """Multiply into float32 `out` [T, out]."""
@@ -33,24 +38,38 @@ class Linear:
             self._op.into(x, out)
         else:
             out.copy_(self._op(x))
+        if self._adapts:
+            self._add_low_rank(x, out)
 
     @property
     def packed(self) -> PackedLinear | None:
-        """The product if it is one with packed weights."""
-        return self._op if isinstance(self._op, PackedLinear) else None
+        """The product if it is one with packed weights, and nothing else in this step."""
+        return self._op if isinstance(self._op, PackedLinear) and not self._adapts else None
 
     @property
     def is_plain(self) -> bool:
         """Whether this is a product with dense numbers and nothing else, which more can be fused with."""
-        return isinstance(self._op, DenseLinear) and self._op.bias is None
+        return isinstance(self._op, DenseLinear) and self._op.bias is None and not self._adapts
 
     def add(self, x: Tensor, total: Tensor, multiplier: float = 1.0) -> None:
         """Add the product, times `multiplier`, to `total` [T, out] in place: one kernel, which rounds the sum once."""
         total.addmm_(x, self.plain_weight.t(), alpha=multiplier)
+        if self._adapts:
+            self._add_low_rank(x, total, multiplier)
 
     def rounds(self, x: Tensor) -> Float8Weight | None:
         """Return the weight for which rows like `x` are rounded to float8, as whoever makes them may do as well."""
-        return self._op.weight if isinstance(self._op, Float8Linear) and float8_linear.rounds(x) else None
+        if self._adapts or not isinstance(self._op, Float8Linear):
+            return None
+        return self._op.weight if float8_linear.rounds(x) else None
+
+    @property
+    def _adapts(self) -> bool:
+        return self._low_rank is not None and self._low_rank.is_asked
+
+    def _add_low_rank(self, x: Tensor | QuantizedRows, out: Tensor, multiplier: float = 1.0) -> None:
+        assert self._low_rank is not None and isinstance(x, Tensor)
+        self._low_rank.add(x, out, multiplier)
 
     @property
     def serves_few_rows(self) -> bool:

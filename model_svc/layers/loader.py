@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model_svc.layers.adapters import Adapters, LowRank
 from model_svc.layers.group import ALONE, Group
 from model_svc.layers.linear import Linear
 from model_svc.layers.parallel_linear import SummedLinear
@@ -37,6 +38,7 @@ class Loader:
     method: QuantMethod
     prefix: str = ""
     group: Group = ALONE
+    adapters: Adapters | None = None
 
     def at(self, name: str | int) -> Loader:
         """Return the loader of a part below this one."""
@@ -51,6 +53,8 @@ class Loader:
         for name in self.source.names():
             if name.startswith(self.prefix):
                 self.source.ignore(name)
+        if self.adapters is not None:
+            self.adapters.leave(self.prefix)
 
     def dense(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Fetch a tensor that is used as numbers (a norm's weight), whole."""
@@ -81,18 +85,20 @@ class Loader:
         if bias:
             biases = self._parts("bias", names, [(out,) for out in outs], shards)
             offset = torch.cat([self.method.dense(part) for part in biases])
-        return Linear(self.method.linear(parts, offset))
+        return Linear(self.method.linear(parts, offset), self._low_rank(names, outs, size, cut=shards))
 
     def rows(self, name: str, out: int, size: int, *, bias: bool = False) -> Linear:
         """Fetch a projection that is cut along its inputs (o, down); ranks add their results up."""
         rank, ranks = self.group.rank, self.group.size
-        part = self.source.get_shard(f"{self.prefix}{name}.weight", (out, size), Shard(1, rank, ranks))
+        own = Shard(1, rank, ranks)
+        part = self.source.get_shard(f"{self.prefix}{name}.weight", (out, size), own)
+        low_rank = self._low_rank((name,), (out,), size, inputs=own)
         offset = self.dense(f"{name}.bias", (out,)) if bias else None
         if ranks == 1:
-            return Linear(self.method.linear([part], offset))
+            return Linear(self.method.linear([part], offset), low_rank)
         if offset is not None and rank:
             offset = torch.zeros_like(offset)  # it is added once, and all ranks take the same path
-        return SummedLinear(self.method.linear([part], offset), self.group)
+        return SummedLinear(self.method.linear([part], offset), self.group, low_rank)
 
     def experts(
         self, names: ExpertNames, num_experts: int, hidden: int, inner: int, act: int, *, bias: bool = False
@@ -127,6 +133,19 @@ class Loader:
     def _inner(self, dim: int) -> Shard:
         """Return this rank's part of what experts are wide inside."""
         return Shard(dim, self.group.rank, self.group.size, unit=_BLOCK)
+
+    def _low_rank(
+        self,
+        names: Sequence[str],
+        outs: Sequence[int],
+        size: int,
+        cut: Sequence[Shard] = (),
+        inputs: Shard | None = None,
+    ) -> LowRank | None:
+        """Fetch what adapters add behind a product, if there are any."""
+        if self.adapters is None:
+            return None
+        return self.adapters.part([self.prefix + name for name in names], outs, size, cut, inputs)
 
     def _parts(
         self, kind: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]], shards: Sequence[Shard]

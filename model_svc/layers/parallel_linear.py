@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels import few_rows
 from kernels.quantize_rows import QuantizedRows
+from model_svc.layers.adapters import LowRank
 from model_svc.layers.group import Group
 from model_svc.layers.linear import Linear
 from model_svc.quant.method import LinearOp
@@ -23,8 +24,8 @@ class SummedLinear(Linear):
 
     packed = None  # what takes a packed product apart would leave the sum out
 
-    def __init__(self, op: LinearOp, group: Group) -> None:
-        super().__init__(op)
+    def __init__(self, op: LinearOp, group: Group, low_rank: LowRank | None = None) -> None:
+        super().__init__(op, low_rank)
         self._group = group
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
@@ -36,6 +37,8 @@ class SummedLinear(Linear):
     def add(self, x: Tensor, total: Tensor, multiplier: float = 1.0) -> None:
         """Add the product, times `multiplier`, to `total` [T, out] in place."""
         total.addmm_(x, self.plain_weight.t(), alpha=multiplier, beta=float(self._group.rank == 0))
+        if self._adapts:
+            self._add_low_rank(x, total, multiplier)
         self._group.add_up(total)
 
     def add_few_rows(self, x: Tensor, total: Tensor, then: few_rows.RmsNormWeights | None = None) -> None:

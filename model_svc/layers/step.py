@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kernels.lora import LoraRows
+
 # Per layer: keys and values [N, B, K, D]; one tensor each, so that an in-place write never touches another layer.
 LayerKv = tuple[Tensor, Tensor]
 
@@ -16,6 +18,7 @@ class StepBatch:
 
     `positions` [T] int64, `slot_mapping` [T] int64 (block * B + offset), `block_tables` [S, M] int32, `query_start`
     [S + 1] int32, `context_lens` [S] int32 (with the step's tokens). `max_query_len` and `max_context_len` bound them.
+    `adapters`: which rows have which adapter, None where none has one.
     """
 
     positions: Tensor
@@ -25,3 +28,4 @@ class StepBatch:
     context_lens: Tensor
     max_query_len: int
     max_context_len: int
+    adapters: LoraRows | None = None

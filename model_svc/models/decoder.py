@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -44,6 +45,7 @@ class Decoder:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
         self.config = config
         self.group = loader.group
+        self.adapters = loader.adapters
         self.device = device
         self.max_len = max_len
         self.weight_bytes = 0  # set when all are loaded
@@ -89,8 +91,9 @@ class Decoder:
         returns what is to be passed on: the sum, not yet normed.
         """
         x, residual = inputs if self._embed is None else self._embed(inputs), None
-        for layer, kv in zip(self._layers, caches, strict=True):
-            x, residual = layer(x, residual, step, kv)
+        with self.adapters.serving(step.adapters) if self.adapters is not None else nullcontext():
+            for layer, kv in zip(self._layers, caches, strict=True):
+                x, residual = layer(x, residual, step, kv)
         if self.group.is_last:
             return add_norm(self._norm, x, residual)[0]
         return x if residual is None else residual.add_(x)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from model_svc.layers.adapters import Adapters
 from model_svc.layers.group import ALONE, Group
 from model_svc.layers.loader import Loader
 from model_svc.models.config import ModelConfig, load_config
@@ -13,6 +15,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
+from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.open import open_weights
 from model_svc.weights.source import WeightSource
@@ -26,17 +29,18 @@ def load_model(
     max_len: int | None = None,
     method: QuantMethod | None = None,
     group: Group = ALONE,
+    adapters: Sequence[AdapterCheckpoint] = (),
 ) -> Decoder:
     """Load the model of a directory. `max_len` None: the checkpoint's own limit; `method` None: dequantize.
 
-    Of a `group` of several ranks each loads its part.
+    `adapters` can be asked for row by row. Of a `group` of several ranks each loads its part.
 
     Raises CheckpointError that names the file and the fault; nothing half-filled is ever returned.
     """
     config = load_config(directory)
     method = method or Dequantized(dtype, device)
     source = open_weights(directory, config.raw)
-    return build_model(config, source, method, device=device, max_len=max_len, group=group)
+    return build_model(config, source, method, device=device, max_len=max_len, group=group, adapters=adapters)
 
 
 def build_model(
@@ -47,11 +51,13 @@ def build_model(
     device: torch.device,
     max_len: int | None = None,
     group: Group = ALONE,
+    adapters: Sequence[AdapterCheckpoint] = (),
 ) -> Decoder:
-    """Build a model from a source of weights; every tensor of the source must find its use."""
+    """Build a model from a source of weights; every tensor of the source and of adapters must find its use."""
+    added = Adapters(adapters, method.dtype, device) if adapters else None
     longest = min(max_len or config.max_position, config.max_position)
     try:
-        model = model_class(config)(config, Loader(source, method, group=group), longest, device)
+        model = model_class(config)(config, Loader(source, method, group=group, adapters=added), longest, device)
         model.scale_logits(torch.zeros(1, 1, device=device))  # what the config says of it is looked at now
     except ValueError as error:  # an unknown activation or rope rule, a scale of nothing
         raise CheckpointError(config.path, str(error)) from error
@@ -63,5 +69,8 @@ def build_model(
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         raise CheckpointError(config.path, f"{config.architecture} has no use for {len(left)} tensors: {shown}")
     model.weight_bytes = method.num_bytes
+    if added is not None:
+        added.check_all_taken()
+        model.weight_bytes += added.num_bytes
     source.release()
     return model

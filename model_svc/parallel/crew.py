@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from model_svc.engine.plan import RunnerOption
 from model_svc.layers.group import RankError
 from model_svc.parallel.join import arrive, is_here
 from model_svc.parallel.orders import Begin, Order
@@ -45,7 +46,7 @@ class Crew:
         devices: Sequence[str],
         factory: str,
         model_path: str,
-        options: Mapping[str, int | str | None],
+        options: Mapping[str, RunnerOption],
         patience_s: float,
         *,
         staged: bool = False,

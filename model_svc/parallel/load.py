@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from model_svc.engine.plan import Runner
+from model_svc.engine.plan import Runner, RunnerOption
 from model_svc.models.config import ModelConfig, load_config
 from model_svc.parallel.crew import Crew
 from model_svc.parallel.join import join
@@ -27,7 +27,7 @@ def load_runner(
     factory: str = "model_svc.runner.load:load_runner",
     device: str = "cpu",
     patience_s: float = _PATIENCE_S,
-    **options: int | str | None,
+    **options: RunnerOption,
 ) -> Runner:
     """Load a model on `tensor_parallel` ranks, or in `pipeline_parallel` stages.
 

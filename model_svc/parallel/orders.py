@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from model_svc.engine.plan import StepPlan
+from model_svc.engine.plan import RunnerOption, StepPlan
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -25,7 +25,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     factory: str
     staged: bool
     model_path: str
-    options: dict[str, int | str | None]
+    options: dict[str, RunnerOption]
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):

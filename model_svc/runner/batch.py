@@ -5,12 +5,14 @@ There is a Python loop over sequences, never one over tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.lora import LoraRows
 from model_svc.engine.plan import StepPlan
 from model_svc.layers.step import StepBatch
 from model_svc.runner.draws import draws_of
@@ -21,7 +23,8 @@ class HostStep:
     """A plan as arrays on the host, int32. S sequences, T tokens, R draws.
 
     `fed_rows` are the positions in the batch of ids that the device knows (last drawn in `fed_slots`). `new_blocks`
-    are (slot, column, block) to be written into the block tables.
+    are (slot, column, block) to be written into the block tables. `adapters` are the numbers of the sequences'
+    adapters, empty where none has one.
     """
 
     ids: np.ndarray
@@ -36,6 +39,7 @@ class HostStep:
     sample_slots: np.ndarray
     output_index: np.ndarray
     max_context: int
+    adapters: np.ndarray
 
     @property
     def num_tokens(self) -> int:
@@ -43,8 +47,11 @@ class HostStep:
         return int(self.query_start[-1])
 
 
-def flatten(plan: StepPlan, num_blocks_of: dict[int, int]) -> HostStep:
-    """Lay out a plan. `num_blocks_of` holds how many blocks each slot's table has; it is brought up to date."""
+def flatten(plan: StepPlan, num_blocks_of: dict[int, int], adapter_of: Mapping[int, int] | None = None) -> HostStep:
+    """Lay out a plan. `num_blocks_of` holds how many blocks each slot's table has; it is brought up to date.
+
+    `adapter_of` holds the numbers of slots' adapters, if one of the plan's has any.
+    """
     sequences = plan.sequences
     lengths = np.array([item.num_tokens for item in sequences], dtype=np.int32)
     query_start = np.zeros(len(sequences) + 1, dtype=np.int32)
@@ -75,6 +82,7 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int]) -> HostStep:
         sample_slots=sample_slots,
         output_index=output_index,
         max_context=int((starts + lengths).max(initial=0)),
+        adapters=np.array([adapter_of.get(item.slot, 0) for item in sequences] if adapter_of else [], dtype=np.int32),
     )
 
 
@@ -91,7 +99,7 @@ class DeviceStep:
 
 _SENT = (
     *("ids", "slots", "starts", "query_start", "fed_rows", "fed_slots"),
-    *("sample_rows", "sample_slots", "output_index"),
+    *("sample_rows", "sample_slots", "output_index", "adapters"),
 )
 
 
@@ -129,5 +137,6 @@ def to_device(host: HostStep, block_tables: Tensor, last_token: Tensor, block_si
         context_lens=starts + num_lengths,
         max_query_len=int(host.lengths.max(initial=0)),
         max_context_len=host.max_context,
+        adapters=LoraRows(parts["adapters"][sequence]) if host.adapters.size else None,
     )
     return DeviceStep(ids, batch, parts["sample_rows"].long(), parts["sample_slots"].long(), parts["output_index"])

@@ -16,7 +16,7 @@ from kernels.native.record import UnrecordableError
 from kernels.native.tape import Arena, Tape
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.models.decoder import Decoder
-from model_svc.runner.batch import DeviceStep, flatten, to_device
+from model_svc.runner.batch import DeviceStep
 from model_svc.runner.decode_step import TapedStep, is_decode, own_inputs, size_of
 from model_svc.runner.draws import draw_all
 from model_svc.runner.kv_cache import KvCache
@@ -41,7 +41,7 @@ class CpuRunner(TorchRunner):
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         group = self._model.group
-        taped = self._tapes.get(size_of(plan)) if is_decode(plan) else None
+        taped = self._tapes.get(size_of(plan)) if self._is_tapeable(plan) else None
         if taped is not None:
             where, indices = taped.fill(plan, self._slots, self._info.block_size)
             if not group.is_first:
@@ -50,8 +50,7 @@ class CpuRunner(TorchRunner):
             left = taped.left()
         else:
             self.spare.now()
-            host = flatten(plan, self._slots.num_blocks)
-            step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
+            step = self._laid_out(plan)
             where, indices = step.sample_slots, step.output_index
             left = self._left(step, self._model.inputs(step.ids), plan)
         if not group.is_last:
@@ -66,12 +65,16 @@ class CpuRunner(TorchRunner):
             self._scored = score(self._model, hidden, plan.sequences)
             return self._behind(hidden, step)
         key = size_of(plan)
-        if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not is_decode(plan):
+        if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not self._is_tapeable(plan):
             return self._eager(step, inputs)
         if key not in self._tapes:
             self._tapes[key] = None
             return self._eager(step, inputs)
         return self._recorded(key, step, inputs)
+
+    def _is_tapeable(self, plan: StepPlan) -> bool:
+        """Tell whether steps of a plan's class are alike; whose rows have adapters is told on the host."""
+        return is_decode(plan) and not self._slots.ask_for_adapters(plan.sequences)
 
     def _eager(self, step: DeviceStep, inputs: Tensor) -> Tensor:
         return self._behind(self._model.forward(inputs, step.batch, self._cache.layers), step)

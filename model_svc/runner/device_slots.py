@@ -28,9 +28,15 @@ class DeviceSlots(Slots):
     """
 
     def __init__(
-        self, num_slots: int, vocab_size: int, max_blocks: int, device: torch.device, num_buffers: int = 1
+        self,
+        num_slots: int,
+        vocab_size: int,
+        max_blocks: int,
+        device: torch.device,
+        num_buffers: int = 1,
+        adapters: Sequence[str] = (),
     ) -> None:
-        super().__init__(num_slots, vocab_size, 0, device)
+        super().__init__(num_slots, vocab_size, 0, device, adapters)
         width = TABLE + max_blocks + max_blocks % 2
         self.state = torch.zeros(num_slots, width, dtype=torch.int32, device=device)
         self.last_token = self.state[:, LAST_TOKEN]
@@ -84,7 +90,8 @@ class DeviceSlots(Slots):
     def _write(self, slot: int, params: tuple[float, ...], top_k: int, seed: int) -> None:
         with np.errstate(over="ignore"):  # what a float32 cannot hold becomes infinite
             numbers = np.array(params, dtype=np.float32).tobytes()
-        self._rows[slot] = (_TOP_K_AND_SEED.pack(top_k, seed) + numbers).ljust(_ROW_BYTES, b"\0")
+        packed = _TOP_K_AND_SEED.pack(top_k, seed) + numbers + pack_ids([self.adapter_of.get(slot, 0)])
+        self._rows[slot] = packed.ljust(_ROW_BYTES, b"\0")
 
     def _change(self, slot: int, column: int, packed: bytes) -> None:
         self._changes.append((slot * self.state.shape[1] + column, packed))

@@ -28,7 +28,7 @@ from model_svc.runner.head import float_logits
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.outcome import step_output
-from model_svc.runner.packed_step import shape_of
+from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
 from model_svc.runner.sampler import Drawn, TopLogprobs
 from model_svc.runner.staging import Returns, Timers, fetch, on_stream, send
@@ -54,7 +54,7 @@ class GpuRunner:
         max_blocks = -(-info.max_model_len // info.block_size)
         S = info.max_num_seqs
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
-        self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring)
+        self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring, info.adapters)
         self._returns = Returns(S + info.max_drafts, ring, device)
         self._step = GpuStep(model, cache, info, self._slots, self._returns, ring)
         self._timers = Timers(3 * ring) if self._stream is not None else None
@@ -168,7 +168,7 @@ class GpuRunner:
         scores = self._group.is_last and asked(sequences)
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, fixed=fixed)
-        step, recording, plain = shape_of(sequences), None, self._draws_plainly(sequences)
+        step, recording, plain = self._shape_of(sequences), None, self._draws_plainly(sequences)
         if scores:  # of all rows; recorded steps keep the last ones only
             shape = self._recorded.fit(step)
         else:
@@ -191,12 +191,15 @@ class GpuRunner:
             self._group.pass_on(hidden[: step.num_tokens])
         return Computed(sequences, shape, line, recording, hidden, plain)
 
+    def _shape_of(self, sequences: tuple[SequenceStep, ...]) -> StepShape:
+        return shape_of(sequences)._replace(adapters=self._slots.ask_for_adapters(sequences))
+
     def _checked(
         self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
     ) -> Computed:
         """Queue everything between a plan with guesses and its hidden states."""
         longest = max(item.num_tokens for item in sequences)
-        shape, recording = self._recorded.find_checks(shape_of(sequences), longest, fixed=fixed or scores)
+        shape, recording = self._recorded.find_checks(self._shape_of(sequences), longest, fixed=fixed or scores)
         line = self._returns.next()
         self._step.stage(sequences, shape, blocks, line)
         if recording is not None:

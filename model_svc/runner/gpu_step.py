@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kernels.lora import LoraRows
 from kernels.prefill_attention import UNCUT_KEYS
 from kernels.sample import sample
-from kernels.step_inputs import step_inputs
+from kernels.step_inputs import adapter_index, step_inputs
 from kernels.token_feedback import token_feedback
 from model_svc.engine.plan import RunnerInfo, SequenceStep
 from model_svc.layers.step import StepBatch
@@ -80,9 +81,9 @@ class GpuStep:
 
     def hidden(self, shape: StepShape) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens."""
-        T, S, decode, checks, short, _ = shape
-        inputs = self._inputs
-        step_inputs(self._staging.device, self._slots.state, T, S, self._info.block_size, inputs)
+        T, S, decode, checks, short, _, adapted = shape
+        inputs, packed, state = self._inputs, self._staging.device, self._slots.state
+        step_inputs(packed, state, T, S, self._info.block_size, inputs)
         batch = StepBatch(
             positions=inputs.positions[:T],
             slot_mapping=inputs.slot_mapping[:T],
@@ -91,6 +92,7 @@ class GpuStep:
             context_lens=inputs.context_lens[:S],
             max_query_len=1 if decode else checks or T,
             max_context_len=min(UNCUT_KEYS, self._info.max_model_len) if short else self._info.max_model_len,
+            adapters=LoraRows(adapter_index(packed, state, T, S)) if adapted else None,
         )
         begin = inputs.ids if self._taken is None else self._taken
         return self._model.forward(begin[:T], batch, self._cache.layers)

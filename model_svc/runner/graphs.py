@@ -82,6 +82,13 @@ def checking_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[Step
     ]
 
 
+def adapted_shapes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepShape]:
+    """Return the shapes to record of steps with adapters, decode steps first: each is one token."""
+    shapes = recorded_shapes(max_num_seqs, max_num_batched_tokens)
+    ordered = sorted(shapes, key=lambda shape: (not shape.decode, shape.num_tokens, shape.num_sequences))
+    return [shape._replace(adapters=True) for shape in ordered]
+
+
 class Shapes:
     """Finds the recorded shape that a step fits in."""
 
@@ -96,6 +103,13 @@ class Shapes:
 
     def fit_checks(self, step: StepShape, max_query_len: int) -> StepShape:
         """Return the smallest shape that holds a step with guesses; only steps of answers are recorded."""
+        return self._fit_checks(step, max_query_len)._replace(adapters=step.adapters)
+
+    def fit(self, step: StepShape) -> StepShape:
+        """Return the smallest shape that holds a step; one that is not recorded is only rounded up."""
+        return self._fit(step)._replace(adapters=step.adapters)
+
+    def _fit_checks(self, step: StepShape, max_query_len: int) -> StepShape:
         for width, tokens in zip(self._widths, _CHECKED_TOKENS, strict=False):
             if max_query_len <= _CHECKED_QUERIES and step.num_sequences <= width:
                 T = next((T for T in tokens if step.num_tokens <= T <= self._limit), None)
@@ -104,8 +118,7 @@ class Shapes:
         shape = self.fit(step)
         return shape._replace(checks=shape.num_tokens)
 
-    def fit(self, step: StepShape) -> StepShape:
-        """Return the smallest shape that holds a step; one that is not recorded is only rounded up."""
+    def _fit(self, step: StepShape) -> StepShape:
         if step.decode:
             at = bisect_left(self._sizes, step.num_sequences)
             if at < len(self._decode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from model_svc.runner.compile_steps import compile_steps
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.device import device_named
 from model_svc.runner.gpu_runner import GpuRunner
-from model_svc.runner.graphs import checking_shapes, drawing_shapes, recorded_shapes
+from model_svc.runner.graphs import adapted_shapes, checking_shapes, drawing_shapes, recorded_shapes
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.kv_transfer import layout_of
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
@@ -27,6 +27,7 @@ from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
 from model_svc.runner.precision import precision_of
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.warm_up import warm_up
+from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.reading import Reading
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -46,6 +47,7 @@ def load_runner(
     threads: int | None = None,
     max_drafts: int = 0,
     group: Group = ALONE,
+    adapters: Sequence[tuple[str, str]] = (),
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
@@ -59,16 +61,19 @@ def load_runner(
     steps are recorded later, when the runner is told to use idle time. Of a `group` of ranks each loads its part, and
     all get as many blocks as there is room for with the one that has least.
 
+    `adapters` are names and directories of LoRA adapters that sequences can ask for.
+
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
     path, where = Path(model_path), device_named(device)
     precision = precision_of(dtype, where)
     _set_threads(threads, native_kernels=precision.native_kernels)
+    added = [AdapterCheckpoint(name, Path(directory)) for name, directory in adapters]
     with _reading(path, where) as reading:
         with start_times.part("weights"), _named_out_of_memory(path):
             model = load_model(
                 path, dtype=precision.dtype, device=where, max_len=max_model_len,
-                method=precision.method(where, reading), group=group,
+                method=precision.method(where, reading), group=group, adapters=added,
             )  # fmt: skip
         runner = make_runner(
             model, dtype=precision.dtype, native_kernels=precision.native_kernels, num_blocks=num_blocks,
@@ -151,6 +156,7 @@ def make_runner(
         weight_bytes=model.weight_bytes,
         max_drafts=max_drafts,
         cards=_cards(model),
+        adapters=model.adapters.names if model.adapters is not None else (),
     )
     free = free_on_gpu(model.device) if on_gpu else free_bytes()
     if on_gpu and packed is not False:
@@ -202,6 +208,7 @@ def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> 
 def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
     T, S = info.max_num_batched_tokens, info.max_num_seqs
     shapes = [*recorded_shapes(S, T), *drawing_shapes(S), *(checking_shapes(S, T) if info.max_drafts else ())]
+    shapes += adapted_shapes(S, T) if info.adapters else []
     try:
         with start_times.part("memory profile"):
             return kv_bytes(model, dtype, info, free=free, num_recordings=len(shapes))

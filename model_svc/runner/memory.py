@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernels.lora import LoraRows
 from model_svc.engine.plan import RunnerInfo
 from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
@@ -32,6 +33,7 @@ def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequen
         context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
         max_query_len=num_tokens,
         max_context_len=num_tokens,
+        adapters=LoraRows(zeros.int() + 1) if model.adapters is not None else None,
     )
 
     def run() -> None:

@@ -17,7 +17,8 @@ class StepShape(NamedTuple):
 
     `checks` > 0: guesses are checked, so all tokens' hidden states are wanted; no sequence has more tokens than that.
     `short`: not all have one token, and no context is longer than `UNCUT_KEYS`, which attention has a faster form for.
-    `draws`: the step's draws belong to it, as nobody wants special ones.
+    `draws`: the step's draws belong to it, as nobody wants special ones. `adapters`: one of the sequences has an
+    adapter, so that products add what it says.
     """
 
     num_tokens: int
@@ -26,6 +27,7 @@ class StepShape(NamedTuple):
     checks: int = 0
     short: bool = False
     draws: bool = False
+    adapters: bool = False
 
     @property
     def size(self) -> int:

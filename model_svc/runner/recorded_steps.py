@@ -14,6 +14,7 @@ from model_svc.runner.gpu_step import GpuStep
 from model_svc.runner.graphs import (
     LONGEST_RECORDED,
     Shapes,
+    adapted_shapes,
     checking_shapes,
     drawing_shapes,
     first_shapes,
@@ -32,7 +33,10 @@ _PATIENCE, _DECODE_PATIENCE, _DRAWING_PATIENCE = 4, 16, 4000
 
 
 class RecordedSteps:
-    """The recordings of a runner's steps, the usual ones and those in a fixed order. Without a GPU there are none."""
+    """The recordings of a runner's steps: the usual ones, those in a fixed order, those with adapters.
+
+    Without a GPU there are none. Usual steps know nothing of adapters: where none is asked for, they cost nothing.
+    """
 
     def __init__(self, step: GpuStep, info: RunnerInfo, *, on_gpu: bool, graphs: bool) -> None:
         self._step = step
@@ -44,6 +48,9 @@ class RecordedSteps:
         self._recorder = Recorder()
         self._usual = Recordings(self._record, patience=_patience)
         self._fixed = Recordings(self._record, patience=lambda _: 1)  # most deployments never ask for these steps
+        self._adapted = Recordings(self._record, patience=_patience)
+        # A tile of few rows and one of many are all that its kernels know.
+        self._adapted_kinds = [StepShape(n, 1, decode=False, adapters=True) for n in (16, T) if info.adapters]
         self._to_load: list[Callable[[], None]] = []
         self._rare: list[Callable[[], None]] = []
         if on_gpu:
@@ -52,7 +59,11 @@ class RecordedSteps:
             self._usual.plan([*self._checks, *later_shapes(S, T)])
             if step.group.size == step.group.stages == 1:
                 self._usual.plan(drawing_shapes(S))
-            self._to_load = [partial(self._run, shape) for shape in self._unrecorded(min(T, _LONG))]
+            if info.adapters:
+                self._adapted.plan(adapted_shapes(S, T))
+            self._to_load = [
+                partial(self._run, shape) for shape in (*self._unrecorded(min(T, _LONG)), *self._adapted_kinds)
+            ]
             self._rare = self._seldom_asked()
 
     def record_first(self) -> None:
@@ -70,9 +81,11 @@ class RecordedSteps:
                 torch.cuda.synchronize()
             except torch.OutOfMemoryError:
                 parts.clear()  # nobody has asked for them, and what runs must go on
-        else:
+        elif not self._usual.all_made:
             self._usual.make_next()
-        return not self._usual.all_made or bool(self._to_load or self._rare)
+        else:
+            self._adapted.make_next()
+        return not (self._usual.all_made and self._adapted.all_made) or bool(self._to_load or self._rare)
 
     def go_through(self) -> None:
         """Run every kind of step once, of padding alone, for what they launch."""
@@ -82,6 +95,8 @@ class RecordedSteps:
         for shape in self._checks:
             self._step.stage_padding(shape)
             self._step.hidden(shape)
+        for shape in self._adapted_kinds:
+            self._run(shape)
         for rare in self._seldom_asked():
             rare()
 
@@ -90,8 +105,10 @@ class RecordedSteps:
 
         That of a step whose draws are all `plain` may hold them.
         """
-        recordings = self._fixed if fixed else self._usual
         shape = self.fit(step)
+        if shape.adapters:
+            return shape, None if fixed else self._adapted.get(shape)
+        recordings = self._fixed if fixed else self._usual
         if plain and (found := recordings.get(shape._replace(draws=True))) is not None:
             return shape, found
         recording = recordings.get(shape)
@@ -104,7 +121,7 @@ class RecordedSteps:
     def find_checks(self, step: StepShape, max_query_len: int, *, fixed: bool) -> tuple[StepShape, Recording | None]:
         """Return the same for a step with guesses."""
         shape = self._shapes.fit_checks(step, max_query_len)
-        return shape, None if fixed else self._usual.get(shape)
+        return shape, None if fixed or shape.adapters else self._usual.get(shape)
 
     def fit(self, step: StepShape) -> StepShape:
         """Return the shape that a step runs in launch by launch."""
@@ -114,6 +131,7 @@ class RecordedSteps:
         """Free them."""
         self._usual.clear()
         self._fixed.clear()
+        self._adapted.clear()
 
     def _unrecorded(self, T: int) -> list[StepShape]:
         """Return the shapes of steps of T tokens, too long to record, one for each variant of the kernels."""

@@ -47,7 +47,7 @@ class TorchRunner:
         self._cache = cache
         self._info = info
         max_blocks = -(-info.max_model_len // info.block_size)
-        self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device)
+        self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device, info.adapters)
         self._untouched = Untouched(cache)
 
     @property
@@ -97,8 +97,7 @@ class TorchRunner:
             torch.cuda.empty_cache()
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
-        host = flatten(plan, self._slots.num_blocks)
-        step = to_device(host, self._slots.block_tables, self._slots.last_token, self._info.block_size)
+        step = self._laid_out(plan)
         with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
             hidden = self._model.forward(self._model.inputs(step.ids), step.batch, self._cache.layers)
             if not self._model.group.is_last:
@@ -110,6 +109,12 @@ class TorchRunner:
                 return None
             logits = self._model.logits(self._sampling_rows(hidden, step))
         return draw_all(logits, self._slots, items, step.sample_slots, step.output_index)
+
+    def _laid_out(self, plan: StepPlan) -> DeviceStep:
+        """Return a plan as the model takes it."""
+        slots = self._slots
+        host = flatten(plan, slots.num_blocks, slots.adapter_of if slots.ask_for_adapters(plan.sequences) else None)
+        return to_device(host, slots.block_tables, slots.last_token, self._info.block_size)
 
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
         """Pick the rows that sample: the head is the widest product of all, prompts need it once."""

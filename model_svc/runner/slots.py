@@ -6,6 +6,7 @@ It stays on the device between steps, so that a step can be planned before the p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.penalties import count_tokens
-from model_svc.engine.plan import NewSequence, StepPlan
+from model_svc.engine.plan import NewSequence, SequenceStep, StepPlan
 from model_svc.runner.staging import send
 from wire.messages import SamplingParams
 
@@ -43,10 +44,18 @@ _NO_EXTRAS = Extras(bias={})
 class Slots:
     """The state of all slots. `bad` holds slots whose parameters no sampler can work with: only they fail.
 
-    `deterministic` holds slots whose sequence wants the same bits in any company.
+    `deterministic` holds slots whose sequence wants the same bits in any company, `adapter_of` the numbers of adapters,
+    of slots that have one.
     """
 
-    def __init__(self, num_slots: int, vocab_size: int, max_blocks: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        vocab_size: int,
+        max_blocks: int,
+        device: torch.device,
+        adapters: Sequence[str] = (),
+    ) -> None:
         self.num_slots = num_slots
         self.vocab_size = vocab_size
         self.device = device
@@ -59,6 +68,8 @@ class Slots:
         self.extras: dict[int, Extras] = {}
         self.bad: set[int] = set()
         self.deterministic: set[int] = set()
+        self.adapter_of: dict[int, int] = {}
+        self._adapters = {name: n for n, name in enumerate(adapters, start=1)}
         self.sentence_ends: Tensor | None = None  # bool [V], the same for all sequences that land softly
         self._tables: tuple[Tensor, Tensor] | None = None
 
@@ -70,6 +81,10 @@ class Slots:
             if item.new is not None:
                 self._forget(item.slot)
                 self._set_up(item.slot, item.new)
+
+    def ask_for_adapters(self, sequences: Sequence[SequenceStep]) -> bool:
+        """Tell whether one of these sequences has an adapter."""
+        return bool(self.adapter_of) and any(item.slot in self.adapter_of for item in sequences)
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Return what penalties look at: prompt masks int32 [slots, V/32] and output counts int32 [slots, V].
@@ -94,11 +109,14 @@ class Slots:
         self.extras.pop(slot, None)
         self.bad.discard(slot)
         self.deterministic.discard(slot)
+        self.adapter_of.pop(slot, None)
 
     def _set_up(self, slot: int, new: NewSequence) -> None:
         sampling = new.sampling
         if sampling.deterministic:
             self.deterministic.add(slot)
+        if new.adapter:
+            self.adapter_of[slot] = self._adapters[new.adapter]
         stops = new.stop_token_ids
         ids = (*sampling.logit_bias, *stops, *(sampling.allowed_token_ids or ()), *new.barred_ids)
         if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in ids):

@@ -22,13 +22,18 @@ _INDEX = "model.safetensors.index.json"
 class SafetensorsSource(TrackedSource):
     """The tensors of `model.safetensors`, or of the shards that `model.safetensors.index.json` names."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, places: dict[str, tuple[Path, TensorPlace]] | None = None) -> None:
         """Read all headers. Raises CheckpointError for a missing shard or tensor, or a malformed file."""
         super().__init__()
         self.place = str(directory)
-        self._places = _open(directory)
+        self._places = _open(directory) if places is None else places
         self._maps: dict[Path, mmap.mmap] = {}
         self.shapes = {name: place.shape for name, (_, place) in self._places.items()}
+
+    @classmethod
+    def of_file(cls, path: Path) -> SafetensorsSource:
+        """Return the tensors of one file of any name. Raises CheckpointError."""
+        return cls(path, {name: (path, place) for name, place in read_header(path).items()})
 
     def read(self, name: str) -> Tensor:
         """Return a tensor that shares the mapped file's memory (writing to it copies the page, never the file)."""

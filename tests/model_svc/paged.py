@@ -29,6 +29,7 @@ class Tracked:
     computed: int = 0
     num_blocks: int = 0
     sentence_ends: bytes = b""
+    adapter: str = ""
     num_prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class Dealer:
                 prompt_ids=pack_ids(seq.ids[: seq.num_prompt]),
                 generated_ids=pack_ids(seq.ids[seq.num_prompt :]),
                 sentence_ends=seq.sentence_ends,
+                adapter=seq.adapter,
             )
         step = SequenceStep(
             slot=seq.slot,
@@ -85,12 +87,13 @@ class ModelDriver:
         self._last = torch.zeros(16, dtype=torch.int32, device=model.device)
         self._num_blocks: dict[int, int] = {}
         self._block_size = block_size
+        self.adapter_of: dict[int, int] = {}  # by slot
 
     @torch.inference_mode()
     def logits(self, *shares: tuple[Tracked, int]) -> list[Tensor]:
         """Compute the next tokens of some sequences in one step; returns logits [n, V] of each, if the head is here."""
         plan = StepPlan(step=0, sequences=tuple(self.dealer.share(seq, count) for seq, count in shares))
-        step = to_device(flatten(plan, self._num_blocks), self._tables, self._last, self._block_size)
+        step = to_device(flatten(plan, self._num_blocks, self.adapter_of), self._tables, self._last, self._block_size)
         hidden = self.model.forward(self.model.inputs(step.ids), step.batch, self.cache.layers)
         if not self.model.group.is_last:
             self.model.group.pass_on(hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from model_svc.models.load import build_model
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import Float8
 from model_svc.quant.kept import Kept
+from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.random import RandomSource
 from model_svc.weights.random import float4 as as_float4
 from model_svc.weights.random import float8 as as_float8
@@ -49,6 +51,7 @@ def tiny_llama(
     *,
     float8: bool = False,
     float4: bool = False,
+    adapters: Sequence[AdapterCheckpoint] = (),
     **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype.
@@ -61,4 +64,4 @@ def tiny_llama(
     config = parse_config(Path("tiny/config.json"), TINY | changes)
     dense = Dequantized(dtype, where)
     method = Float8(dtype, where) if float8 else Kept(dense) if float4 else dense
-    return build_model(config, source, method, device=where, group=group)
+    return build_model(config, source, method, device=where, group=group, adapters=adapters)

@@ -17,6 +17,7 @@ from kernels.native.library import built
 from kernels.native.tape import Tape
 from model_svc.engine.plan import Runner
 from model_svc.runner import cpu_runner
+from model_svc.runner import runner as any_runner
 from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.load import RunnerConfigError, load_runner, make_runner
 from model_svc.runner.runner import TorchRunner
@@ -195,7 +196,7 @@ def test_a_steps_spare_time_lies_behind_its_products_and_before_a_prompt(monkeyp
     assert isinstance(runner, CpuRunner)
     order: list[str] = []
     runner.spare.use = lambda: order.append("spare")
-    for owner, name in ((Tape, "replay"), (cpu_runner, "flatten"), (cpu_runner, "draw_all")):
+    for owner, name in ((Tape, "replay"), (any_runner, "flatten"), (cpu_runner, "draw_all")):
         monkeypatch.setattr(owner, name, _noted(getattr(owner, name), name, order))
     _generate(runner, [[5, 6, 7]], 4)  # the prompt, a step met eagerly, one recorded, one replayed
     assert order == [*["spare", "flatten", "draw_all"] * 3, "replay", "spare", "draw_all"]

@@ -1,0 +1,59 @@
+"""LoRA adapters against transformers with the same parts merged into its weights: all logits, in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from model_svc.models.load import load_model
+from model_svc.weights.adapter import AdapterCheckpoint
+from tests.lora import ALL, merged, write_adapter
+from tests.model_svc.models.test_parity import BASE, EXPERTS, VOCAB
+from tests.model_svc.paged import ModelDriver, Tracked
+
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "llama": ("Llama", {}, ALL),
+    "llama_biases": ("Llama", {"attention_bias": True, "mlp_bias": True}, ("q_proj", "v_proj", "down_proj")),
+    "qwen3": ("Qwen3", {"head_dim": 32}, ("k_proj", "o_proj", "up_proj")),
+    "phi3": ("Phi3", {"sliding_window": None}, ("qkv_proj", "gate_up_proj", "o_proj")),
+    "gemma3": (
+        "Gemma3Text", {"head_dim": 32, "sliding_window": 64, "query_pre_attn_scalar": 24}, ALL,
+    ),
+    "cohere": ("Cohere2", {"sliding_window": 64, "logit_scale": 0.5}, ALL),
+    "starcoder2": ("Starcoder2", {"sliding_window": None}, ("q_proj", "c_fc", "c_proj")),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16}, ("q_proj", "v_proj")),
+}  # fmt: skip
+
+
+def _build(kind: str, changes: dict[str, Any]) -> Any:
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{kind}Config")(**(BASE | changes))
+    return getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_of_a_mixed_batch_are_those_of_the_merged_models(case: str, tmp_path: Path) -> None:
+    kind, changes, targets = CASES[case]
+    model = _build(kind, changes)
+    model.save_pretrained(tmp_path / "base")
+    ends = {"q_proj": 7} if "q_proj" in targets else {}
+    one = write_adapter(tmp_path / "one", model, targets=targets, seed=1, ranks=ends, alpha_pattern={targets[-1]: 3.0})
+    two = write_adapter(tmp_path / "two", model, targets=targets[:1], seed=2, rank=20, use_rslora=True)
+    checkpoints = [AdapterCheckpoint("one", one), AdapterCheckpoint("two", two)]
+    ours = load_model(tmp_path / "base", dtype=torch.float32, device=torch.device("cpu"), adapters=checkpoints)
+    driver = ModelDriver(ours)
+    oracles = [model, merged(model, one), merged(model, two), model]
+    ids = [torch.randint(3, VOCAB, (n,)).tolist() for n in (13, 9, 11, 5)]
+    seqs = [Tracked(slot=n, ids=list(own)) for n, own in enumerate(ids)]
+    driver.adapter_of = {1: 1, 2: 2}
+    first = driver.logits(*((seq, 4) for seq in seqs))  # chunks, then what is left, then all at once
+    rest = driver.logits(*((seq, len(seq.ids) - 4) for seq in seqs))
+    for begun, ended, oracle, own in zip(first, rest, oracles, ids, strict=True):
+        with torch.no_grad():
+            truth = oracle(torch.tensor([own])).logits[0]
+        torch.testing.assert_close(torch.cat([begun, ended]), truth, rtol=2e-3, atol=2e-3)
+    assert not torch.allclose(rest[0][:1], rest[3][:1])
