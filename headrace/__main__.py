@@ -72,6 +72,9 @@ def up(
         str | None, typer.Option(help="Where the bus keeps its data, and the logs.", show_default=_STATE)
     ] = None,
     model_dir: Annotated[str | None, typer.Option(help="Where model directories live.", show_default=_MODELS)] = None,
+    adapter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=DIR", help="A LoRA adapter of the model; may be given again.")
+    ] = None,
 ) -> None:
     """Start everything on this machine: get the model if needed, then serve API and chat page until Ctrl-C.
 
@@ -86,6 +89,7 @@ def up(
         flags = {
             "host": host, "port": port, "replicas": replicas, "prefill_replicas": prefill_replicas, "edges": edges,
             "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "split": split, "models": model,
+            "adapters": adapter or None,
         }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
         command.check_desks(settings)

@@ -120,6 +120,7 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
         f"--log-level={settings.log_level}",
         f"--metrics-host={settings.metrics_host}",
         f"--awake-ms={awake_ms(settings):g}",
+        *([f"--adapters={','.join(settings.adapters)}"] if settings.adapters else []),
     ]
 
 

@@ -37,6 +37,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
     """Return what the engine process must know of the settings."""
     ways = {name: getattr(settings, name) for name in ("tensor_parallel", "pipeline_parallel")}
     shared = max(ways.values()) > 1
+    adapters = tuple((place.name, str(place.path)) for place in settings.adapters_of(settings.served_model))
     return EngineConfig(
         model_path=str(settings.model_path(settings.served_model)),
         runner=RANKS if shared else settings.runner,
@@ -50,6 +51,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
             "max_num_batched_tokens": settings.max_num_batched_tokens,
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
+            **({"adapters": adapters} if adapters else {}),
             **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
             **({**ways, "factory": settings.runner} if shared else {}),
         },

@@ -25,6 +25,7 @@ class OpenRequest:
         self.edge = job.edge
         self.num_choices = 1
         self.tenant = self.key_id = ""
+        self.model = job.model  # or one of its adapters, as its client calls it
         self.prompt_note: PromptNote | None = None
         self.logs: dict[int, TokenLog] = {}
         self.error: HeadraceError | None = None

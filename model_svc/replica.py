@@ -196,7 +196,7 @@ class Replica:
         request.num_choices, request.prompt_note = wanted.sampling.n, prompt.note
         if holder is not None and request.edge == job.edge:  # else it was taken over while the record was on its way
             request.edge = holder.edge
-        request.tenant, request.key_id = wanted.tenant, wanted.key_id
+        request.tenant, request.key_id, request.model = wanted.tenant, wanted.key_id, wanted.model
         request.prefill_j = prefilled.energy_j if prefilled is not None else None
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
@@ -217,6 +217,7 @@ class Replica:
             priority=wanted.priority,
             tenant=wanted.tenant,
             closed_at=request.closed_at,
+            adapter=wanted.adapter,
         )
         if placement is not None and placement.prefill and placement.attempt == job.attempt:
             await self._prefill(request, engine_request)

@@ -44,6 +44,7 @@ def _describe(span: Span, request: OpenRequest) -> None:
             span.set_attribute(telemetry.ENERGY_J, request.prefill_j)
     if not span.is_recording() or not logs:
         return
+    span.set_attribute(telemetry.RESPONSE_MODEL, request.model)
     first, last = logs[0].first, logs[0].last
     assert first is not None and last is not None
     span.set_attribute(telemetry.USAGE_INPUT_TOKENS, first.num_prompt_tokens)

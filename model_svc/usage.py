@@ -34,7 +34,7 @@ def entry_of(request: OpenRequest) -> Entry | None:
     reasons = [item.last.finish_reason for item in logs if item.last is not None]
     return Entry(
         request_id=request.job.request_id,
-        model=request.job.model,
+        model=request.model,
         end=request.error.code if request.error is not None else reasons[0] or "",
         attempt=request.job.attempt,
         tenant=request.tenant,

@@ -49,7 +49,7 @@ class TokenizeDesk:
 
     async def _reply(self, call: TokenizeCall) -> TokenizeReply:
         try:
-            builder = self._builders.get(call.request.model)
+            builder = self._builders.get(call.request.base)
             if builder is None:
                 raise ModelNotFoundError(f"no model {call.request.model!r} is served here", param="model")
             ids = await in_thread(builder.tokenize, call, limiter=self._limiter)

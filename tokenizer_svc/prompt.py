@@ -183,7 +183,8 @@ class PromptBuilder:
         max_tokens = left if wanted is None else min(wanted, left)
         root = block_hash.root(
             self._secret,
-            model=request.model,
+            model=request.base,
+            adapter=request.adapter,
             block_size=self._block_size,
             tenant=request.tenant,
             cache_salt=request.cache_salt,

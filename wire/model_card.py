@@ -89,6 +89,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_len` is the longest sequence in tokens (prompt and answer). `chat_template` is Jinja source or None.
     `eos_token_ids` end an answer. `tool_style` is how it writes tool calls; `tool_tags` are the control tokens in them,
     by text (known where the vocabulary is at hand). `sampling` is what its makers advise, by the names of a request.
+    `adapter_of` is the model that an adapter changes; all else of its card is that model's.
     """
 
     name: str
@@ -106,6 +107,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tool_style: str = SCAFFOLD
     tool_tags: dict[str, int] = {}
     sampling: dict[str, float] = {}
+    adapter_of: str = ""
 
     @property
     def kind(self) -> Literal["chat", "embedding", "rerank"]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from wire.adapters import AdapterPlace, places
 from wire.errors import StartError
 
 ENV_PREFIX = "HEADRACE_"
@@ -58,7 +59,8 @@ def _expanded(name: str, path: str) -> str:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service knows.
 
-    `models` are the names served, each a directory below `model_dir`. `partitions` and `block_size` are fixed for a
+    `models` are the names served, each a directory below `model_dir`; `adapters` are LoRA adapters beside them, entries
+    `NAME=DIR` (of the first model) or `NAME@MODEL=DIR`. `partitions` and `block_size` are fixed for a
     deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
     `alive_file` is touched every two seconds while the event loop turns: a liveness probe looks at its age.
     `ready_file` is there from when the process takes work (a replica: when its model is loaded) until it has ended.
@@ -81,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int = 0
     process_name: str = ""
     awake_ms: float | None = None
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -102,11 +105,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"log_level must be debug, info, warning, error or critical, not {self.log_level!r}")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise SettingsError(f"block_size must be a power of two, not {self.block_size}")
+        self._check_models()
+
+    def _check_models(self) -> None:
         if not self.models or len(set(self.models)) < len(self.models):
             raise SettingsError("models must name at least one model, and each of them once")
         for model in self.models:
             if "/" in model or model in (".", ".."):
                 raise SettingsError(f"models: {model!r} is a path; a model is named by its directory below model_dir")
+        try:
+            places(self.adapters, self.models)
+        except (ValueError, RuntimeError) as error:
+            raise SettingsError(f"adapters: {error}") from None
 
     def _check_host(self, name: str) -> None:
         """Raise SettingsError for a host that would be every address without saying so."""
@@ -132,6 +142,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def model_path(self, model: str) -> Path:
         """Return the directory of a served model."""
         return Path(self.model_dir).expanduser() / model
+
+    def adapters_of(self, model: str) -> list[AdapterPlace]:
+        """Return a model's adapters."""
+        return [place for place in places(self.adapters, self.models) if place.model == model]
 
     def streams(self, topic: Callable[[int, str], str]) -> list[str]:
         """Return the streams of a desk that has one for each partition and model."""

@@ -187,9 +187,9 @@ class Calls:
         if request.tenant != tenant or ref is None or not ref.store or ref.response_id != response_id:
             raise missing(response_id, "response_id")
         job = Job(
-            request_id=response_id, partition=partition, model=request.model, edge=known.edge, deadline=known.deadline
+            request_id=response_id, partition=partition, model=request.base, edge=known.edge, deadline=known.deadline
         )
-        await self._store.admit(job, tenant, ref)
+        await self._store.admit(job, tenant, ref, request.model)
 
     async def _forget(self, partition: int, response_id: str) -> None:
         """Remove what else holds the words of a response: the record of its request, and its events."""

@@ -49,10 +49,10 @@ class HistoryDesk:
         if ref is None:
             return Step(to=onward)
         if ref.store:
-            await self._store.admit(job, request.tenant, ref)
+            await self._store.admit(job, request.tenant, ref, request.model)
         if ref.conversation_id is None and ref.previous_response_id is None:
             return Step(to=onward)
-        recalled = await self._recall(request.tenant, ref, job.model)
+        recalled = await self._recall(request.tenant, ref, request.model)
         return Step(to=onward, fields={"recalled": recalled})
 
     async def _recall(self, tenant: str, ref: ConversationRef, model: str) -> Recalled:

@@ -83,8 +83,8 @@ class Store:
         self._route = route
         self.ttl_ms = int(ttl_s * 1000)
 
-    async def admit(self, job: Job, tenant: str, ref: ConversationRef) -> None:
-        """Mark the turn that this job will bring, so that whoever continues it knows to wait.
+    async def admit(self, job: Job, tenant: str, ref: ConversationRef, model: str) -> None:
+        """Mark the turn that this job will bring (`model`'s), so that whoever continues it knows to wait.
 
         Raises NotFoundError when what it continues is not there.
         """
@@ -93,7 +93,7 @@ class Store:
             raise InternalError("the response's id does not begin with the root of what it continues")
         parent = ref.previous_response_id or "-"
         request = f"{job.partition}/{job.request_id}"
-        arguments = (parent, ref.response_id, int(job.deadline * 1000), now_ms(), request, job.model)
+        arguments = (parent, ref.response_id, int(job.deadline * 1000), now_ms(), request, model)
         found = await self._route.run(ADMIT, (keys.head, keys.pending), tenant, ref.conversation_id or "", *arguments)
         if not found:
             raise missing(*_continued(ref))

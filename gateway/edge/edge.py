@@ -83,8 +83,8 @@ class Edge:
         self.room = Room(settings.max_connections)
         self.history = HistoryClient(bus, self.inbox, settings.history_timeout_s)
         self.embeddings = EmbeddingClient(bus, lambda request: new_job(request, settings, self.inbox))
-        self.tokenizer = TokenizerClient(bus, self.inbox, settings.tokenize_timeout_s, settings.partitions)
-        self.replicas = Replicas(served.names)
+        self.tokenizer = TokenizerClient(bus, served, self.inbox, settings.tokenize_timeout_s, settings.partitions)
+        self.replicas = Replicas(served.bases)
         self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas, self.room)
         self.safety = self._apply(policies, tasks) if policies is not None else None
         self.endings = Endings(tasks, self.admission, self.accounts, self.metrics, self.safety)
@@ -190,7 +190,7 @@ class Edge:
         holder: Holder | None = record.get("holder")
         if request is None or holder is None or tenant not in (None, request.tenant):
             raise NotFoundError("Nothing is known of this request any more.")
-        job = job_of(partition, request_id, request.model, holder, edge=self.inbox)
+        job = job_of(partition, request_id, request.base, holder, edge=self.inbox)
         parent = telemetry.extract(holder.traceparent, holder.tracestate)
         reply = reply_of(request)
         with self._slot():
@@ -237,12 +237,12 @@ class Edge:
         taken: Job | None = None,
     ) -> AsyncIterator[Generation]:
         self.awake.stay()
-        request = request if taken else self.accounts.own(request)
+        request = request if taken else self.served.routed(self.accounts.own(request))
         with request_span(request, operation, stream=stream, parent=parent) as span:
             job = taken or new_job(request, self.settings, self.inbox)
             if taken is None:
                 limit_s = self.settings.max_wait_s or job.deadline - time.time()
-                self.admission.check_wait(self.replicas.wait_s(request.model), limit_s)
+                self.admission.check_wait(self.replicas.wait_s(request.base), limit_s)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
                 pipelines = [
                     new_pipeline(request, self.served.model(request.model), self.safety, flight, choice)

@@ -24,7 +24,7 @@ def new_job(request: Request, settings: EdgeSettings, inbox: str) -> Job:
     return Job(
         request_id=reference.response_id if reference is not None else new_request_id(),
         partition=partition_of(root, settings.partitions),
-        model=request.model,
+        model=request.base,
         edge=inbox,
         deadline=time.time() + (settings.background_timeout_s if in_background else settings.request_timeout_s),
         traceparent=traceparent,

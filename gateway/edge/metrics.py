@@ -77,7 +77,7 @@ class Metrics:
             self._energy.labels(model)
         for action in ("block", "redact", "flag"):
             self._safety.labels(action)
-        self.registry.register(State(models, admission, inflight, replicas, room))
+        self.registry.register(State(replicas.models, admission, inflight, replicas, room))
 
     def note_cancel(self) -> None:
         """Count a cancel."""

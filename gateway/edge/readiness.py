@@ -32,7 +32,7 @@ class Replicas:
     """The newest heartbeat of each replica of these models that is alive."""
 
     def __init__(self, models: tuple[str, ...]) -> None:
-        self._models = models
+        self.models = models
         self._heartbeats = Heartbeats(missed=_MISSED, slack_s=_SLACK_S)
         self._statuses: dict[str, ReplicaStatus] = {}
         self._paces: dict[str, _Pace] = {}
@@ -58,7 +58,7 @@ class Replicas:
 
     def missing(self) -> list[str]:
         """Return a sentence for each model that has no ready replica."""
-        return [f"no ready replica of {model}" for model in self._models if not self._ready(model)]
+        return [f"no ready replica of {model}" for model in self.models if not self._ready(model)]
 
     def wait_s(self, model: str) -> float:
         """Predict how long a request of no length would wait for its first token; 0 where nothing is known yet."""

@@ -11,6 +11,7 @@ from gateway.postprocess.tools.styles import STYLES
 from wire.errors import ModelNotFoundError
 from wire.messages import Request
 from wire.model_card import ModelCard
+from wire.settings import SettingsError
 from wire.tool_style import HARMONY
 from wire.vocabulary import Vocabulary, VocabularyError
 
@@ -47,12 +48,29 @@ class Served:
     def __init__(self, settings: EdgeSettings) -> None:
         """Read the cards of the models that the settings name. Raises StartError."""
         self.cards = {name: ModelCard.load(settings.model_path(name), name) for name in settings.models}
+        self.bases = tuple(self.cards)
         self._models = {name: _load(settings, card) for name, card in self.cards.items() if card.kind == "chat"}
+        for name in self.bases:
+            self._add_adapters(settings, name)
         self._encoders = {name: _vocabulary(card) for name, card in self.cards.items() if card.kind != "chat"}
+
+    def _add_adapters(self, settings: EdgeSettings, base: str) -> None:
+        """Offer a model's adapters. Raises StartError where it cannot have any."""
+        for place in settings.adapters_of(base):
+            if base not in self._models:
+                raise SettingsError(f"adapters: {place.name} is of {base}, which generates nothing")
+            model = self._models[base]
+            card = msgspec.structs.replace(model.card, name=place.name, adapter_of=base)
+            self._models[place.name], self.cards[place.name] = ServedModel(card, model.vocabulary), card
+
+    def routed(self, request: Request) -> Request:
+        """Return a request that says whose desks and replicas see to it, if its model is an adapter."""
+        base = self.cards[request.model].adapter_of if request.model in self.cards else ""
+        return msgspec.structs.replace(request, adapter_of=base) if base else request
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all names."""
+        """Return all names, those of adapters among them."""
         return tuple(self.cards)
 
     def card(self, name: str) -> ModelCard:

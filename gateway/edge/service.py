@@ -46,7 +46,7 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
                 if keyring is not None:
                     tasks.start_soon(keyring.watch, settings.api_keys_poll_s)
                 tasks.start_soon(edge.background.watch)
-                for name in served.names:
+                for name in served.bases:
                     tasks.start_soon(edge.watch_replicas, name)
                 with metrics.shows(edge.metrics.registry):
                     await _serve_until(stop, edge, settings, task_status)

@@ -72,7 +72,8 @@ class BlockSharing:
             kept.callback(address.leave, own)
             kept.enter_context(listener)
             model = settings.served_model
-            weights = await in_thread(weights_digest, settings.model_path(model))
+            adapters = [place.path for place in settings.adapters_of(model)]
+            weights = await in_thread(weights_digest, settings.model_path(model), *adapters)
             layout = msgspec.structs.replace(form, model=model, weights=weights)
             link = BlockLink(engine.send, Staging(engine.staging_fd, layout.block_bytes))
             sharing = cls(link, layout, await bus.secret(SECRET), own, settings.fetch_timeout_s)

@@ -1,4 +1,7 @@
-"""Tells the weights of a model directory from others of the same form: KV states of one are none of the other."""
+"""Tells the weights of a model directory, and its adapters', from others of the same form.
+
+KV states of one are none of the other.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ _WHOLE = 1 << 20  # configurations and indexes are read to their end
 _NUM_SAMPLES, _SAMPLE_BYTES = 64, 4096  # of a weight file, evenly spread: a fine-tune changes all of it
 
 
-def weights_digest(path: Path) -> str:
-    """Return a digest over names, sizes and samples of a model's files."""
+def weights_digest(*directories: Path) -> str:
+    """Return a digest over names, sizes and samples of the files of a model and its adapters."""
     digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(found for found in path.iterdir() if found.suffix in _SUFFIXES and found.is_file()):
+    for file in (file for directory in directories for file in _files(directory)):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as opened:
@@ -24,3 +27,7 @@ def weights_digest(path: Path) -> str:
                 opened.seek((size - _SAMPLE_BYTES) * number // (_NUM_SAMPLES - 1))
                 digest.update(opened.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(found for found in directory.iterdir() if found.suffix in _SUFFIXES and found.is_file())

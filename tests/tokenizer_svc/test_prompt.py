@@ -313,9 +313,10 @@ def test_block_names_depend_on_ids_tenant_salt_and_model(chatml: PromptBuilder) 
         chat(("user", request.messages[0].content), cache_salt="s"),
         chat(("user", request.messages[0].content), sampling=SamplingParams(deterministic=True)),
         Request(model="n", messages=request.messages),
+        Request(model="n", adapter_of="m", messages=request.messages),
     ]
     seen = {prompt.block_hashes[:16]} | {chatml.build(other).block_hashes[:16] for other in others}
-    assert len(seen) == 5
+    assert len(seen) == 6
 
 
 def test_end_tokens_come_from_the_model(chatml: PromptBuilder) -> None:

@@ -81,6 +81,7 @@ REQUEST = Request(
     tenant="t",
     created_at=1.5,
     pairs=Pairs(num_queries=2, query="text_1"),
+    adapter_of="base",
 )
 CHUNK = TokenChunk(
     request_id="r",

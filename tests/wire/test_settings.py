@@ -123,3 +123,26 @@ def test_a_user_without_a_home_directory_is_told_what_to_set(monkeypatch: pytest
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     with pytest.raises(SettingsError, match="state_dir must be set to a folder"):
         load(Settings, {})
+
+
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [
+        ("one", "adapters: must read NAME=DIR or NAME@MODEL=DIR, not 'one'"),
+        ("=/x", "adapters: must read"),
+        ("one=", "adapters: must read"),
+        ("one@=/x", "adapters: must read"),
+        ("one=/x,one=/y", "adapters: 'one' is the name of another adapter"),
+        ("b=/x", "adapters: 'b' is the name of another model"),
+        ("one@c=/x", "adapters: 'one@c=/x' is of 'c', which is none of models"),
+    ],
+)
+def test_an_adapter_that_is_not_said_well_is_refused(adapters: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        load(Settings, {}, {"models": "a,b", "adapters": adapters})
+
+
+def test_adapters_belong_to_the_first_model_unless_they_name_another() -> None:
+    settings = load(Settings, {"HEADRACE_ADAPTERS": "one=/x, two@b=~/y"}, {"models": "a,b"})
+    assert [(place.name, str(place.path)) for place in settings.adapters_of("a")] == [("one", "/x")]
+    assert [(place.name, place.path) for place in settings.adapters_of("b")] == [("two", Path("~/y").expanduser())]

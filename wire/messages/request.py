@@ -128,6 +128,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the client thinks the answer will be like. `continues`: the last message is an answer that was begun, to go on with.
     `tool_forms`: by name, the functions that the client calls otherwise. `pairs`: the inputs are queries and documents;
     a request of kind "score" wants one number for each pair, one of kind "embedding" a vector for each input.
+    `adapter_of`: `model` is an adapter of that one, whose desks and replicas see to it.
     """
 
     kind: Literal["chat", "text", "ids", "embedding", "score"] = "chat"
@@ -159,6 +160,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut_at: int | None = None
     tool_forms: dict[str, ToolForm] = {}
     pairs: Pairs | None = None
+    adapter_of: str = ""
+
+    @property
+    def base(self) -> str:
+        """The model whose desks and replicas see to it."""
+        return self.adapter_of or self.model
+
+    @property
+    def adapter(self) -> str:
+        """The adapter that it wants, "" for the model alone."""
+        return self.model if self.adapter_of else ""
 
     @property
     def is_encoded(self) -> bool:

@@ -38,7 +38,8 @@ async def get_model(request: Request) -> Response:
 
 def _room(edge: Edge, card: ModelCard) -> int:
     """Return how long prompt and answer can be here: the model's context, or less if no replica holds so much."""
-    ready = [status for status in edge.replicas.alive() if status.model == card.name and status.state == "ready"]
+    base = card.adapter_of or card.name
+    ready = [status for status in edge.replicas.alive() if status.model == base and status.state == "ready"]
     rooms = (min(status.max_model_len, status.num_blocks * status.block_size + 1) for status in ready)
     return min(card.max_model_len, max(rooms, default=card.max_model_len))
 
@@ -69,4 +70,6 @@ def _model(card: ModelCard, room: int) -> dict[str, Any]:
         "max_model_len": room,  # vLLM's name; most clients look for the other one
         "context_length": room,
         "kind": card.kind,
+        "root": card.adapter_of or card.name,
+        "parent": card.adapter_of or None,
     }

@@ -40,11 +40,13 @@ class AskModel:
         vocabulary = self._served.model(model).vocabulary
         messages = (ChatMessage(role="system", content=system), ChatMessage(role="user", content=text))
         sampling = SamplingParams(temperature=0.0, max_tokens=_MAX_TOKENS)
-        request = Request(model=model, messages=messages, sampling=sampling, effort="none", created_at=time.time())
+        request = self._served.routed(
+            Request(model=model, messages=messages, sampling=sampling, effort="none", created_at=time.time())
+        )
         job = Job(
             request_id=new_request_id(),
             partition=partition_of(new_root(), self._partitions),
-            model=model,
+            model=request.base,
             edge=self._inbox,
             deadline=time.time() + timeout_s,
         )

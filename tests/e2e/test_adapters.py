@@ -1,0 +1,117 @@
+"""A house with two LoRA adapters: each name answers as its merged model alone does, whatever came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import torch
+import transformers
+
+from tests.e2e.house import House, headrace_up
+from tests.lora import merged, write_adapter
+from tests.model_svc.saved_llama import save_tiny
+from tests.tiny_model import write_tiny_model
+
+MODEL = "tiny"
+LETTERS = list(range(97, 123))  # ids of the vocabulary's bytes
+PROMPT = [104, 101, 97, 100, 114, 97, 99, 101] * 5
+NAMES = ("one", MODEL, "two")
+
+
+class Served:
+    """The house, a client of it, and what each name should say."""
+
+    def __init__(self, house: House, oracles: dict[str, Any]) -> None:
+        self.house, self.oracles = house, oracles
+        self.client = openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0)
+
+    def ask(self, name: str, num_tokens: int = 20, **changes: Any) -> Any:
+        """Complete the prompt in letters, greedily."""
+        body = {"allowed_token_ids": LETTERS, "ignore_eos": True, **changes.pop("extra", {})}
+        return self.client.completions.create(
+            model=name, prompt=PROMPT, max_tokens=num_tokens, temperature=0, extra_body=body, **changes
+        )
+
+    @torch.inference_mode()
+    def truth(self, name: str, num_tokens: int = 20) -> str:
+        """Return what transformers says with the adapter's part merged into the weights."""
+        ids = list(PROMPT)
+        for _ in range(num_tokens):
+            logits = self.oracles[name](torch.tensor([ids])).logits[0, -1]
+            ids.append(max(LETTERS, key=lambda n: float(logits[n])))
+        return bytes(ids[len(PROMPT) :]).decode()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("adapters")
+    path = write_tiny_model(folder / MODEL, pieces=(), template="{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    save_tiny(path, vocab_size=259, eos_token_id=258, max_position_embeddings=1024)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    oracles: dict[str, Any] = {MODEL: model}
+    arguments = [f"--model={MODEL}", f"--model-dir={folder}"]
+    for seed, name in enumerate(("one", "two")):
+        place = write_adapter(folder / name, model, seed=seed, spread=0.4)
+        oracles[name] = merged(model, place)
+        arguments.append(f"--adapter={name}={place}")
+    environ = {"HEADRACE_DTYPE": "float32", "HEADRACE_SPECULATE": "off", "HEADRACE_STREAM_INTERVAL": "1"}
+    with headrace_up(folder / "state", *arguments, environ=environ) as house:
+        yield Served(house, oracles)
+
+
+def test_each_name_answers_as_its_merged_model_and_hits_no_others_cache(served: Served) -> None:
+    truths = {name: served.truth(name) for name in NAMES}
+    assert len(set(truths.values())) == 3
+    for is_cached in (False, True):
+        for name in NAMES:
+            answer = served.ask(name)
+            assert (answer.choices[0].text, answer.model) == (truths[name], name)
+            assert bool(answer.usage.prompt_tokens_details.cached_tokens) == is_cached
+    chat = served.client.chat.completions.create(
+        model="two", messages=[{"role": "user", "content": bytes(PROMPT).decode()}], max_tokens=20, temperature=0,
+        extra_body={"allowed_token_ids": LETTERS, "ignore_eos": True},
+    )  # fmt: skip
+    assert (chat.choices[0].message.content, chat.model) == (truths["two"], "two")
+
+
+def test_models_are_listed_with_what_they_are_adapters_of(served: Served) -> None:
+    models = {model.id: model for model in served.client.models.list().data}
+    assert list(models) == [MODEL, "one", "two"]
+    assert [(model.root, model.parent) for model in models.values()] == [  # type: ignore[attr-defined]
+        (MODEL, None), (MODEL, MODEL), (MODEL, MODEL),
+    ]  # fmt: skip
+    assert served.client.models.retrieve("two").parent == MODEL  # type: ignore[attr-defined]
+    with pytest.raises(openai.NotFoundError, match="three"):
+        served.ask("three")
+
+
+def test_tokens_of_an_adapters_texts_are_counted_by_its_base(served: Served) -> None:
+    with served.house.client() as client:
+        reply = client.post("/tokenize", json={"model": "one", "prompt": "head"})
+        assert reply.json()["tokens"] == [104, 101, 97, 100]
+
+
+def test_a_conversation_of_an_adapter_goes_on_from_its_own_tokens(served: Served) -> None:
+    asked: dict[str, Any] = {
+        "model": "one", "temperature": 0, "max_output_tokens": 16, "extra_body": {"allowed_token_ids": LETTERS},
+    }  # fmt: skip
+    first = served.client.responses.create(input="a" * 40, **asked)
+    again = served.client.responses.create(input="b" * 8, previous_response_id=first.id, **asked)
+    assert (first.model, again.model) == ("one", "one")
+    assert again.usage is not None and again.usage.input_tokens_details.cached_tokens >= 48
+    assert served.client.responses.retrieve(again.id).model == "one"
+
+
+def test_an_answer_of_an_adapter_survives_its_replica(served: Served) -> None:
+    text, killed = "", 0
+    for chunk in served.ask("two", 120, stream=True):
+        text += chunk.choices[0].text if chunk.choices else ""
+        for process in served.house.family() if len(text) > 20 and not killed else ():
+            if "--replica-name=r0" in process.cmdline():
+                process.kill()
+                killed = len(text)
+    assert 0 < killed < 120
+    assert text == served.truth("two", 120)
