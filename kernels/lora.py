@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
+from kernels.native import record
 
 MAX_PARTS = 3  # projections stacked in one product: q, k and v
 
@@ -51,6 +52,11 @@ class LoraWeights:
         """R."""
         return self.up.shape[2]
 
+    @cached_property
+    def up_by_rank(self) -> Tensor:
+        """B the other way round, [L, R, O], as native code reads it."""
+        return self.up.transpose(1, 2).contiguous()
+
 
 def add_lora(x: Tensor, weights: LoraWeights, rows: LoraRows, out: Tensor, scale: float = 1.0) -> None:
     """Add each row's low-rank part of `x` [T, I], times `scale`, to `out` [T, O] in place.
@@ -58,8 +64,11 @@ def add_lora(x: Tensor, weights: LoraWeights, rows: LoraRows, out: Tensor, scale
     Raises ValueError for shapes that do not fit.
     """
     _check(x, weights, rows.index, out)
-    if dispatch.form(x) == "triton":
+    form = dispatch.form(x)
+    if form == "triton":
         _launch(x, weights, rows.index, out, scale)
+    elif form == "native" and x.dtype == out.dtype == weights.up.dtype == torch.float32:
+        _native(x, weights, rows.index, out, scale)
     else:
         reference(x, weights, rows, out, scale)
 
@@ -84,6 +93,22 @@ def reference(x: Tensor, weights: LoraWeights, rows: LoraRows, out: Tensor, scal
             parts.append(low[:, n * R : (n + 1) * R] @ up[begin : begin + width].t())
             begin += width
         out[chosen] = (out[chosen].float() + torch.cat(parts, 1) * scale).to(out.dtype)
+
+
+def _native(x: Tensor, weights: LoraWeights, index: Tensor, out: Tensor, scale: float) -> None:
+    (T, size), (_, PR, _), up = x.shape, weights.down.shape, weights.up_by_rank
+    low = record.empty((T, PR))
+    ends = tuple(sum(weights.widths[: n + 1]) for n in range(len(weights.widths)))
+    shrink = tuple(each.data_ptr() for each in (x, weights.down, index, low))
+    expand = tuple(each.data_ptr() for each in (low, up, index, out))
+    numbers = (T, out.shape[1], weights.rank, len(ends), out.stride(0), *ends)
+    record.call(
+        [
+            record.Record(record.LORA_SHRINK, (T, size, PR, x.stride(0)), shrink),
+            record.Record(record.LORA_EXPAND, numbers, expand, (scale,)),
+        ],
+        (x, weights.down, up, index, low, out),
+    )
 
 
 _FEW = 256  # rows up to which tiles are of 16: with more, larger tiles read the weights less often

@@ -1,8 +1,8 @@
 """The fast runner of CPUs: native kernels, and a tape of each class of small steps instead of hundreds of calls.
 
-A class is the number of sequences that decode one token each, or that of tokens where some are guesses: met eagerly
-once, recorded the second time, replayed from then on. Other steps (prompts) run eagerly: their arithmetic outweighs the
-calls, and hardly two of them are alike.
+A class is the number of sequences that decode one token each, or that of tokens where some are guesses, with adapters
+or without: met eagerly once, recorded the second time, replayed from then on. Other steps (prompts) run eagerly: their
+arithmetic outweighs the calls, and hardly two of them are alike.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from model_svc.runner.target_logprobs import asked, score
 
 _log = logging.getLogger(__name__)
 _MAX_TAPED_TOKENS = 64
+_Class = tuple[int, bool, bool]  # of steps: tokens, whether some are guesses, whether some have adapters
 
 
 class CpuRunner(TorchRunner):
@@ -35,13 +36,13 @@ class CpuRunner(TorchRunner):
     def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
         super().__init__(model, cache, info)
         self._arena = Arena()
-        self._tapes: dict[tuple[int, bool], TapedStep | None] = {}
+        self._tapes: dict[_Class, TapedStep | None] = {}
         self._tapeable = True
         self.spare = SpareTime(threads())
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         group = self._model.group
-        taped = self._tapes.get(size_of(plan)) if self._is_tapeable(plan) else None
+        taped = self._tapes.get(self._class_of(plan)) if is_decode(plan) else None
         if taped is not None:
             where, indices = taped.fill(plan, self._slots, self._info.block_size)
             if not group.is_first:
@@ -64,17 +65,16 @@ class CpuRunner(TorchRunner):
             hidden = self._model.forward(inputs, step.batch, self._cache.layers)
             self._scored = score(self._model, hidden, plan.sequences)
             return self._behind(hidden, step)
-        key = size_of(plan)
-        if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not self._is_tapeable(plan):
+        key = self._class_of(plan)
+        if not self._tapeable or key[0] > _MAX_TAPED_TOKENS or not is_decode(plan):
             return self._eager(step, inputs)
         if key not in self._tapes:
             self._tapes[key] = None
             return self._eager(step, inputs)
         return self._recorded(key, step, inputs)
 
-    def _is_tapeable(self, plan: StepPlan) -> bool:
-        """Tell whether steps of a plan's class are alike; whose rows have adapters is told on the host."""
-        return is_decode(plan) and not self._slots.ask_for_adapters(plan.sequences)
+    def _class_of(self, plan: StepPlan) -> _Class:
+        return *size_of(plan), self._slots.ask_for_adapters(plan.sequences)
 
     def _eager(self, step: DeviceStep, inputs: Tensor) -> Tensor:
         return self._behind(self._model.forward(inputs, step.batch, self._cache.layers), step)
@@ -85,7 +85,7 @@ class CpuRunner(TorchRunner):
         rows = self._sampling_rows(hidden, step)
         return self._model.logits(rows) if len(rows) else rows
 
-    def _recorded(self, key: tuple[int, bool], step: DeviceStep, inputs: Tensor) -> Tensor:
+    def _recorded(self, key: _Class, step: DeviceStep, inputs: Tensor) -> Tensor:
         """Run the step on inputs that stay where they are, and note it down."""
         ids, batch = own_inputs(step.ids, step.batch, self._slots.block_tables.shape[1], self._info.block_size)
         own = ids if self._model.group.is_first else inputs.clone()

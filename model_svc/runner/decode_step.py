@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.lora import LoraRows
 from kernels.native.tape import Tape
 from model_svc.engine.plan import StepPlan
 from model_svc.layers.step import StepBatch
@@ -45,6 +46,10 @@ class TapedStep:
     def fill(self, plan: StepPlan, slots: Slots, block_size: int) -> tuple[Tensor, Tensor]:
         """Lay out a plan of the same size; returns its draws' slots (int64 [T]) and output indices (int32 [T])."""
         items, tables = plan.sequences, slots.block_tables.numpy()
+        if self.batch.adapters is not None:
+            numbers = [slots.adapter_of.get(item.slot, 0) for item in items]
+            lengths = [item.num_tokens for item in items]
+            self.batch.adapters.index.numpy()[:] = np.repeat(np.array(numbers, dtype=np.int32), lengths)
         for item in items:
             column = 0 if item.new is not None else slots.num_blocks[item.slot]
             if item.new_blocks:
@@ -115,5 +120,6 @@ def own_inputs(ids: Tensor, batch: StepBatch, max_blocks: int, block_size: int) 
         context_lens=context_lens,
         max_query_len=batch.max_query_len,
         max_context_len=max_blocks * block_size,
+        adapters=LoraRows(batch.adapters.index.clone()) if batch.adapters is not None else None,
     )
     return ids.clone(), own

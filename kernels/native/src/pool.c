@@ -29,7 +29,7 @@
 static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rms_norm, &hr_activation,
                                              &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding,
                                              &hr_sample,   &hr_finite,    &hr_route,    &hr_expert_order,
-                                             &hr_expert_sum};
+                                             &hr_expert_sum, &hr_lora_shrink, &hr_lora_expand};
 
 typedef struct {
   int32_t first, last;
@@ -218,6 +218,7 @@ static double work_of(const Op *op) {
       return 16.0 * keys * (double)(n[2] * n[4]);
     }
     case OP_ROPE: return 16.0 * (double)(n[0] * (n[1] + 2 * n[2]) * n[3]);
+    case OP_LORA_SHRINK: case OP_LORA_EXPAND: return 4.0 * (double)(n[0] * n[1] * n[2]);
     case OP_MERGE: case OP_EXPERT_ORDER: return 0;
     case OP_EMBEDDING: return 64.0 * (double)(n[0] * n[2]);
     default: return 16.0 * (double)(n[0] * n[1]);

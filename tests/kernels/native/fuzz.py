@@ -17,6 +17,7 @@ from kernels.embedding import embedding
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
 from kernels.finite import all_finite
+from kernels.lora import LoraRows, LoraWeights, add_lora
 from kernels.native.library import set_threads, using
 from kernels.native.packed_weight import FORMATS
 from kernels.paged_attention import paged_attention
@@ -66,6 +67,16 @@ def experts(rng: random.Random) -> None:
     biases = (torch.randn(X, 2 * F), torch.randn(X, E)) if rng.random() < 0.5 else None
     parts = quantized_experts(torch.randn(T, E), gate_up, down, rng.choice([SILU, CLAMPED]), order, biases)
     expert_sum(parts, order.places, routes.shares)
+
+
+def adapters(rng: random.Random) -> None:
+    """Low-rank additions of odd shapes, to rows in a wider matrix."""
+    T, L, R, size = rng.randint(1, 70), rng.randint(1, 3), rng.randint(1, 40), rng.randint(1, 150)
+    widths = tuple(rng.randint(1, 300) for _ in range(rng.randint(1, 3)))
+    weights = LoraWeights(torch.randn(L, len(widths) * R, size), torch.randn(L, sum(widths), R), widths)
+    index = torch.randint(0, L + 1, (T,), dtype=torch.int32)
+    out = torch.zeros(T, sum(widths) + 3)[:, 3:]
+    add_lora(torch.randn(T, size + 1)[:, 1:], weights, LoraRows(index), out, 0.5)
 
 
 def rows(rng: random.Random) -> None:
@@ -127,7 +138,7 @@ def main(folder: str, isa: str, seed: str = "") -> None:
     with using(isa, Path(folder)), dispatch.forced("native"):
         for number in range(60):
             set_threads(1 + number % 3)
-            for part in (linear, gate, experts, rows, attention, draws):
+            for part in (linear, gate, experts, adapters, rows, attention, draws):
                 part(rng)
     sys.stdout.write("all well\n")
 

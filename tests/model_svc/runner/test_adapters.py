@@ -114,7 +114,7 @@ def test_fused_kernels_are_for_steps_without_adapters(
 
 
 @pytest.mark.skipif(not built(), reason="native kernels are not built")
-def test_decode_steps_without_adapters_stay_on_tape(
+def test_decode_steps_have_tapes_with_adapters_and_without(
     checkpoints: Checkpoints, alone: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replayed: list[None] = []
@@ -125,7 +125,10 @@ def test_decode_steps_without_adapters_stay_on_tape(
     count = len(replayed)
     assert count == 9  # of eleven steps of one token the first runs, and the second is recorded
     assert _generate(runner, [1]) == {1: alone[1]}
+    assert len(replayed) == 2 * count
     assert _generate(runner, [0]) == {0: alone[0]}
+    assert _generate(runner, [2]) == {2: alone[2]}
+    assert len(replayed) == 4 * count + 4
 
 
 @pytest.mark.parametrize("form", FORMS)

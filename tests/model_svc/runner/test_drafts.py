@@ -135,7 +135,7 @@ def test_steps_with_guesses_are_taped_by_size(tiny_model: Decoder, truth: dict[b
     runner = engine._runner
     assert isinstance(runner, CpuRunner)
     taped = {size for size, tape in runner._tapes.items() if tape is not None}
-    assert sum(guesses for _, guesses in taped) > 2
+    assert sum(guesses for _, guesses, _ in taped) > 2
 
 
 def test_a_taped_step_forgets_the_sequences_of_the_step_before() -> None:
