@@ -64,10 +64,13 @@ def step_inputs(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, 
 
 
 def adapter_index(packed: Tensor, state: Tensor, T: int, S: int) -> Tensor:
-    """Return the number of each token's adapter, int32 [T]; 0 for padding. In plain torch: few steps ask for it."""
+    """Return the number of each token's adapter, int32 [T]; 0 for padding.
+
+    In plain torch, as few steps ask for it; products in place of `torch.where`, which would copy its 0 to the device.
+    """
     sequence, slots = packed[T : 2 * T], packed[2 * T : 2 * T + S]
-    numbers = torch.where(slots >= 0, state[:, ADAPTER].index_select(0, slots.clamp(min=0)), 0)
-    return torch.where(sequence >= 0, numbers.index_select(0, sequence.clamp(min=0)), 0)
+    numbers = state[:, ADAPTER].index_select(0, slots.clamp(min=0)) * (slots >= 0)
+    return numbers.index_select(0, sequence.clamp(min=0)) * (sequence >= 0)
 
 
 def reference(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:

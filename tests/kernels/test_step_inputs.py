@@ -7,7 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.step_inputs import PARAMS, SEED, TABLE, TOP_K, StepInputs, packed_size, step_inputs
+from kernels.step_inputs import (
+    ADAPTER,
+    PARAMS,
+    SEED,
+    TABLE,
+    TOP_K,
+    StepInputs,
+    adapter_index,
+    packed_size,
+    step_inputs,
+)
 from kernels.token_feedback import token_feedback
 
 B, M, SLOTS = 4, 6, 5
@@ -98,3 +108,12 @@ def test_wrong_arguments_are_named() -> None:
     narrow = dataclasses.replace(out, block_tables=torch.zeros(2, 1, dtype=torch.int32))
     with pytest.raises(ValueError, match="block_tables"):
         step_inputs(torch.zeros(50, dtype=torch.int32), state, 4, 2, B, narrow)
+
+
+def test_each_token_has_the_adapter_of_its_slot_and_padding_has_none(device: str) -> None:
+    state = torch.zeros(5, TABLE + 2, dtype=torch.int32, device=device)
+    state[:, ADAPTER] = torch.tensor([9, 2, 9, 0, 1], dtype=torch.int32)
+    sequence, slots = [0, 0, 1, 2, -1, -1], [1, 3, 4, -1]
+    packed = torch.tensor([*[7] * 6, *sequence, *slots, *[0] * 18], dtype=torch.int32, device=device)
+    assert adapter_index(packed, state, 6, 4).tolist() == [2, 2, 0, 1, 0, 0]
+    assert adapter_index(packed, state, 6, 4).dtype == torch.int32

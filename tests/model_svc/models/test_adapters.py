@@ -9,11 +9,16 @@ import pytest
 import torch
 import transformers
 
+from kernels.native.library import built
+from model_svc.layers.group import Group
 from model_svc.models.load import load_model
+from model_svc.quant.native import Native
 from model_svc.weights.adapter import AdapterCheckpoint
 from tests.lora import ALL, merged, write_adapter
 from tests.model_svc.models.test_parity import BASE, EXPERTS, VOCAB
+from tests.model_svc.models.test_quantized_models import IDS, made
 from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.parallel.ranks import ranks
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "llama": ("Llama", {}, ALL),
@@ -57,3 +62,54 @@ def test_logits_of_a_mixed_batch_are_those_of_the_merged_models(case: str, tmp_p
             truth = oracle(torch.tensor([own])).logits[0]
         torch.testing.assert_close(torch.cat([begun, ended]), truth, rtol=2e-3, atol=2e-3)
     assert not torch.allclose(rest[0][:1], rest[3][:1])
+
+
+@pytest.mark.parametrize("form", ["dequantized", "native"])
+def test_a_quantized_base_stays_as_it_is_and_the_part_is_added_apart(form: str, tmp_path: Path) -> None:
+    """Native products round activations to 8 bits, so that their logits are only near."""
+    if form == "native" and not built():
+        pytest.skip("native kernels are not built")
+    model = made(tmp_path, "awq_32")
+    place = write_adapter(tmp_path / "one", model, seed=1, spread=0.1)
+    method = Native() if form == "native" else None
+    ours = load_model(
+        tmp_path, dtype=torch.float32, device=torch.device("cpu"), method=method,
+        adapters=[AdapterCheckpoint("one", place)],
+    )  # fmt: skip
+    driver = ModelDriver(ours)
+    driver.adapter_of = {1: 1}
+    seqs = [Tracked(slot=slot, ids=list(IDS)) for slot in (0, 1)]
+    found = driver.logits(*((seq, len(IDS)) for seq in seqs))
+    for logits, oracle in zip(found, (model, merged(model, place)), strict=True):
+        with torch.no_grad():
+            truth = oracle(torch.tensor([IDS])).logits[0]
+        assert float((logits - truth).norm() / truth.norm()) < (0.08 if form == "native" else 1e-4)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("case", ["llama_biases", "phi3"])
+def test_ranks_have_their_part_of_an_adapter(case: str, staged: bool, tmp_path: Path) -> None:
+    kind, changes, targets = CASES[case]
+    model = _build(kind, changes)
+    model.save_pretrained(tmp_path / "base")
+    place = write_adapter(tmp_path / "one", model, targets=targets, seed=1)
+    ids = list(range(5, 20))
+    with torch.no_grad():
+        truth = merged(model, place)(torch.tensor([ids])).logits[0]
+
+    def logits(group: Group) -> list[torch.Tensor]:
+        checkpoints = [AdapterCheckpoint("one", place)]
+        ours = load_model(
+            tmp_path / "base", dtype=torch.float32, device=torch.device("cpu"), group=group, adapters=checkpoints
+        )
+        driver = ModelDriver(ours)
+        driver.adapter_of = {1: 1}
+        with torch.inference_mode():
+            return driver.logits((Tracked(slot=1, ids=ids), len(ids)))
+
+    with ranks(2, staged=staged) as threads:
+        found = threads.each(logits)
+    assert [len(each) for each in found] == ([0, 1] if staged else [1, 1])
+    for each in found:
+        for rows in each:
+            torch.testing.assert_close(rows, truth, rtol=2e-3, atol=2e-3)
