@@ -1,0 +1,186 @@
+"""A short causal convolution over each sequence's tokens, one filter a channel, SiLU behind it (gated delta nets).
+
+What came before a step is kept per slot: the last W - 1 inputs of each channel. A sequence whose context begins with
+the step has nothing behind it, whatever its slot holds from an earlier one.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import dispatch
+from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
+from kernels.native import record
+
+_TOKENS = 16  # of a program
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    windows: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    *,
+    max_query_len: int,
+) -> Tensor:
+    """Return silu(convolution) [T, C] of `x` [T, C] with `weight` [C, W], in x's dtype; float32 inside.
+
+    `windows` float32 [slots + 1, W - 1, C] are read and brought up to date; its last row is nobody's. `slots`,
+    `context_lens` int32 [S] and `query_start` int32 [S + 1] say whose tokens these are; a slot below 0 begins with
+    nothing and keeps nothing. `max_query_len` bounds a sequence's tokens. Rows behind query_start[S] are not written.
+    """
+    _check(x, weight, windows, slots, query_start, context_lens)
+    if dispatch.form(x) == "triton":
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        _launch(x, weight, windows, slots, query_start, context_lens, max_query_len, out)
+        return out
+    return reference(x, weight, windows, slots, query_start, context_lens, max_query_len=max_query_len)
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    windows: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    *,
+    max_query_len: int,
+) -> Tensor:
+    """Convolve in plain torch. -1 is the last row, which nobody reads."""
+    rows, wide, filters = slots.long(), x.float(), weight.float()
+    lengths = query_start[1:] - query_start[:-1]
+    begins = (context_lens > lengths) & (slots >= 0)
+    before = torch.where(begins[:, None, None], windows[rows], 0.0)
+    if max_query_len == 1 and len(slots) == len(x):
+        taken = torch.cat((before, wide[:, None]), 1)
+        windows[rows] = taken[:, 1:]
+        return functional.silu((taken * filters.t()).sum(1)).to(x.dtype)
+    record.refuse("convolutions of several tokens by torch look at the lengths on the host")
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    bounds = query_start.tolist()
+    for sequence, (begin, end) in enumerate(pairwise(bounds)):
+        if begin < end:
+            taken = torch.cat((before[sequence], wide[begin:end]))
+            made = functional.conv1d(taken.t()[None], filters[:, None], groups=x.shape[1])[0].t()
+            out[begin:end] = functional.silu(made).to(x.dtype)
+            windows[rows[sequence]] = taken[end - begin :]
+    return out
+
+
+def _check(
+    x: Tensor, weight: Tensor, windows: Tensor, slots: Tensor, query_start: Tensor, context_lens: Tensor
+) -> None:
+    if x.dim() != 2 or x.stride(1) != 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [T, C], contiguous in its last dimension")
+    C = x.shape[1]
+    if weight.dim() != 2 or weight.shape[0] != C or weight.shape[1] < 2 or not weight.is_contiguous():
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be contiguous [{C}, W] with W > 1")
+    shape = (weight.shape[1] - 1, C)
+    if windows.dim() != 3 or windows.shape[1:] != shape or windows.dtype != torch.float32 or windows.stride(2) != 1:
+        raise ValueError(f"windows is {windows.dtype} {tuple(windows.shape)}; it must be float32 [slots + 1, {shape}]")
+    check_sequences(slots, query_start, context_lens)
+
+
+def check_sequences(slots: Tensor, query_start: Tensor, context_lens: Tensor) -> None:
+    """Raise ValueError naming the argument that does not fit (also for the gated delta rule)."""
+    S = slots.shape[0]
+    for name, tensor, shape in (
+        ("slots", slots, (S,)),
+        ("query_start", query_start, (S + 1,)),
+        ("context_lens", context_lens, (S,)),
+    ):
+        if tensor.shape != shape or tensor.dtype != torch.int32:
+            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be int32 {shape}")
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    windows: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    max_query_len: int,
+    out: Tensor,
+) -> None:
+    (T, C), S, W = x.shape, len(slots), weight.shape[1]
+    if T == 0 or S == 0:
+        return
+    longest = min(T, max_query_len)
+    # 256 channels a program at 4 warps: two a thread, coalesced; one token of a decode, else as many as share loads.
+    block, tokens = min(256, next_power_of_2(C)), 1 if longest == 1 else _TOKENS
+    _causal_conv_kernel[(S, cdiv(C, block), cdiv(longest, tokens))](
+        x, weight, windows, slots, query_start, context_lens, out, C, x.stride(0), windows.stride(0),
+        windows.stride(1), W=W, BLOCK=block, TOKENS=tokens, ALONE=tokens == 1, num_warps=4,
+    )  # fmt: skip
+    if tokens > 1:  # the programs above read the windows of the step before, so that these are written behind them
+        _window_kernel[(S, cdiv(C, block))](
+            x, windows, slots, query_start, context_lens, C, x.stride(0), windows.stride(0), windows.stride(1),
+            W=W, ROWS=next_power_of_2(W - 1), BLOCK=block, num_warps=4,
+        )  # fmt: skip
+
+
+@jit
+def _whose(slots_ptr, query_start_ptr, context_ptr, sequence):
+    """A sequence's slot, first row, number of tokens, and whether its slot holds what came before them."""
+    slot = tl.load(slots_ptr + sequence).to(tl.int64)
+    begin = tl.load(query_start_ptr + sequence)
+    n = tl.load(query_start_ptr + sequence + 1) - begin
+    return slot, begin, n, (slot >= 0) & (tl.load(context_ptr + sequence) > n)
+
+
+@jit
+def _inputs(x_ptr, windows_ptr, at, n, known, column, live, stride_x, stride_w, W: tl.constexpr):
+    """The inputs at places `at` [N, 1] of a sequence, those below 0 from its window."""
+    before = tl.load(windows_ptr + (at + (W - 1)) * stride_w + column, mask=live & (at < 0) & known, other=0.0)
+    now = tl.load(x_ptr + at.to(tl.int64) * stride_x + column, mask=live & (at >= 0) & (at < n), other=0.0)
+    return tl.where(at < 0, before, now.to(tl.float32))
+
+
+@jit_alike("slots_ptr")
+def _causal_conv_kernel(
+    x_ptr, weight_ptr, windows_ptr, slots_ptr, query_start_ptr, context_ptr, out_ptr, C, stride_x, stride_row,
+    stride_w, W: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    slot, begin, n, known = _whose(slots_ptr, query_start_ptr, context_ptr, tl.program_id(0))
+    first = tl.program_id(2) * TOKENS
+    if first < n:
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+        at = first + tl.arange(0, TOKENS)[:, None]
+        live = (column < C) & (at < n)
+        x_ptr += begin.to(tl.int64) * stride_x
+        windows_ptr += slot * stride_row
+        total = tl.zeros([TOKENS, BLOCK], dtype=tl.float32)
+        for tap in tl.static_range(W):
+            values = _inputs(x_ptr, windows_ptr, at + (tap - (W - 1)), n, known, column, live, stride_x, stride_w, W)
+            total += values * tl.load(weight_ptr + column * W + tap, mask=column < C, other=0.0).to(tl.float32)
+            if ALONE and tap > 0:  # no other program has a part in this window, and this line of it is read already
+                keep = live & (slot >= 0)
+                tl.store(windows_ptr + (tap - 1) * stride_w + column + at * 0, values, mask=keep)
+        made = total / (1 + tl.exp(-total))
+        row = (begin + at).to(tl.int64)
+        tl.store(out_ptr + row * C + column, made.to(out_ptr.dtype.element_ty), mask=live)
+
+
+@jit_alike("slots_ptr")
+def _window_kernel(
+    x_ptr, windows_ptr, slots_ptr, query_start_ptr, context_ptr, C, stride_x, stride_row, stride_w,
+    W: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Keep the last W - 1 inputs of a sequence."""
+    slot, begin, n, known = _whose(slots_ptr, query_start_ptr, context_ptr, tl.program_id(0))
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    line = tl.arange(0, ROWS)[:, None]
+    live = (column < C) & (line < W - 1) & (n > 0) & (slot >= 0)
+    at = n - (W - 1) + line
+    x_ptr += begin.to(tl.int64) * stride_x
+    windows_ptr += slot * stride_row
+    values = _inputs(x_ptr, windows_ptr, at, n, known, column, live, stride_x, stride_w, W)
+    tl.debug_barrier()  # lines move up: all are read before one is written
+    tl.store(windows_ptr + line * stride_w + column, values, mask=live)
