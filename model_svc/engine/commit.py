@@ -10,7 +10,7 @@ from model_svc.engine.chunk import chunk_of, next_token
 from model_svc.engine.draw_rules import jump_of, leaves_nothing
 from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar
-from model_svc.engine.plan import SampledToken, StepOutput
+from model_svc.engine.plan import SampledToken, SequenceStep, StepOutput
 from model_svc.engine.reasoning import ReasoningTracker
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence, Status
@@ -40,12 +40,14 @@ class Committer:
         tokens, at, num_tokens = output.tokens, 0, len(output.tokens)
         targets = {found.slot: found.entries for found in output.targets}
         roster = self._scheduler.roster
-        block_size = roster.pool.block_size
+        block_size, stateless = roster.pool.block_size, roster.states is None
         for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
             begin, slot = at, item.slot
             while at < num_tokens and tokens[at].slot == slot:
                 at += 1
             seq.num_inflight -= 1
+            if item.save >= 0:
+                self._keep_state(item, seq, good=slot not in failed and seq.epoch == epoch)
             if seq.status is Status.FINISHED:
                 continue  # it ended, or was cancelled, while this step was in flight
             if slot in failed:
@@ -57,7 +59,7 @@ class Committer:
                 continue  # the draw is void: forced tokens took its place
             num_drafts = item.num_drafts
             end = item.start + item.num_tokens - num_drafts
-            if end >= (seq.num_registered + 1) * block_size and seq.status is Status.RUNNING:
+            if stateless and end >= (seq.num_registered + 1) * block_size and seq.status is Status.RUNNING:
                 roster.register_blocks(seq, end)
             if item.sample:
                 seq.num_pending -= 1 + num_drafts
@@ -67,6 +69,14 @@ class Committer:
                     chunks.append(chunk)
         assert at == num_tokens, "the runner's output does not follow the plan"
         return chunks
+
+    def _keep_state(self, item: SequenceStep, seq: Sequence, *, good: bool) -> None:
+        """Name a snapshot that was written, and with it the blocks before it."""
+        roster = self._scheduler.roster
+        assert roster.states is not None
+        end = roster.states.written(seq, item, good=good and seq.status is Status.RUNNING)
+        if end:
+            roster.register_blocks(seq, end)
 
     def finish(self, seq: Sequence, reason: str) -> TokenChunk:
         """End a sequence now; what was held back goes out with the last chunk."""
@@ -220,6 +230,9 @@ class Committer:
 
     def _fail(self, seq: Sequence) -> TokenChunk:
         # The bad values may sit in the KV: nobody shall hit these blocks again.
-        self._scheduler.roster.pool.forget(seq.block_table)
+        roster = self._scheduler.roster
+        roster.pool.forget(seq.block_table)
+        if roster.states is not None:
+            roster.states.forget(seq)
         seq.stuck = not seq.num_drafts and leaves_nothing(seq, self._vocab_size)
         return self.finish(seq, "error")

@@ -65,6 +65,10 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     as if its forerunners had been drawn one by one, for as long as each draw equals the guess that was computed behind
     it: up to and with the first that does not. `later_rules` are what the draws after the first must keep to, one for
     each guess, or empty: nothing. What was computed of guesses that did not come true is written over later.
+
+    Of a model with states a slot also holds the state behind the last position computed. A share that starts at 0
+    begins with none, one with `restore` >= 0 with this snapshot; what is there behind the share goes to the snapshot
+    `save` >= 0 too.
     """
 
     slot: int
@@ -86,6 +90,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     mask_follows: bool = False
     num_drafts: int = 0
     later_rules: tuple[DrawRules, ...] = ()
+    restore: int = -1
+    save: int = -1
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -133,7 +139,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
     None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
-    are the names of those that a sequence can ask for.
+    are the names of those that a sequence can ask for. A model with states keeps `state_bytes` of each sequence beside
+    its KV, and has room for `num_snapshots` of them.
     """
 
     num_blocks: int
@@ -151,6 +158,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv: KvLayout | None = None
     cards: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    state_bytes: int = 0
+    num_snapshots: int = 0
 
 
 class Runner(Protocol):

@@ -18,11 +18,13 @@ from model_svc.engine.fair_share import FairShare
 from model_svc.engine.plan import RunnerInfo
 from model_svc.engine.policy import SchedulingPolicy
 from model_svc.engine.sequence import Sequence, Status
+from model_svc.engine.states import States
 
 KEY = attrgetter("key")
 
-# Why a running sequence was put back: an answer before it needed a block; one of higher priority a seat, or blocks.
-BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS = "blocks", "priority_seat", "priority_blocks"
+# Why a running sequence was put back: an answer before it needed a block; one of higher priority a seat, or blocks; its
+# state has taken in what became void.
+BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS, VOID_STATE = "blocks", "priority_seat", "priority_blocks", "void_state"
 
 
 class Roster:
@@ -30,10 +32,11 @@ class Roster:
 
     def __init__(self, info: RunnerInfo, policy: SchedulingPolicy, clock: Callable[[], float]) -> None:
         self.pool = BlockPool(info.num_blocks, info.block_size)
+        self.states = States(info, self.pool) if info.state_bytes else None
         self.waiting: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
-        self.preemptions = dict.fromkeys((BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS), 0)
+        self.preemptions = dict.fromkeys((BLOCKS, PRIORITY_SEAT, PRIORITY_BLOCKS, VOID_STATE), 0)
         self._policy = policy
         self._clock = clock
         self._shares = FairShare()
@@ -83,12 +86,10 @@ class Roster:
 
     def wants(self, seq: Sequence) -> tuple[list[int], int]:
         """Return the cached blocks that a waiting sequence can begin with, and how many new ones its tokens need."""
-        pool = self.pool
-        # The last token is always computed, even if its block is cached: its logits are what we want.
-        hits: list[int] = []
-        if seq.prompt_scores is None or seq.prompt_scores.complete:
-            hits = pool.match(seq.hashes((seq.num_tokens - 1) // pool.block_size, pool.block_size))
-        return hits, -(-seq.num_tokens // pool.block_size) - len(hits)
+        hits = self._cached(seq)
+        if self.states is not None:
+            hits = hits[: self.states.snapshots.covered(seq.block_hashes[: len(hits)])]
+        return hits, -(-seq.num_tokens // self.pool.block_size) - len(hits)
 
     def start(self, seq: Sequence) -> bool:
         """Give a waiting sequence its slot and all blocks for its known tokens, cached ones first, or nothing."""
@@ -98,6 +99,8 @@ class Roster:
         reserve = self.num_running
         if not self._free_slots or num_new + reserve > pool.num_free_without(hits):
             return False
+        if self.states is not None:
+            self.states.begin(seq, seq.block_hashes, len(hits), len(self._cached(seq)))
         pool.take(hits)
         seq.block_table = hits + pool.allocate(num_new)
         seq.num_registered = len(hits)
@@ -191,6 +194,8 @@ class Roster:
         """Assert that queues, slots and blocks agree."""
         running = self.prefilling + self.decoding
         self.pool.check_invariants(seq.block_table for seq in running)
+        if self.states is not None:
+            self.states.check_invariants(running)
         assert all(seq.status is Status.RUNNING and seq.slot >= 0 for seq in running)
         assert all(seq.status is Status.WAITING and seq.slot < 0 and not seq.block_table for seq in self.waiting)
         slots = [seq.slot for seq in running] + self._free_slots
@@ -202,11 +207,20 @@ class Roster:
             assert seq.num_computed_tokens <= min(room, seq.num_tokens + seq.num_pending)
             assert seq.num_registered * self.pool.block_size <= seq.num_computed_tokens
 
+    def _cached(self, seq: Sequence) -> list[int]:
+        """Return the cached blocks of a waiting sequence's known tokens."""
+        # The last token is always computed, even if its block is cached: its logits are what we want.
+        if seq.prompt_scores is not None and not seq.prompt_scores.complete:
+            return []
+        return self.pool.match(seq.hashes((seq.num_tokens - 1) // self.pool.block_size, self.pool.block_size))
+
     def _leave(self, seq: Sequence) -> None:
         queue = self.decoding if seq in self.decoding else self.prefilling
         queue.remove(seq)
         self.pool.free(seq.block_table)
         seq.block_table = []
+        if self.states is not None:
+            self.states.leave(seq)
         self._free_slots.append(seq.slot)
         if seq.num_blocks_sent:  # else the runner has never heard of it
             self._freed_slots.add(seq.slot)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.precedence import Precedence
 from model_svc.engine.prompt_split import floor, split
-from model_svc.engine.roster import Roster
+from model_svc.engine.roster import VOID_STATE, Roster
 from model_svc.engine.sequence import Sequence, Status
 from model_svc.engine.share import share_of
 
@@ -109,11 +111,15 @@ class Scheduler:
                 break
             if seq.status is not Status.RUNNING:
                 continue  # preempted by one before it
+            if self._starts_again(seq):
+                continue
             pending = seq.num_pending
             if pending and seq.num_output_tokens + pending >= seq.stop.max_tokens:
                 continue  # the samples in flight end it, whatever they are
             if pending and not seq.free and pending > seq.max_pending:
                 continue  # the next draw hangs on what they are
+            if pending and seq.grammar is not None and self.roster.states is not None:
+                continue  # tokens that a grammar forces would make the draws in flight void, and a state with them
             start = seq.num_computed_tokens
             num_tokens = len(seq.token_ids) + pending - start
             if num_tokens != 1:  # as it most often is
@@ -165,12 +171,12 @@ class Scheduler:
             self._admit(budget)
         if not roster.prefilling:
             return 0
-        prompts = tuple(roster.prefilling)
+        prompts = tuple(seq for seq in tuple(roster.prefilling) if not self._starts_again(seq))
         rests = [seq.num_tokens - seq.num_computed_tokens for seq in prompts]
         shares = split(budget, [seq.rank for seq in prompts], rests)
         for seq, num_tokens in zip(prompts, shares, strict=True):
             if num_tokens > 0:
-                self._plan(seq, num_tokens)
+                self._plan(seq, num_tokens if roster.states is None else roster.states.limit(seq, num_tokens))
                 if seq.num_pending:
                     roster.answers(seq)
         return sum(shares)
@@ -193,6 +199,9 @@ class Scheduler:
     def _plan(self, seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> None:
         """Add a sequence's share to the step that is being planned."""
         share = share_of(seq, num_tokens, drafts)
+        states = self.roster.states
+        if states is not None and (said := states.plan(seq, share.start + num_tokens)):
+            share = msgspec.structs.replace(share, **said)
         self._items.append(share)
         self._planned.append(seq)
         seq.num_computed_tokens += num_tokens
@@ -204,8 +213,18 @@ class Scheduler:
             seq.num_pending += share.num_drafts
             seq.num_drafts = share.num_drafts
 
+    def _starts_again(self, seq: Sequence) -> bool:
+        """Put a sequence back whose state has taken in tokens that are void; it goes on from its last snapshot."""
+        states = self.roster.states
+        if states is None or not states.is_behind(seq):
+            return False
+        self.roster.preempt(seq, VOID_STATE)
+        return True
+
     def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep:
         freed = self.roster.take_freed_slots().difference(item.slot for item in self._items)
+        if self.roster.states is not None:
+            self.roster.states.planned()
         plan = StepPlan(step=self._step, sequences=tuple(self._items), freed_slots=tuple(sorted(freed)))
         self._step += 1
         self.num_prefilled_tokens += num_prefill_tokens

@@ -37,11 +37,12 @@ class Sequence:
     __slots__ = (
         "arrived_at", "attempt", "bad_words", "block_hashes", "block_table", "choice", "closed_at", "closed_before",
         "drafting", "energy_j", "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "free", "grammar",
-        "key", "leader", "logprobs", "mark", "num_accepted_drafts", "num_blocks_sent", "num_cached_tokens",
-        "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens", "num_pending",
-        "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain", "prefilled",
-        "prompt_scores", "rank", "reasoning", "request", "request_id", "resync", "seed", "sentence_ends", "slot",
-        "started_output", "status", "stop", "stop_token", "stuck", "token_ids", "waited_s", "waiting_since", "work_ms",
+        "key", "leader", "logprobs", "mark", "newest_state", "num_accepted_drafts", "num_blocks_sent",
+        "num_cached_tokens", "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens",
+        "num_pending", "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain",
+        "prefilled", "prompt_scores", "rank", "reasoning", "request", "request_id", "restore", "resync", "seed",
+        "sentence_ends", "slot", "started_output", "state_cuts", "state_end", "status", "stop", "stop_token", "stuck",
+        "token_ids", "waited_s", "waiting_since", "work_ms",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -91,6 +92,10 @@ class Sequence:
         self.drafting: Drafting | None = None
         self.num_accepted_drafts = 0
         self.num_rejected_drafts = 0
+        self.restore = -1  # the snapshot that it begins with; like the next three of a model with states
+        self.state_end = 0  # how many tokens its state has taken in, planned steps included
+        self.state_cuts: tuple[int, ...] = ()  # where its prompt's steps end, to keep the state
+        self.newest_state = b""  # the name of the last snapshot within its answer
         self.epoch = 0
         self.resync = False
         self.prefilled = False

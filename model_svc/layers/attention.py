@@ -30,6 +30,7 @@ class AttentionConfig:
     `window`: a query sees that many last keys. `stretch` float32 [P] is what queries are multiplied with, by position.
     `fused`: the checkpoint's own name of a fused qkv tensor. `sinks`: each head has a logit of its own beside those of
     keys, which takes a share of attention and gives nothing (gpt-oss).
+    `gated`: beside each head's query `q_proj` makes a gate, whose sigmoid its output is multiplied with (Qwen 3 Next).
     """
 
     hidden: int
@@ -49,6 +50,7 @@ class AttentionConfig:
     fused: str | None = None
     stretch: Tensor | None = None
     sinks: bool = False
+    gated: bool = False
 
 
 class Attention:
@@ -69,7 +71,8 @@ class Attention:
             raise ValueError(f"scores cannot be multiplied with {self._scale}")
         q, kv = config.num_heads * D, config.num_kv_heads * D
         names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
-        self._qkv = loader.columns(names, (q, kv, kv), config.hidden, (own, shared, shared), bias=config.bias)
+        outs, shards = (q * (1 + config.gated), kv, kv), (own, shared, shared)
+        self._qkv = loader.columns(names, outs, config.hidden, shards, bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
         self._sinks = loader.part("sinks", (config.num_heads,), own) if config.sinks else None
         self._arrived: Tensor | None = None
@@ -109,7 +112,7 @@ class Attention:
 
     def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * D]."""
-        q, k, v = self._split(self._qkv(x))
+        q, k, v, gate = self._split(self._qkv(x))
         if self._config.stretch is not None:
             q = q * self._config.stretch[step.positions, None, None].to(q.dtype)
         if self._rope is not None and self._config.norm_qk == "rotated":
@@ -122,7 +125,8 @@ class Attention:
             rope_store_kv(
                 q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, interleaved=self._config.interleaved
             )
-        return self._paged(q, step, kv)
+        out = self._paged(q, step, kv)
+        return out if gate is None else out * torch.sigmoid(gate.reshape(out.shape))
 
     def _paged(self, q: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""
@@ -138,7 +142,7 @@ class Attention:
         """Whether `add_few_rows` computes this layer."""
         config = self._config
         usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
-        bare = not (config.norm_qk or config.sinks) and config.stretch is None
+        bare = not (config.norm_qk or config.sinks or config.gated) and config.stretch is None
         bare = bare and config.window is None and config.softcap is None
         size = config.head_dim
         return (
@@ -171,17 +175,20 @@ class Attention:
             out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
         return self._o.add_few_rows(out, total, then)
 
-    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cut the fused row into q [T, H, D], k and v [T, K, D], and norm q and k where the model does."""
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Cut the fused row into q [T, H, D], k, v [T, K, D] and gates [T, H, D], norm q and k where the model does."""
         H, K, D = self.num_heads, self.num_kv_heads, self._config.head_dim
-        q, k, v = torch.split(qkv, [H * D, K * D, K * D], dim=-1)
+        q, k, v = torch.split(qkv, [H * D * (1 + self._config.gated), K * D, K * D], dim=-1)
         if self._config.norm_qk == "whole":
             q, k = self._normed(q, k)
         T = qkv.shape[0]
-        q, k, v = q.view(T, H, D), k.view(T, K, D), v.view(T, K, D)
+        k, v, gate = k.view(T, K, D), v.view(T, K, D), None
+        q = q.view(T, H, -1)
+        if self._config.gated:
+            q, gate = torch.split(q, [D, D], dim=-1)
         if self._config.norm_qk == "head":
             q, k = self._normed(q, k)
-        return q, k, v
+        return q, k, v, gate
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         assert self._q_norm is not None

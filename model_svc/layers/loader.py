@@ -87,6 +87,16 @@ class Loader:
             offset = torch.cat([self.method.dense(part) for part in biases])
         return Linear(self.method.linear(parts, offset), self._low_rank(names, outs, size, cut=shards))
 
+    def by_head(self, name: str, size: int, num_heads: int, widths: Sequence[int]) -> Linear:
+        """Fetch a projection whose outputs come head by head, of each head parts of these widths; stack the parts."""
+        rows = sum(widths)
+        whole = self.source.get_shard(f"{self.prefix}{name}.weight", (num_heads * rows, size))
+        parts, begin = [], 0
+        for width in widths:
+            parts += [narrow(whole, 0, head * rows + begin, width) for head in range(num_heads)]
+            begin += width
+        return Linear(self.method.linear(parts, None))
+
     def rows(self, name: str, out: int, size: int, *, bias: bool = False) -> Linear:
         """Fetch a projection that is cut along its inputs (o, down); ranks add their results up."""
         rank, ranks = self.group.rank, self.group.size

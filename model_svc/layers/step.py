@@ -1,4 +1,4 @@
-"""What every layer must know of a step: one varlen batch of tokens, and where their keys and values live."""
+"""What every layer must know of a step: one varlen batch of tokens, and where their keys and values live, or states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kernels.lora import LoraRows
 
-# Per layer: keys and values [N, B, K, D]; one tensor each, so that an in-place write never touches another layer.
+# Per layer: keys and values [N, B, K, D]; one tensor each, so that an in-place write never touches another layer. Of a
+# layer with a state instead: windows [slots, W - 1, C] and states [slots, V, Dk, Dv], float32.
 LayerKv = tuple[Tensor, Tensor]
 
 
@@ -17,8 +18,9 @@ class StepBatch:
     """The T tokens of S sequences, one sequence after another, on the device.
 
     `positions` [T] int64, `slot_mapping` [T] int64 (block * B + offset), `block_tables` [S, M] int32, `query_start`
-    [S + 1] int32, `context_lens` [S] int32 (with the step's tokens). `max_query_len` and `max_context_len` bound them.
-    `adapters`: which rows have which adapter, None where none has one.
+    [S + 1] int32, `context_lens` [S] int32 (with the step's tokens), `slots` [S] int32 (whose states these are; below
+    0: nobody's). `max_query_len` and `max_context_len` bound them. `adapters`: which rows have which adapter, None where
+    none has one.
     """
 
     positions: Tensor
@@ -26,6 +28,7 @@ class StepBatch:
     block_tables: Tensor
     query_start: Tensor
     context_lens: Tensor
+    slots: Tensor
     max_query_len: int
     max_context_len: int
     adapters: LoraRows | None = None

@@ -30,8 +30,18 @@ class KvShape:
     head_dim: int
 
 
+@dataclass(frozen=True)
+class StateShape:
+    """The size of what one layer keeps of a sequence however long it is, in float32: a window and a state."""
+
+    window: tuple[int, int]
+    state: tuple[int, int, int]
+
+
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
+
+    `keeps_state`: some layers have a state instead of attention (`state_shape`).
 
     Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
     and the others are windowed (0: all are full).
@@ -40,6 +50,7 @@ class Decoder:
     tied_default: ClassVar[bool] = False
     window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
+    keeps_state: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
@@ -60,9 +71,11 @@ class Decoder:
         self.dtype = loader.method.dtype  # of hidden states
         body = loader.at("model")
         own = self.group.layers(config.num_layers)
+        self._states = [self.state_shape(n) for n in own]
         self._layers: list[Layer] = [self.layer(body.at("layers").at(n), n) for n in own]
         for n in set(range(config.num_layers + self.drafting_layers())).difference(own):
             body.at("layers").at(n).leave()
+        loader.at("mtp").leave()  # Qwen's layers that guess ahead
         for layer, following in pairwise(self._layers):
             if isinstance(layer, PreNorm):
                 layer.precede(following)
@@ -73,8 +86,12 @@ class Decoder:
         raise NotImplementedError
 
     def kv_shapes(self) -> list[KvShape]:
-        """Return what each layer of this rank keeps per token."""
-        return [KvShape(self._num_kv_heads, self.config.head_dim)] * len(self._layers)
+        """Return what each layer of this rank with attention keeps per token."""
+        return [KvShape(self._num_kv_heads, self.config.head_dim)] * self._states.count(None)
+
+    def state_shapes(self) -> list[StateShape | None]:
+        """Return what each layer of this rank keeps per sequence; None for those with attention."""
+        return self._states
 
     def inputs(self, ids: Tensor) -> Tensor:
         """Return what `forward` begins with: `ids` [T], or [T, E] that the stage before this one passes on."""
@@ -124,6 +141,10 @@ class Decoder:
     def rotated(self) -> float:
         """Return what share of a head is rotated where the config does not say."""
         return 1.0
+
+    def state_shape(self, index: int) -> StateShape | None:  # noqa: ARG002 - of most models all layers attend
+        """Return what a layer keeps of a sequence if it has a state instead of attention."""
+        return None
 
     def drafting_layers(self) -> int:
         """Return how many layers stand behind the model's own in the checkpoint, to guess ahead; they are left out."""

@@ -41,6 +41,9 @@ MODELS: dict[str, tuple[str, str]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
+    "Qwen3NextForCausalLM": ("qwen3_next", "Qwen3Next"),
+    "Qwen3_5ForCausalLM": ("qwen3_5", "Qwen3_5"),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5", "Qwen3_5"),
     "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
@@ -51,6 +54,8 @@ TEXT_PARTS = {
     ("Gemma3ForConditionalGeneration", "gemma3_text"): "Gemma3ForCausalLM",
     ("Mistral3ForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "ministral3"): "Ministral3ForCausalLM",
+    ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"): "Qwen3_5ForCausalLM",
+    ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"): "Qwen3_5MoeForCausalLM",
 }
 
 

@@ -8,6 +8,7 @@ import torch
 
 from model_svc.engine.plan import Runner, RunnerOption
 from model_svc.models.config import ModelConfig, load_config
+from model_svc.models.registry import model_class
 from model_svc.parallel.crew import Crew
 from model_svc.parallel.join import join
 from model_svc.parallel.pipeline import PipelineRunner
@@ -39,10 +40,14 @@ def load_runner(
     if staged:
         if options.get("max_drafts"):
             raise RunnerConfigError("pipeline_parallel and drafts do not go together; set speculate to off")
-        check_stages(load_config(Path(model_path)), pipeline_parallel, tensor_parallel)
+        config = load_config(Path(model_path))
+        check_stateless(config, "pipeline_parallel")
+        check_stages(config, pipeline_parallel, tensor_parallel)
         devices = devices_of(device, size, "pipeline_parallel")
     else:
-        check_model(load_config(Path(model_path)), size)
+        config = load_config(Path(model_path))
+        check_stateless(config, "tensor_parallel")
+        check_model(config, size)
         devices = devices_of(device, size, "tensor_parallel")
         check_equal(devices)
     if devices[0] == "cpu":
@@ -59,6 +64,12 @@ def load_runner(
         crew.close()
         raise
     return (PipelineRunner if staged else ParallelRunner)(own, crew, group)
+
+
+def check_stateless(config: ModelConfig, setting: str) -> None:
+    """Raise RunnerConfigError for a model with states, which are not cut for ranks or stages."""
+    if model_class(config).keeps_state:
+        raise RunnerConfigError(f"{setting} and {config.architecture}, which keeps states, do not go together; set 1")
 
 
 def check_stages(config: ModelConfig, stages: int, tensor_parallel: int) -> None:

@@ -135,6 +135,7 @@ def to_device(host: HostStep, block_tables: Tensor, last_token: Tensor, block_si
         block_tables=block_tables[slots, :width],
         query_start=query_start,
         context_lens=starts + num_lengths,
+        slots=parts["slots"],
         max_query_len=int(host.lengths.max(initial=0)),
         max_context_len=host.max_context,
         adapters=LoraRows(parts["adapters"][sequence]) if host.adapters.size else None,

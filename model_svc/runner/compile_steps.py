@@ -16,6 +16,7 @@ from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.memory import largest_step
 from model_svc.runner.memory_note import sources
+from model_svc.runner.state_pool import StatePool
 
 
 def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
@@ -26,7 +27,8 @@ def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
         return
     try:
         with start_times.part("compile"):
-            cache = KvCache(model.kv_shapes(), 1, info.block_size, dtype, model.device)
+            states = StatePool(model.state_shapes(), info.max_num_seqs, 0, model.device)
+            cache = KvCache(model.kv_shapes(), 1, info.block_size, dtype, model.device, states=states)
             stand_in = GpuRunner(model, cache, info, graphs=False)
             with compile_ahead(), model.group.silent(), torch.inference_mode():
                 largest_step(model, dtype, info.max_num_batched_tokens, info.max_num_seqs)()

@@ -69,6 +69,7 @@ class TapedStep:
         batch = self.batch
         batch.positions.numpy()[:] = starts
         batch.context_lens.numpy()[:] = starts + 1
+        batch.slots.numpy()[:] = where
         batch.slot_mapping.numpy()[:] = tables[where, columns].astype(np.int64) * block_size + starts % block_size
         batch.block_tables.numpy()[:, :width] = tables[where, :width]
         indices = np.array([item.output_index for item in items], dtype=np.int32)
@@ -90,6 +91,7 @@ class TapedStep:
         batch.query_start.numpy()[S + 1 :] = ends[-1]
         batch.context_lens.numpy()[:S] = starts + lengths
         batch.context_lens.numpy()[S:] = 0
+        batch.slots.numpy()[:S], batch.slots.numpy()[S:] = where, -1
         batch.slot_mapping.numpy()[:] = (
             tables[rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
         )
@@ -112,12 +114,15 @@ def own_inputs(ids: Tensor, batch: StepBatch, max_blocks: int, block_size: int) 
     query_start[: S + 1] = batch.query_start
     context_lens = torch.zeros(room, dtype=torch.int32)
     context_lens[:S] = batch.context_lens
+    slots = torch.full((room,), -1, dtype=torch.int32)
+    slots[:S] = batch.slots
     own = StepBatch(
         positions=batch.positions.clone(),
         slot_mapping=batch.slot_mapping.clone(),
         block_tables=tables,
         query_start=query_start,
         context_lens=context_lens,
+        slots=slots,
         max_query_len=batch.max_query_len,
         max_context_len=max_blocks * block_size,
         adapters=LoraRows(batch.adapters.index.clone()) if batch.adapters is not None else None,

@@ -104,7 +104,9 @@ class GpuRunner:
             self._begin = self._now()
             self._slots.begin(plan)
             self._scored: Found = []
+            self._cache.states.restore(plan.sequences)
             computed = self._compute(plan.sequences) if plan.sequences else None
+            self._cache.states.save(plan.sequences)
             drawing = plan.sequences if self._group.is_last else ()
             items = tuple(item for item in drawing if item.sample)
             rows = [n for n, item in enumerate(drawing) if item.sample]

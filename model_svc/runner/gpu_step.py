@@ -49,7 +49,7 @@ class GpuStep:
 
     def rare_draws(self) -> list[Callable[[], None]]:
         """Return what draws in the ways that `draw` does not."""
-        return rare_draws(self._model, self._cache.layers[0][0].dtype) if self.group.is_last else []
+        return rare_draws(self._model, self._cache.paged[0][0].dtype) if self.group.is_last else []
 
     def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int], line: int) -> None:
         """Queue a plan's way to the device; its tokens will be in a line of `returns`."""
@@ -90,6 +90,7 @@ class GpuStep:
             block_tables=inputs.block_tables[:S],
             query_start=inputs.query_start[: S + 1],
             context_lens=inputs.context_lens[:S],
+            slots=self._staging.device[2 * T :][:S],
             max_query_len=1 if decode else checks or T,
             max_context_len=min(UNCUT_KEYS, self._info.max_model_len) if short else self._info.max_model_len,
             adapters=LoraRows(adapter_index(packed, state, T, S)) if adapted else None,

@@ -12,13 +12,16 @@ from kernels.native import huge_pages
 from model_svc.layers.step import LayerKv
 from model_svc.models.decoder import KvShape
 from model_svc.runner.host_memory import available_bytes
+from model_svc.runner.state_pool import StatePool
 
 _SHARE_OF_FREE = 0.3  # after the weights are loaded: activations and whoever else lives here need the rest
 _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 
 
 class KvCache:
-    """Keys and values of all layers: `layers[i]` is (k, v), each [N, B, K, D].
+    """Keys and values of layers with attention: `paged[i]` is (k, v), each [N, B, K, D].
+
+    `layers` are all of a model: those, and between them the layers that have `states`.
 
     With `heads_first` a block's memory is [K, B, D]: native kernels take one head after another, so each then reads
     2 KB in a row (16 tokens, 64 dimensions of 2 bytes) instead of lines that lie apart.
@@ -33,6 +36,7 @@ class KvCache:
         device: torch.device,
         *,
         heads_first: bool = False,
+        states: StatePool | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -43,7 +47,9 @@ class KvCache:
                 return _zeros(size, dtype, device).transpose(1, 2)
             return _zeros((num_blocks, block_size, shape.num_kv_heads, shape.head_dim), dtype, device)
 
-        self.layers: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
+        self.paged: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
+        self.states = states or StatePool((), 0, 0, device)
+        self.layers = self.states.among(self.paged)
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from model_svc.runner.staging import on_stream
 
 def layout_of(cache: KvCache) -> KvLayout:
     """Return the form of a cache's blocks."""
-    keys = [keys for keys, _ in cache.layers]
+    keys = [keys for keys, _ in cache.paged]
     return KvLayout(
         dtype=str(keys[0].dtype).removeprefix("torch."),
         element_bytes=keys[0].element_size(),
@@ -36,7 +36,7 @@ class KvTransfer:
     def __init__(self, cache: KvCache, stream: torch.cuda.Stream | None = None) -> None:
         self._cache = cache
         self._stream = stream
-        device = cache.layers[0][0].device
+        device = cache.paged[0][0].device
         self._device = device
         self._side = torch.cuda.Stream(device) if stream is not None else None  # type: ignore[no-untyped-call]
         self._written: torch.cuda.Event | None = None  # of the last writing, whose blocks may be asked for at once
@@ -80,7 +80,7 @@ class KvTransfer:
     def _parts(self, view: memoryview, num_blocks: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the cache, its blocks contiguous, with its part of the bytes."""
         raw, at = torch.frombuffer(view, dtype=torch.uint8), 0
-        for layer in self._cache.layers:
+        for layer in self._cache.paged:
             for tensor in layer:
                 whole = tensor if tensor[0].is_contiguous() else tensor.transpose(1, 2)
                 shape = (num_blocks, *whole.shape[1:])

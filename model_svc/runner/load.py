@@ -26,6 +26,8 @@ from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
 from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
 from model_svc.runner.precision import precision_of
 from model_svc.runner.runner import TorchRunner
+from model_svc.runner.state_pool import StatePool, row_bytes
+from model_svc.runner.state_room import states_bytes, with_states
 from model_svc.runner.warm_up import warm_up
 from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.reading import Reading
@@ -137,6 +139,7 @@ def make_runner(
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
     `depth` is how many steps may be in flight: by default none on the CPU, which computes at once, and one on a GPU.
+    Of a model with states guesses are not checked, as states cannot be rolled back.
     `native_kernels` picks the runner of these, with keys and values in float16, `packed` the one made for GPUs;
     elsewhere it works without graphs, for tests. `late` leaves part of the recording to the GPU runner's idle time.
     """
@@ -154,7 +157,8 @@ def make_runner(
         device=_device_name(model.device),
         kv_bytes_per_token=bytes_per_token(model.kv_shapes(), kv_dtype),
         weight_bytes=model.weight_bytes,
-        max_drafts=max_drafts,
+        max_drafts=0 if model.keeps_state else max_drafts,
+        state_bytes=row_bytes(model.state_shapes()),
         cards=_cards(model),
         adapters=model.adapters.names if model.adapters is not None else (),
     )
@@ -164,10 +168,14 @@ def make_runner(
     if num_blocks is None:
         if kv_memory_bytes is None:
             kv_memory_bytes = _gpu_bytes(model, dtype, info, free) if on_gpu else free
-        num_blocks = _num_blocks(info, kv_memory_bytes)
+        info = with_states(info, kv_memory_bytes)
+        num_blocks = _num_blocks(info, kv_memory_bytes - states_bytes(info))
+    else:
+        info = with_states(info, None)
     info = msgspec.structs.replace(info, num_blocks=model.group.least(num_blocks))
     cache = _cache(model, info, kv_dtype, heads_first=native_kernels)
-    if model.group.size == model.group.stages == 1:  # a rank has only its heads of each block, a stage its layers
+    # A rank has only its heads of each block, a stage its layers; and blocks alone are of no use without a state.
+    if model.group.size == model.group.stages == 1 and not model.keeps_state:
         info = msgspec.structs.replace(info, kv=layout_of(cache))
     if native_kernels:
         return CpuRunner(model, cache, info)
@@ -188,11 +196,13 @@ def _cache(model: Decoder, info: RunnerInfo, dtype: torch.dtype, *, heads_first:
             f"the KV cache has no room for one block of {info.block_size} tokens ({info.kv_bytes_per_token} bytes each)"
         )
     try:
+        states = StatePool(model.state_shapes(), info.max_num_seqs, info.num_snapshots, model.device)
         return KvCache(
-            model.kv_shapes(), info.num_blocks, info.block_size, dtype, model.device, heads_first=heads_first
+            model.kv_shapes(), info.num_blocks, info.block_size, dtype, model.device, heads_first=heads_first,
+            states=states,
         )  # fmt: skip
     except torch.OutOfMemoryError as error:
-        needs = info.num_blocks * info.block_size * info.kv_bytes_per_token
+        needs = info.num_blocks * info.block_size * info.kv_bytes_per_token + states_bytes(info)
         remedy = "lower num_blocks or kv_memory_bytes, or set neither to take what is free"
         raise RunnerConfigError(too_large(f"{info.num_blocks} KV blocks", needs, remedy)) from error
 

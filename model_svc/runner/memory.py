@@ -13,6 +13,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.runner.graphs import LONGEST_RECORDED
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.memory_note import MemoryUse, memory_note, read_note, write_note
+from model_svc.runner.state_pool import StatePool
 
 _SHARE_OF_FREE = 0.95  # the allocator's rounding, libraries' workspaces
 _MOST_KEPT = 2 << 30  # more than libraries and kernels keep: another process took or gave memory meanwhile
@@ -22,7 +23,8 @@ _RECORDING_BYTES = 8 << 20  # what the driver keeps of a recorded step
 def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> Callable[[], None]:
     """Return what runs the largest step over a cache of one block, which is read and never written."""
     device = model.device
-    cache = KvCache(model.kv_shapes(), 1, 16, dtype, device)
+    states = StatePool(model.state_shapes(), 0, 0, device)
+    cache = KvCache(model.kv_shapes(), 1, 16, dtype, device, states=states)
     num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one
     zeros, group = torch.zeros(num_tokens, dtype=torch.int64, device=device), model.group
     batch = StepBatch(
@@ -31,6 +33,7 @@ def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequen
         block_tables=torch.zeros(1, num_blocks, dtype=torch.int32, device=device),
         query_start=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
         context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
+        slots=torch.full((1,), -1, dtype=torch.int32, device=device),
         max_query_len=num_tokens,
         max_context_len=num_tokens,
         adapters=LoraRows(zeros.int() + 1) if model.adapters is not None else None,

@@ -68,7 +68,9 @@ class TorchRunner:
         self._untouched.note(plan.sequences)
         items = tuple(item for item in plan.sequences if item.sample) if self._model.group.is_last else ()
         self._scored: Found = []
+        self._cache.states.restore(plan.sequences)
         drawn = self._compute(plan, items) if plan.sequences else None
+        self._cache.states.save(plan.sequences)
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
         return Handle(plan.step, items, bad, drawn, started, self._scored)
 

@@ -33,7 +33,7 @@ class Untouched:
         self._taken: set[int] = set()
         self._tensors = [
             (one.data_ptr(), one.data_ptr() + one.nbytes, one[0].nbytes)  # begin, end, bytes of a block
-            for layer in cache.layers
+            for layer in cache.paged
             for one in layer
             if one.device.type == "cpu" and sys.platform == "linux"
         ]

@@ -1,7 +1,7 @@
 """Experts that lie in one tensor, as layers ask for them: matrices and biases of each, gates apart from what they gate.
 
 gpt-oss has inputs before outputs, and its gates take turns with what they gate. Granite has all gates first, and names
-its router otherwise.
+its router otherwise. Qwen 3.5 has the names of gpt-oss, less its biases, and the order of Granite.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ _STACKS = {
     f"{_GRANITE}input_linear.weight": _Stack(_EXPERTS, _BOTH),
     f"{_GRANITE}output_linear.weight": _Stack(_EXPERTS, _DOWN),
 }
+_QWEN_STACKS = {
+    f"{_GPT_OSS}gate_up_proj": _Stack(_GPT_OSS, _BOTH),
+    f"{_GPT_OSS}down_proj": _Stack(_GPT_OSS, _DOWN),
+}
 _RENAMED = {f"{_GRANITE}router.layer.weight": f"{_GRANITE}gate.weight"}
-_SIGNS = (f"{_GPT_OSS}gate_up_proj_bias", f"{_GRANITE}input_linear.weight")  # no other architecture has them
+_SIGNS = (f"{_GPT_OSS}gate_up_proj", f"{_GPT_OSS}gate_up_proj_bias", f"{_GRANITE}input_linear.weight")
 
 
 def stacked(names: Iterable[str]) -> bool:
@@ -74,8 +78,10 @@ class StackedExperts(TrackedSource):
         self._places: dict[str, _Place] = {}
         self._renamed: dict[str, str] = {}
         self.shapes = dict(source.shapes)
+        biased = any(name.endswith("_proj_bias") for name in source.shapes)
+        self._stacks = _STACKS if biased else {**_STACKS, **_QWEN_STACKS}
         for name, shape in source.shapes.items():
-            if kind := next((kind for kind in _STACKS if name.endswith(kind)), None):
+            if kind := next((kind for kind in self._stacks if name.endswith(kind)), None):
                 self._take_apart(name, kind, shape)
             elif kind := next((kind for kind in _RENAMED if name.endswith(kind)), None):
                 ours = name.removesuffix(kind) + _RENAMED[kind]
@@ -97,7 +103,7 @@ class StackedExperts(TrackedSource):
         self._source.release()
 
     def _take_apart(self, name: str, kind: str, shape: tuple[int, ...]) -> None:
-        stack = _STACKS[kind]
+        stack = self._stacks[kind]
         if len(shape) != stack.dims or shape[0] > MAX_EXPERTS:
             return  # no stack of experts: whoever asks for it finds its shape at fault
         *inputs, total = shape[1:] if stack.inputs_first else shape[:0:-1]

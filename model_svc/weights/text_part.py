@@ -8,7 +8,7 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.source import Stored, TrackedSource
 
 _PLACES = {"language_model.": "", "model.language_model.": "model."}
-_IMAGES = ("vision_tower.", "multi_modal_projector.")  # what sees, and what brings it to the model of texts
+_IMAGES = ("vision_tower.", "multi_modal_projector.", "visual.")  # what sees, and what brings it to the model of texts
 
 
 def has_text_part(names: Iterable[str]) -> bool:

@@ -13,6 +13,7 @@ from model_svc.engine.plan import NewSequence, Runner, SampledToken, SequenceSte
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import flatten, to_device
 from model_svc.runner.kv_cache import KvCache
+from model_svc.runner.state_pool import StatePool
 from wire.messages import SamplingParams, pack_ids
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -81,7 +82,8 @@ class ModelDriver:
         self, model: Decoder, *, num_blocks: int = 64, block_size: int = 4, dtype: torch.dtype = torch.float32
     ) -> None:
         self.model = model
-        self.cache = KvCache(model.kv_shapes(), num_blocks, block_size, dtype, model.device)
+        states = StatePool(model.state_shapes(), 16, 0, model.device)
+        self.cache = KvCache(model.kv_shapes(), num_blocks, block_size, dtype, model.device, states=states)
         self.dealer = Dealer(num_blocks, block_size)
         self._tables = torch.zeros(16, num_blocks, dtype=torch.int32, device=model.device)
         self._last = torch.zeros(16, dtype=torch.int32, device=model.device)

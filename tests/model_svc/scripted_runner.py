@@ -2,7 +2,8 @@
 
 Its KV cache holds, per cell, a hash of all tokens up to there, so it notices a block that was reused too early, a
 position left out or computed with the wrong token, a hit on something that was never written. What it draws is a
-function of the whole context as read from that cache: a wrong schedule cannot give the right answer.
+function of the whole context as read from that cache: a wrong schedule cannot give the right answer. With states
+(`state_bytes`) each slot and snapshot holds such a hash, too, which nothing but the tokens taken in can have made.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class ScriptedRunner:
         self._reply = reply
         self._cells: list[int | None] = [None] * (self._info.num_blocks * self._info.block_size)
         self._slots: dict[int, _Slot] = {}
+        self._states: dict[int, int] = {}
+        self._snapshots: dict[int, int] = {}
         self._uncollected: deque[StepOutput] = deque()
         self._undrawn: StepPlan | None = None
 
@@ -140,6 +143,11 @@ class ScriptedRunner:
         self._execute(msgspec.structs.replace(plan, sequences=tuple(sequences)))
 
     def _execute(self, plan: StepPlan) -> None:
+        begun, kept = ([number for number in numbers if number >= 0] for numbers in (
+            [item.restore for item in plan.sequences], [item.save for item in plan.sequences]
+        ))  # fmt: skip
+        assert len({*kept, *begun}) == len(kept) + len(set(begun)), "a snapshot written twice, or while it is read"
+        assert all(number < self._info.num_snapshots for number in begun + kept)
         drawn = [self._run(item) for item in plan.sequences]
         targets = tuple(self._score(item) for item in plan.sequences if item.targets)
         failed = tuple(tokens[0].slot for tokens in drawn if any(token.token_id < 0 for token in tokens))
@@ -161,9 +169,16 @@ class ScriptedRunner:
         guesses = self._take_inputs(slot, item)
         known = item.start + item.num_tokens - len(guesses)
         chain = self._verified_prefix(slot, item.start)
+        if self._info.state_bytes:
+            assert not guesses, "a state that cannot be rolled back"
+            state = self._snapshots[item.restore] if item.restore >= 0 else self._states[item.slot] if item.start else 0
+            assert state == chain, "a state that has taken in something else"
         for position, token_id in enumerate([*slot.tokens[item.start : known], *guesses], item.start):
             chain = _extend(chain, token_id)
             self._cells[self._cell(slot, position)] = chain
+        self._states[item.slot] = chain
+        if item.save >= 0:
+            self._snapshots[item.save] = chain
         slot.next_position = known
         if not item.sample:
             assert not guesses, "guesses without a draw"

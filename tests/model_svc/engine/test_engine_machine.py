@@ -52,15 +52,19 @@ class EngineMachine(RuleBasedStateMachine):
         num_draft_tokens=st.integers(1, 9),
         adaptive=st.booleans(),
         patience_s=st.sampled_from([1.0, 40.0, 1e9]),
+        num_snapshots=st.none() | st.integers(0, 6),
     )
     def start(self, num_blocks: int, block_size: int, max_num_seqs: int, token_budget: int, max_model_len: int,
               depth: int, stages: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool,
-              patience_s: float) -> None:  # fmt: skip
+              patience_s: float, num_snapshots: int | None) -> None:  # fmt: skip
+        if num_snapshots is not None:  # with states there are no stages and no guesses
+            stages, proposer = 1, "none"
         self.reply = hashed_reply(len(PIECES))
         self.runner = ScriptedRunner(
             self.reply, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=token_budget, max_model_len=max_model_len, vocab_size=len(PIECES), stages=stages,
-            depth=depth if stages == 1 else stages - 1,
+            depth=depth if stages == 1 else stages - 1, state_bytes=int(num_snapshots is not None),
+            num_snapshots=num_snapshots or 0,
         )  # fmt: skip
         self.known: list[list[int]] = []
         self.drafter = None

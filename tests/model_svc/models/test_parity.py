@@ -64,6 +64,14 @@ GROUPED = {
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.7,
 }
+STATES = {
+    "initializer_range": 0.2,  # a norm of what is read of a state widens what float32 rounds where that is little
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 16,
+}
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.2,
@@ -159,6 +167,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_scaling": {**YARN, "truncate": False, "rope_theta": 150000.0},
         },
     ),
+    "qwen3_next": ("Qwen3Next", {**STATES, **EXPERTS, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
+    "qwen3_next_alternating": (
+        "Qwen3Next",
+        {
+            **STATES,
+            **EXPERTS,
+            "shared_expert_intermediate_size": 40,
+            "layer_types": ["full_attention", "linear_attention"] * 2,
+            "linear_conv_kernel_dim": 2,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": False,
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    "qwen3_5": ("Qwen3_5Text", STATES),
+    "qwen3_5_moe": ("Qwen3_5MoeText", {**STATES, **EXPERTS, "shared_expert_intermediate_size": 40}),
     "cohere2": ("Cohere2", {"sliding_window": 8, "logit_scale": 0.25, "layer_types": SLIDING}),
 }
 

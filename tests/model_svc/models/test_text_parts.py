@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from model_svc.models.config import load_config
 from model_svc.models.load import load_model
 from model_svc.weights.errors import CheckpointError
-from tests.model_svc.models.test_parity import SLIDING, prompt
+from tests.model_svc.models.test_parity import EXPERTS, SLIDING, STATES, prompt
 from tests.model_svc.paged import ModelDriver, Tracked
 from wire.model_card import ModelCard
 
@@ -37,11 +37,14 @@ IMAGES: dict[str, Any] = {
     "image_size": 28,
     "patch_size": 14,
 }
+SEES = {"depth": 1, "num_heads": 2, "out_hidden_size": 64, "num_position_embeddings": 16}
 PIXTRAL = {"model_type": "pixtral", "head_dim": 16}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     "gemma3": ("Gemma3", {"layer_types": SLIDING}, {}, True),
     "mistral3": ("Mistral3", {"model_type": "mistral"}, PIXTRAL, False),
     "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, True),
+    "qwen3_5": ("Qwen3_5", STATES, SEES, False),
+    "qwen3_5_moe": ("Qwen3_5Moe", {**STATES, **EXPERTS, "shared_expert_intermediate_size": 40}, SEES, False),
 }
 
 
@@ -70,6 +73,24 @@ def close(pair: tuple[Any, Path]) -> None:
 
 @pytest.mark.parametrize("pair", CASES, indirect=True)
 def test_a_text_gets_the_logits_of_the_whole_model(pair: tuple[Any, Path]) -> None:
+    close(pair)
+
+
+@pytest.mark.parametrize("pair", ["qwen3_5_moe"], indirect=True)
+def test_experts_may_lie_in_one_tensor_and_layers_that_guess_ahead_are_left(pair: tuple[Any, Path]) -> None:
+    path = pair[1] / "model.safetensors"
+    stored = load_file(path)
+    for layer in range(4):
+        place = f"model.language_model.layers.{layer}.mlp.experts."
+        parts = {
+            name: torch.stack([stored.pop(f"{place}{n}.{name}.weight") for n in range(7)])
+            for name in ("gate_proj", "up_proj", "down_proj")
+        }
+        stored[f"{place}gate_up_proj"] = torch.cat((parts["gate_proj"], parts["up_proj"]), 1)
+        stored[f"{place}down_proj"] = parts["down_proj"]
+    stored["mtp.fc.weight"] = torch.ones(64, 128)
+    stored["mtp.layers.0.mlp.experts.gate_up_proj"] = torch.ones(7, 96, 64)
+    save_file(stored, path)
     close(pair)
 
 

@@ -156,6 +156,7 @@ def test_a_taped_step_forgets_the_sequences_of_the_step_before() -> None:
             block_tables=torch.zeros(2, 1, dtype=torch.int32),
             query_start=torch.tensor([0, 3, 6], dtype=torch.int32),
             context_lens=torch.zeros(2, dtype=torch.int32),
+            slots=torch.zeros(2, dtype=torch.int32),
             max_query_len=3,
             max_context_len=16,
         )

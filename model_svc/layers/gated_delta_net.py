@@ -1,0 +1,106 @@
+"""A layer with a state of fixed size instead of attention: project, convolve, gated delta rule, gated norm, project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.causal_conv import causal_conv
+from kernels.gated_delta import Fading, gated_delta
+from kernels.gated_norm import gated_norm
+from kernels.quantize_rows import QuantizedRows
+from model_svc.layers.linear import Linear
+from model_svc.layers.loader import Loader
+from model_svc.layers.step import LayerKv, StepBatch
+
+
+@dataclass(frozen=True)
+class DeltaNetConfig:
+    """The sizes of a layer: K key heads of Dk and V value heads of Dv, and a convolution over W tokens.
+
+    `by_head`: the checkpoint has queries, keys, values and gates of one key head beside another (Qwen 3 Next), else
+    each of them in one piece.
+    """
+
+    hidden: int
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    norm_eps: float
+    by_head: bool
+
+    @property
+    def keys(self) -> int:
+        """How many numbers the queries, and the keys, of a token have."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """How many numbers the values of a token have."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """How many numbers of a token go through the convolution."""
+        return 2 * self.keys + self.values
+
+
+class GatedDeltaNet:
+    """One layer's gated delta net, `linear_attn` of the checkpoint. It takes the place of `Attention` in a layer."""
+
+    def __init__(self, loader: Loader, config: DeltaNetConfig) -> None:
+        self._config = config
+        V, channels = config.num_value_heads, config.channels
+        self._inputs, self._changes = (_by_head if config.by_head else _in_pieces)(loader, config)
+        self._filters = loader.dense("conv1d.weight", (channels, 1, config.conv_width)).view(channels, -1)
+        self._rate = loader.exact("A_log", (V,)).exp()
+        self._bias = loader.exact("dt_bias", (V,))
+        self._norm = loader.dense("norm.weight", (config.value_dim,))
+        self._out = loader.rows("out_proj", config.hidden, config.values)
+
+    def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return the layer's output [T, E] for `x` [T, E]; `kv` are its windows and states."""
+        assert isinstance(x, Tensor)
+        return self._out(self._read(x, step, kv))
+
+    @property
+    def adds(self) -> bool:
+        """Whether `add` computes this layer."""
+        return self._out.is_plain
+
+    def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
+        """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
+        self._out.add(self._read(x, step, kv), total, multiplier)
+
+    def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return what the heads read, normed and gated, [T, V * Dv]."""
+        config, (windows, states), T = self._config, kv, x.shape[0]
+        K, V, Dk, Dv = config.num_key_heads, config.num_value_heads, config.key_dim, config.value_dim
+        taken, gate = torch.split(self._inputs(x), [config.channels, config.values], dim=-1)
+        b, a = torch.split(self._changes(x), [V, V], dim=-1)
+        sequences, longest = (step.slots, step.query_start, step.context_lens), step.max_query_len
+        mixed = causal_conv(taken, self._filters, windows, *sequences, max_query_len=longest)
+        q, k, v = torch.split(mixed, [config.keys, config.keys, config.values], dim=-1)
+        read = gated_delta(
+            q.view(T, K, Dk), k.view(T, K, Dk), v.view(T, V, Dv), Fading(a, b, self._rate, self._bias), states,
+            *sequences, max_query_len=longest,
+        )  # fmt: skip
+        return gated_norm(read, gate.view(T, V, Dv), self._norm, config.norm_eps).view(T, -1)
+
+
+def _in_pieces(loader: Loader, config: DeltaNetConfig) -> tuple[Linear, Linear]:
+    """Fetch the products that make queries, keys, values and gates, and what a token may change."""
+    E, V, whole = config.hidden, config.num_value_heads, loader.shard(1)
+    inputs = loader.columns(("in_proj_qkv", "in_proj_z"), (config.channels, config.values), E, (whole, whole))
+    return inputs, loader.columns(("in_proj_b", "in_proj_a"), (V, V), E, (whole, whole))
+
+
+def _by_head(loader: Loader, config: DeltaNetConfig) -> tuple[Linear, Linear]:
+    """The same where each key head has its own beside one another."""
+    K, E, group = config.num_key_heads, config.hidden, config.num_value_heads // config.num_key_heads
+    widths = (config.key_dim, config.key_dim, group * config.value_dim, group * config.value_dim)
+    return loader.by_head("in_proj_qkvz", E, K, widths), loader.by_head("in_proj_ba", E, K, (group, group))
