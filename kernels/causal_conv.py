@@ -15,6 +15,7 @@ from kernels import dispatch
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
+MAX_NATIVE = 8  # taps, MAX_TAPS in states.c
 _TOKENS = 16  # of a program
 
 
@@ -35,10 +36,13 @@ def causal_conv(
     nothing and keeps nothing. `max_query_len` bounds a sequence's tokens. Rows behind query_start[S] are not written.
     """
     _check(x, weight, windows, slots, query_start, context_lens)
-    if dispatch.form(x) == "triton":
+    form = dispatch.form(x)
+    if form == "triton":
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         _launch(x, weight, windows, slots, query_start, context_lens, max_query_len, out)
         return out
+    if form == "native" and x.dtype == weight.dtype == torch.float32 and weight.shape[1] <= MAX_NATIVE:
+        return _native(x, weight, windows, slots, query_start, context_lens)
     return reference(x, weight, windows, slots, query_start, context_lens, max_query_len=max_query_len)
 
 
@@ -70,6 +74,16 @@ def reference(
             made = functional.conv1d(taken.t()[None], filters[:, None], groups=x.shape[1])[0].t()
             out[begin:end] = functional.silu(made).to(x.dtype)
             windows[rows[sequence]] = taken[end - begin :]
+    return out
+
+
+def _native(
+    x: Tensor, weight: Tensor, windows: Tensor, slots: Tensor, query_start: Tensor, context_lens: Tensor
+) -> Tensor:
+    out = record.empty(tuple(x.shape))
+    numbers = (len(slots), *weight.shape, x.stride(0), windows.stride(0), windows.stride(1), len(windows) - 1)
+    tensors = (x, weight, windows, slots, query_start, context_lens, out)
+    record.call([record.Record(record.CAUSAL_CONV, numbers, tuple(map(record.pointer, tensors)))], tensors)
     return out
 
 

@@ -24,6 +24,7 @@ from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
 EPS = 1e-6  # of the length of queries and keys
+MAX_NATIVE = 512  # numbers of a key, MAX_KEYS in states.c
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,14 @@ def gated_delta(
     """
     _check(q, k, v, fading, states)
     check_sequences(slots, query_start, context_lens)
-    if dispatch.form(q) == "triton":
+    form = dispatch.form(q)
+    if form == "triton":
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
         _launch(q, k, v, fading, states, slots, query_start, context_lens, out)
         return out
+    floats = all(tensor.dtype == torch.float32 for tensor in (q, k, v, fading.a, fading.b))
+    if form == "native" and floats and q.shape[2] <= MAX_NATIVE:
+        return _native(q, k, v, fading, states, slots, query_start, context_lens)
     return reference(q, k, v, fading, states, slots, query_start, context_lens, max_query_len=max_query_len)
 
 
@@ -119,6 +124,28 @@ def _one_token(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: 
     change = (v - (k[..., None, :] @ state)[..., 0, :]) * beta[..., None]
     state = state + k[..., :, None] * change[..., None, :]
     return (q[..., None, :] @ state)[..., 0, :], state
+
+
+def _native(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    fading: Fading,
+    states: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+) -> Tensor:
+    out = record.empty(tuple(v.shape))
+    K, Dk = q.shape[1:]
+    strides = (tensor.stride(0) for tensor in (q, k, v, fading.a, fading.b, states))
+    numbers = (len(slots), v.shape[1], K, Dk, v.shape[2], *strides, len(states) - 1)
+    tensors = (
+        q, k, v, fading.a, fading.b, fading.rate, fading.bias, states, slots, query_start, context_lens, out,
+    )  # fmt: skip
+    pointers = tuple(map(record.pointer, tensors))
+    record.call([record.Record(record.GATED_DELTA, numbers, pointers, (Dk**-0.5, EPS))], tensors)
+    return out
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, fading: Fading, states: Tensor) -> None:

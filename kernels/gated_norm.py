@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from kernels import dispatch
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
+from kernels.native import record
 
 
 def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -19,7 +20,10 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
         raise ValueError(f"{shapes} must be [T, V, D] twice and [D]")
     if not x.is_contiguous() or gate.stride(2) != 1 or gate.stride(1) != gate.shape[2]:
         raise ValueError("x must be contiguous, gate in its last two dimensions")
-    if dispatch.form(x) != "triton":
+    form = dispatch.form(x)
+    if form == "native" and x.dtype == gate.dtype == weight.dtype == torch.float32:
+        return _native(x, gate, weight, eps)
+    if form != "triton":
         return reference(x, gate, weight, eps)
     out = torch.empty_like(x)
     _launch(x, gate, weight, eps, out)
@@ -31,6 +35,15 @@ def reference(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
     return (normed * functional.silu(gate.float())).to(x.dtype)
+
+
+def _native(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    out = record.empty(tuple(x.shape))
+    T, V, D = x.shape
+    tensors = (x, gate, weight, out)
+    call = record.Record(record.GATED_NORM, (T * V, V, D, gate.stride(0)), tuple(map(record.pointer, tensors)), (eps,))
+    record.call([call], tensors)
+    return out
 
 
 def _launch(x: Tensor, gate: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:

@@ -126,7 +126,7 @@ class Attention:
                 q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, interleaved=self._config.interleaved
             )
         out = self._paged(q, step, kv)
-        return out if gate is None else out * torch.sigmoid(gate.reshape(out.shape))
+        return out if gate is None else out * torch.sigmoid(gate).flatten(1)
 
     def _paged(self, q: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""

@@ -27,7 +27,7 @@ def compile_steps(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> None:
         return
     try:
         with start_times.part("compile"):
-            states = StatePool(model.state_shapes(), info.max_num_seqs, 0, model.device)
+            states = StatePool(model.state_shapes(), 0, 0, model.device)
             cache = KvCache(model.kv_shapes(), 1, info.block_size, dtype, model.device, states=states)
             stand_in = GpuRunner(model, cache, info, graphs=False)
             with compile_ahead(), model.group.silent(), torch.inference_mode():

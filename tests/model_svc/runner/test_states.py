@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.native.library import built
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import RunnerInfo
 from model_svc.models.decoder import Decoder
 from model_svc.parallel.load import load_runner as load_parallel
+from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.load import make_runner
 from model_svc.runner.precision import RunnerConfigError
 from model_svc.runner.state_pool import row_bytes
@@ -63,6 +65,16 @@ def test_requests_served_together_get_what_they_get_alone(
     assert run(engine, mixed_requests(), at_once=True) == alone
     if "num_blocks" in options:
         assert engine.load().num_preemptions > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 8}, {"num_blocks": 22}])
+def test_recorded_steps_on_a_gpu_give_the_answers_of_eager_ones(options: dict[str, int]) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    on_gpu = tiny_llama("cuda", **STATES)
+    greedy = [request(f"g{seed}", prompt(9 + 5 * seed, seed), temperature=0.0) for seed in range(6)]
+    eager = run(fresh_engine(on_gpu, packed=False, depth=0), greedy, at_once=False)
+    assert run(fresh_engine(on_gpu, **options), greedy, at_once=True) == eager
 
 
 def ask(engine: Engine, name: str, ids: list[int]) -> tuple[list[int], int]:
@@ -158,3 +170,13 @@ def test_states_and_snapshots_have_half_of_the_memory_at_most(model: Decoder) ->
     assert with_states(asked, None).num_snapshots == 4
     with pytest.raises(RunnerConfigError, match=r"no room for states: one sequence's takes .* MiB"):
         with_states(asked, 5 * each)
+
+
+@pytest.mark.skipif(not built(), reason="native kernels are not built")
+def test_decode_steps_of_native_kernels_are_taped_and_say_what_others_say(model: Decoder) -> None:
+    engine = fresh_engine(model, **WAYS["native"])
+    taped = ask(engine, "taped", prompt(30, 1))[0]
+    runner = engine._runner
+    assert isinstance(runner, CpuRunner)
+    assert any(tape is not None for tape in runner._tapes.values())
+    assert taped == ask(fresh_engine(model), "exact", prompt(30, 1))[0]
