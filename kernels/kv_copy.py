@@ -9,14 +9,17 @@ from kernels.language import cdiv, jit, next_power_of_2, tl
 
 
 def gather_blocks(cache: Tensor, block_ids: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return blocks `block_ids` [n] (int32 or int64) of `cache` [N, ...] as one dense tensor [n, ...]."""
+    """Return blocks `block_ids` [n] (int32 or int64) of `cache` [N, ...] as one dense tensor [n, ...], or fill `out`.
+
+    Each block of `out` must be contiguous; they may lie apart.
+    """
     _check(cache, block_ids)
     n = block_ids.shape[0]
     shape = (n, *cache.shape[1:])
     if out is None:
         out = torch.empty(shape, dtype=cache.dtype, device=cache.device)
-    elif out.shape != shape or out.dtype != cache.dtype or not out.is_contiguous():
-        raise ValueError(f"out is {out.dtype} {tuple(out.shape)}; it must be contiguous {cache.dtype} {shape}")
+    elif out.shape != shape or out.dtype != cache.dtype or not _has_whole_blocks(out):
+        raise ValueError(f"out is {out.dtype} {tuple(out.shape)}; it must be {cache.dtype} {shape}, blocks contiguous")
     if dispatch.form(cache) == "triton":
         _launch(cache, out, block_ids, gather=True)
     else:
@@ -32,16 +35,20 @@ def scatter_blocks(source: Tensor, cache: Tensor, block_ids: Tensor) -> None:
             f"source is {source.dtype} {tuple(source.shape)}; it must hold {block_ids.shape[0]} blocks of cache"
         )
     if dispatch.form(cache) == "triton":
-        _launch(source.contiguous(), cache, block_ids, gather=False)
+        _launch(source if _has_whole_blocks(source) else source.contiguous(), cache, block_ids, gather=False)
     else:
         cache.index_copy_(0, block_ids.long(), source)
 
 
 def _check(cache: Tensor, block_ids: Tensor) -> None:
-    if cache.dim() < 2 or (cache.shape[0] and not cache[0].is_contiguous()):
+    if cache.dim() < 2 or not _has_whole_blocks(cache):
         raise ValueError(f"cache has shape {tuple(cache.shape)}; it must be [N, ...] with contiguous blocks")
     if block_ids.dim() != 1 or block_ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"block_ids is {block_ids.dtype} {tuple(block_ids.shape)}; it must be [n] int32 or int64")
+
+
+def _has_whole_blocks(tensor: Tensor) -> bool:
+    return not tensor.shape[0] or tensor[0].is_contiguous()
 
 
 def _launch(source: Tensor, target: Tensor, ids: Tensor, *, gather: bool) -> None:

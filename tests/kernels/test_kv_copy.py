@@ -31,6 +31,17 @@ def test_what_was_gathered_can_be_scattered_elsewhere_and_the_rest_stays(device:
     assert torch.equal(cache[[1, 2, 3, 4, 6]], before[[1, 2, 3, 4, 6]])
 
 
+def test_blocks_may_lie_apart_where_they_go_and_where_they_come_from(device: str, cache: Tensor) -> None:
+    rows = torch.full((5, 16 + 4 * 3 * 80 * 4), 9, dtype=torch.uint8, device=device)  # bytes, as other copies see them
+    parts = rows[:3, 8:-8].view(torch.float32).view(3, 4, 3, 80)
+    ids = torch.tensor([6, 0, 3], device=device)
+    assert torch.equal(gather_blocks(cache, ids, parts), cache[ids])
+    assert (rows[:3, :8] == 9).all() and (rows[:3, -8:] == 9).all() and (rows[3:] == 9).all()
+    before = cache.clone()
+    scatter_blocks(parts, cache, ids.flip(0))
+    assert torch.equal(cache[ids.flip(0)], before[ids])
+
+
 def test_nothing_to_move_is_fine(device: str, cache: Tensor) -> None:
     none = torch.empty(0, dtype=torch.int64, device=device)
     assert gather_blocks(cache, none).shape == (0, 4, 3, 80)
@@ -42,6 +53,8 @@ def test_wrong_arguments_are_named() -> None:
         gather_blocks(cache, ids.float())
     with pytest.raises(ValueError, match="out"):
         gather_blocks(cache, ids, torch.zeros(3, 2, 8))
+    with pytest.raises(ValueError, match="out"):
+        gather_blocks(cache, ids, torch.zeros(2, 8, 2).transpose(1, 2))
     with pytest.raises(ValueError, match="source"):
         scatter_blocks(torch.zeros(1, 2, 8), cache, ids)
     with pytest.raises(ValueError, match="cache"):
