@@ -25,6 +25,8 @@ def adopt(roster: Roster, names: Sequence[bytes], fill: Fill) -> int:
         pool.free(known)
         return 0
     fresh = pool.allocate(len(places))
+    if pool.tier is not None:
+        pool.tier.drop_unsaved(fresh)
     if fresh:
         fill(fresh, places)
     for place, block in zip(places, fresh, strict=True):

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from model_svc.engine.kv_events import KvEventLog
+from model_svc.engine.kv_tier import Kept, KvTier
+from model_svc.engine.plan import RunnerInfo
 
 
 class BlockPool:
@@ -25,6 +28,14 @@ class BlockPool:
         self._by_name: dict[bytes, int] = {}
         self._plain = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self.tier: KvTier | None = None
+
+    def keep_beside(self, info: RunnerInfo, kept: Kept | None) -> KvTier:
+        """Have a second tier, which holds blocks longer than the device does. A block in either can be hit."""
+        self.tier = KvTier(info, self._by_name.__contains__, self.events.evicted, kept)
+        if self.tier.num_blocks:
+            self.report()
+        return self.tier
 
     @property
     def num_free(self) -> int:
@@ -98,27 +109,37 @@ class BlockPool:
         self._names[block] = name
         self._by_name[name] = block
         self.events.stored(name)
+        if self.tier is not None:
+            self.tier.note(name, block)
 
     def forget(self, table: Iterable[int]) -> None:
         """Take the names from held blocks whose content is not to be trusted."""
         for block in table:
-            self._unname(block)
+            if self._names[block] is not None:
+                name = self._unname(block)
+                if self.tier is not None:
+                    self.tier.forget(name)
+                self.events.evicted(name)
 
     def report(self) -> None:
         """Log all names anew, for a listener that missed some."""
-        self.events.reset(self._by_name)
+        self.events.reset(dict.fromkeys(chain(self._by_name, self.tier or ())))
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
-        self._unname(block)
+        name = self._unname(block)
+        if self.tier is not None:
+            self.tier.lets_go(name, block)
+        else:
+            self.events.evicted(name)
         return block
 
-    def _unname(self, block: int) -> None:
+    def _unname(self, block: int) -> bytes:
         name = self._names[block]
-        if name is not None:
-            self._names[block] = None
-            del self._by_name[name]
-            self.events.evicted(name)
+        assert name is not None, "a block without a name"
+        self._names[block] = None
+        del self._by_name[name]
+        return name
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
         """Assert that the pool agrees with itself and with the block tables of all running sequences."""
@@ -135,3 +156,5 @@ class BlockPool:
         assert all(self._names[block] is not None for block in self._cached), "a nameless block among the cached ones"
         named = {name: block for block, name in enumerate(self._names) if name is not None}
         assert named == self._by_name, "names differ"
+        if self.tier is not None:
+            self.tier.check_invariants(self._by_name)

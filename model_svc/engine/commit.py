@@ -119,6 +119,8 @@ class Committer:
 
     def _observe(self, scheduled: ScheduledStep, output: StepOutput, now: float) -> None:
         scheduler = self._scheduler
+        if not scheduled.sequences:
+            return  # blocks were copied, nothing was computed
         scheduler.costs.observe(output.compute_ms, scheduled.num_prefill_tokens)
         if self.energy is not None:
             self.energy.note_step(scheduled, output.compute_ms)

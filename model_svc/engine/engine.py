@@ -17,6 +17,7 @@ from model_svc.engine.draw_rules import mask_of
 from model_svc.engine.energy import EnergyShares
 from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
+from model_svc.engine.kv_tier import HasKept
 from model_svc.engine.load import EngineLoad, load_of
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
@@ -56,7 +57,7 @@ class Engine:
         """`metered`: somebody brings what a meter of energy says, by `read_energy`."""
         self.scheduler = Scheduler(
             runner.info, policy_named(policy), clock, inter_token_ms=inter_token_ms, drafter=drafter,
-            patience_s=patience_s,
+            patience_s=patience_s, kept=runner.kept if isinstance(runner, HasKept) else None,
         )  # fmt: skip
         self._runner = runner
         self._info = runner.info
@@ -77,7 +78,9 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._choices or self._in_flight or self._ready or self.scheduler.roster.pool.events)
+        pool = self.scheduler.roster.pool
+        unsaved = pool.tier is not None and pool.tier.has_unsaved
+        return bool(self._choices or self._in_flight or self._ready or pool.events) or unsaved
 
     def add(self, request: EngineRequest) -> None:
         """Take a request; one that is known already is ignored, an older attempt of it is dropped without a word.

@@ -8,7 +8,10 @@ from model_svc.engine.scheduler import Scheduler
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How busy the engine is. `waste` is the share of held KV room without a token; `preemptions` are by reason."""
+    """How busy the engine is. `waste` is the share of held KV room without a token; `preemptions` are by reason.
+
+    `num_kept_blocks` are in the second tier now; copies there (saved) and back (loaded) count since the start.
+    """
 
     num_free_blocks: int
     num_running: int
@@ -22,11 +25,15 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_drafts: int = 0
     preemptions: dict[str, int] = {}
     prefill_token_ms: float = 0.0
+    num_kept_blocks: int = 0
+    num_saved_blocks: int = 0
+    num_loaded_blocks: int = 0
 
 
 def load_of(scheduler: Scheduler) -> EngineLoad:
     """Return how busy an engine is now."""
     roster, pool, drafter = scheduler.roster, scheduler.roster.pool, scheduler.drafter
+    tier = pool.tier
     running = roster.prefilling + roster.decoding
     held = pool.num_blocks - pool.num_free
     unfilled = sum(len(seq.block_table) * pool.block_size - seq.num_tokens for seq in running)
@@ -43,4 +50,7 @@ def load_of(scheduler: Scheduler) -> EngineLoad:
         num_drafts=drafter.num_draws if drafter is not None else 0,
         preemptions=dict(roster.preemptions),
         prefill_token_ms=scheduler.costs.prefill_token_ms,
+        num_kept_blocks=tier.num_blocks if tier is not None else 0,
+        num_saved_blocks=tier.num_saved if tier is not None else 0,
+        num_loaded_blocks=tier.num_loaded if tier is not None else 0,
     )

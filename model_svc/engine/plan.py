@@ -94,12 +94,26 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     save: int = -1
 
 
+class BlockCopy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A copy of a whole block between the device's cache and a place of the tier that keeps blocks beside it."""
+
+    block: int
+    place: int
+    name: bytes
+
+
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One step. `freed_slots` are those of sequences that have gone; a new one may take such a slot at once."""
+    """One step. `freed_slots` are those of sequences that have gone; a new one may take such a slot at once.
+
+    Before anything is computed, `saves` go from the device to the tier, then `loads` from there to the device, in this
+    order; a plan may hold nothing else. No place is twice in a plan, but for loads of what it did not save.
+    """
 
     step: int
     sequences: tuple[SequenceStep, ...]
     freed_slots: tuple[int, ...] = ()
+    saves: tuple[BlockCopy, ...] = ()
+    loads: tuple[BlockCopy, ...] = ()
 
 
 class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -140,7 +154,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
     None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
     are the names of those that a sequence can ask for. A model with states keeps `state_bytes` of each sequence beside
-    its KV, and has room for `num_snapshots` of them.
+    its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
+    takes `tier_block_ms`.
     """
 
     num_blocks: int
@@ -160,6 +175,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] = ()
     state_bytes: int = 0
     num_snapshots: int = 0
+    num_tier_blocks: int = 0
+    tier_block_ms: float = 0.0
 
 
 class Runner(Protocol):

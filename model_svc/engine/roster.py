@@ -160,6 +160,7 @@ class Roster:
         self._leave(seq)
         seq.status = Status.WAITING
         seq.num_computed_tokens = seq.num_registered = 0
+        seq.restarted = True
         insort(self.waiting, seq, key=KEY)
         self.preemptions[why] += 1
 

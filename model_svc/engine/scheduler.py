@@ -13,10 +13,12 @@ import msgspec
 
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts
+from model_svc.engine.kv_tier import Kept
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.precedence import Precedence
 from model_svc.engine.prompt_split import floor, split
+from model_svc.engine.recall import Recall
 from model_svc.engine.roster import VOID_STATE, Roster
 from model_svc.engine.sequence import Sequence, Status
 from model_svc.engine.share import share_of
@@ -36,10 +38,14 @@ class Scheduler:
 
     def __init__(
         self, info: RunnerInfo, policy: SchedulingPolicy, clock: Callable[[], float], *, inter_token_ms: float = 0.0,
-        drafter: Drafter | None = None, patience_s: float = 30.0,
+        drafter: Drafter | None = None, patience_s: float = 30.0, kept: Kept | None = None,
     ) -> None:  # fmt: skip
+        """`kept` is what a second tier holds from before the start."""
         self.roster = Roster(info, policy, clock)
         self.costs = StepCosts()
+        self.recall: Recall | None = None
+        if info.num_tier_blocks:
+            self.recall = Recall(self.roster, self.roster.pool.keep_beside(info, kept), self.costs)
         self.num_prefilled_tokens = 0
         self.drafter = drafter
         if drafter is not None:
@@ -70,7 +76,7 @@ class Scheduler:
             left = self._token_budget - self._plan_decodes(self._turn(), self._token_budget)
             admit = roster.num_preemptions == num_preemptions
             num_prefill_tokens = self._plan_prompts(min(share, left), admit=admit)
-        return self._close_plan(num_prefill_tokens) if self._items else None
+        return self._close_plan(num_prefill_tokens)
 
     def _load(self) -> StepLoad:
         costs, num_decoding = self.costs, len(self.roster.decoding)
@@ -166,12 +172,18 @@ class Scheduler:
 
     def _plan_prompts(self, budget: int, *, admit: bool) -> int:
         """Start waiting prompts, unless somebody was preempted, then share the budget among all that are not done."""
-        roster = self.roster
+        roster, recall = self.roster, self.recall
+        if recall is not None:
+            recall.begin()
+            for seq in roster.prefilling:
+                recall.load(seq)
         if admit and roster.waiting:
             self._admit(budget)
-        if not roster.prefilling:
-            return 0
-        prompts = tuple(seq for seq in tuple(roster.prefilling) if not self._starts_again(seq))
+        prompts = [
+            seq
+            for seq in tuple(roster.prefilling)
+            if (recall is None or not recall.waits(seq)) and not self._starts_again(seq)
+        ]
         rests = [seq.num_tokens - seq.num_computed_tokens for seq in prompts]
         shares = split(budget, [seq.rank for seq in prompts], rests)
         for seq, num_tokens in zip(prompts, shares, strict=True):
@@ -194,6 +206,8 @@ class Scheduler:
                 continue
             if seq.num_inflight or not roster.start(seq):
                 return  # preempted a moment ago, or without blocks
+            if self.recall is not None:
+                self.recall.load(seq)
             left -= min(seq.num_tokens - seq.num_computed_tokens, claim)
 
     def _plan(self, seq: Sequence, num_tokens: int, drafts: Drafts = NO_DRAFTS) -> None:
@@ -221,11 +235,18 @@ class Scheduler:
         self.roster.preempt(seq, VOID_STATE)
         return True
 
-    def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep:
-        freed = self.roster.take_freed_slots().difference(item.slot for item in self._items)
+    def _close_plan(self, num_prefill_tokens: int) -> ScheduledStep | None:
+        """Return the plan that was made; None if it is empty."""
+        items, tier = self._items, self.roster.pool.tier
+        saves, loads = tier.close_plan(idle=not items) if tier is not None else ((), ())
+        if not items and not saves and not loads:
+            return None
+        freed = self.roster.take_freed_slots().difference(item.slot for item in items)
         if self.roster.states is not None:
             self.roster.states.planned()
-        plan = StepPlan(step=self._step, sequences=tuple(self._items), freed_slots=tuple(sorted(freed)))
+        plan = StepPlan(
+            step=self._step, sequences=tuple(items), freed_slots=tuple(sorted(freed)), saves=saves, loads=loads
+        )
         self._step += 1
         self.num_prefilled_tokens += num_prefill_tokens
         return ScheduledStep(plan, self._planned, [seq.epoch for seq in self._planned], num_prefill_tokens)

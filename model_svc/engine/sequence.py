@@ -40,9 +40,9 @@ class Sequence:
         "key", "leader", "logprobs", "mark", "newest_state", "num_accepted_drafts", "num_blocks_sent",
         "num_cached_tokens", "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens",
         "num_pending", "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain",
-        "prefilled", "prompt_scores", "rank", "reasoning", "request", "request_id", "restore", "resync", "seed",
-        "sentence_ends", "slot", "started_output", "state_cuts", "state_end", "status", "stop", "stop_token", "stuck",
-        "token_ids", "waited_s", "waiting_since", "work_ms",
+        "prefilled", "prompt_scores", "rank", "reasoning", "request", "request_id", "restarted", "restore", "resync",
+        "seed", "sentence_ends", "slot", "started_output", "state_cuts", "state_end", "status", "stop", "stop_token",
+        "stuck", "token_ids", "waited_s", "waiting_since", "work_ms",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -99,6 +99,7 @@ class Sequence:
         self.epoch = 0
         self.resync = False
         self.prefilled = False
+        self.restarted = False  # it was preempted: what it finds cached may be its own work
 
         self.num_cached_tokens = -1
         self.arrived_at = arrived_at

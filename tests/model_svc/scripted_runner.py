@@ -87,6 +87,7 @@ class ScriptedRunner:
         self._slots: dict[int, _Slot] = {}
         self._states: dict[int, int] = {}
         self._snapshots: dict[int, int] = {}
+        self.tier: dict[int, tuple[bytes, list[int | None]]] = {}
         self._uncollected: deque[StepOutput] = deque()
         self._undrawn: StepPlan | None = None
 
@@ -98,12 +99,13 @@ class ScriptedRunner:
         assert self._undrawn is None, "a step without the masks that were to follow"
         assert len(self._uncollected) <= self._info.depth, "more steps in flight than the depth allows"
         assert plan.step == len(self.plans), "steps out of order"
-        assert plan.sequences, "an empty step"
+        assert plan.sequences or plan.saves or plan.loads, "an empty step"
         if self._info.stages > 1:
             self._check_turns(plan)
         self.plans.append(plan)
         for slot in plan.freed_slots:
             assert self._slots.pop(slot, None) is not None, "a slot freed twice"
+        self._copy(plan)
         assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
         assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
         assert sum(item.num_drafts for item in plan.sequences) <= self._info.max_drafts
@@ -112,6 +114,22 @@ class ScriptedRunner:
         else:
             self._execute(plan)
         return plan.step
+
+    def _copy(self, plan: StepPlan) -> None:
+        size = self._info.block_size
+        places = [copy.place for copy in plan.saves]
+        assert len(set(places)) == len(places), "a place saved to twice"
+        assert not set(places) & {copy.place for copy in plan.loads}, "a load of what is overwritten before"
+        assert len({copy.block for copy in plan.loads}) == len(plan.loads), "a block loaded twice"
+        for copy in plan.saves:
+            assert 0 <= copy.place < self._info.num_tier_blocks, "outside the tier"
+            cells = self._cells[copy.block * size : (copy.block + 1) * size]
+            assert None not in cells, "a block saved that was never written"
+            self.tier[copy.place] = (copy.name, cells)
+        for copy in plan.loads:
+            name, cells = self.tier[copy.place]
+            assert name == copy.name, "a place that holds something else"
+            self._cells[copy.block * size : (copy.block + 1) * size] = cells
 
     def _check_turns(self, plan: StepPlan) -> None:
         """Assert that a plan hangs on nothing that is still drawn: a slot comes again only with another sequence."""

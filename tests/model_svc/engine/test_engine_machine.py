@@ -53,18 +53,21 @@ class EngineMachine(RuleBasedStateMachine):
         adaptive=st.booleans(),
         patience_s=st.sampled_from([1.0, 40.0, 1e9]),
         num_snapshots=st.none() | st.integers(0, 6),
+        num_tier_blocks=st.sampled_from([0, 1, 5, 40, 400]),
+        tier_block_ms=st.sampled_from([0.0, 1e-3, 3.0]),
     )
     def start(self, num_blocks: int, block_size: int, max_num_seqs: int, token_budget: int, max_model_len: int,
               depth: int, stages: int, policy: str, proposer: str, num_draft_tokens: int, adaptive: bool,
-              patience_s: float, num_snapshots: int | None) -> None:  # fmt: skip
-        if num_snapshots is not None:  # with states there are no stages and no guesses
-            stages, proposer = 1, "none"
+              patience_s: float, num_snapshots: int | None, num_tier_blocks: int,
+              tier_block_ms: float) -> None:  # fmt: skip
+        if num_snapshots is not None:  # with states there are no stages, no guesses and no second tier
+            stages, proposer, num_tier_blocks = 1, "none", 0
         self.reply = hashed_reply(len(PIECES))
         self.runner = ScriptedRunner(
             self.reply, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=token_budget, max_model_len=max_model_len, vocab_size=len(PIECES), stages=stages,
             depth=depth if stages == 1 else stages - 1, state_bytes=int(num_snapshots is not None),
-            num_snapshots=num_snapshots or 0,
+            num_snapshots=num_snapshots or 0, num_tier_blocks=num_tier_blocks, tier_block_ms=tier_block_ms,
         )  # fmt: skip
         self.known: list[list[int]] = []
         self.drafter = None
@@ -222,6 +225,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(received.answer.finish_reason for received in self.received.values())
         load = self.engine.load()
         event(f"drafts accepted: {load.num_accepted_tokens > 0}")
+        event(f"loads: {load.num_loaded_blocks > 0}")
         event(f"preempted: {sorted(reason for reason, times in load.preemptions.items() if times)}")
         event(f"hits: {any(received.num_cached_tokens for received in self.received.values())}")
         assert (load.num_running, load.num_waiting) == (0, 0)
