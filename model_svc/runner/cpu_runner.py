@@ -19,6 +19,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep
 from model_svc.runner.decode_step import TapedStep, is_decode, own_inputs, size_of
 from model_svc.runner.draws import draw_all
+from model_svc.runner.kept_blocks import Store
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.sampler import Drawn
@@ -33,8 +34,8 @@ _Class = tuple[int, bool, bool]  # of steps: tokens, whether some are guesses, w
 class CpuRunner(TorchRunner):
     """A TorchRunner whose model runs by native kernels."""
 
-    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
-        super().__init__(model, cache, info)
+    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | None = None) -> None:
+        super().__init__(model, cache, info, store)
         self._arena = Arena()
         self._tapes: dict[_Class, TapedStep | None] = {}
         self._tapeable = True

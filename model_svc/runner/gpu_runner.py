@@ -25,6 +25,7 @@ from model_svc.runner.draws import drafts, draw_all, draws_of
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
 from model_svc.runner.gpu_step import GpuStep
 from model_svc.runner.head import float_logits
+from model_svc.runner.kept_blocks import Store
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.outcome import step_output
@@ -33,6 +34,7 @@ from model_svc.runner.recorded_steps import RecordedSteps
 from model_svc.runner.sampler import Drawn, TopLogprobs
 from model_svc.runner.staging import Returns, Timers, fetch, on_stream, send
 from model_svc.runner.target_logprobs import Found, asked, score
+from model_svc.runner.tier_copies import TierCopies, with_tier
 
 
 class GpuRunner:
@@ -42,15 +44,18 @@ class GpuRunner:
     """
 
     def __init__(
-        self, model: Decoder, cache: KvCache, info: RunnerInfo, *, graphs: bool = True, late: bool = False
-    ) -> None:
+        self, model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | None = None, *, graphs: bool = True,
+        late: bool = False,
+    ) -> None:  # fmt: skip
+        """`store` is where the second tier's blocks lie."""
         self._model = model
         self._cache = cache
-        self._info = info
         device = model.device
         self._device = device
         self._group = model.group
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copies = TierCopies(cache, store, self._stream, self._loaded) if store is not None else None
+        self._info = info = with_tier(info, store, self._copies)
         max_blocks = -(-info.max_model_len // info.block_size)
         S = info.max_num_seqs
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
@@ -100,6 +105,8 @@ class GpuRunner:
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> GpuHandle:
         """Queue a step."""
+        if self._copies is not None:
+            self._copies.run(plan)
         with self._on_stream():
             self._begin = self._now()
             self._slots.begin(plan)
@@ -146,6 +153,8 @@ class GpuRunner:
         """Free the model and the cache."""
         if self._stream is not None:
             self._stream.synchronize()
+        if self._copies is not None:
+            self._copies.close()
         self._recorded.clear()
         del self._recorded, self._model, self._cache, self._slots, self._step
         if torch.cuda.is_available():
@@ -267,6 +276,9 @@ class GpuRunner:
         handle.tokens = self._returns.keep(torch.where(sound, drawn.tokens, -1).int(), line)
         handle.rows = list(range(len(drawn.tokens)))
         handle.top = _fetched(drawn.top)
+
+    def _loaded(self, event: torch.cuda.Event) -> None:
+        self.blocks.wrote(event)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return on_stream(self._stream)

@@ -77,6 +77,10 @@ class KvTransfer:
                 ids.record_stream(self._stream)
                 self._written = self._stream.record_event()
 
+    def wrote(self, event: torch.cuda.Event) -> None:
+        """Hear that others wrote to blocks, too, and that they are there with `event`."""
+        self._written = event
+
     def _parts(self, view: memoryview, num_blocks: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor of the cache, its blocks contiguous, with its part of the bytes."""
         raw, at = torch.frombuffer(view, dtype=torch.uint8), 0

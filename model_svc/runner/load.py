@@ -20,6 +20,7 @@ from model_svc.runner.cpu_runner import CpuRunner
 from model_svc.runner.device import device_named
 from model_svc.runner.gpu_runner import GpuRunner
 from model_svc.runner.graphs import adapted_shapes, checking_shapes, drawing_shapes, recorded_shapes
+from model_svc.runner.kept_blocks import Store
 from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.kv_transfer import layout_of
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
@@ -28,6 +29,7 @@ from model_svc.runner.precision import precision_of
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.state_pool import StatePool, row_bytes
 from model_svc.runner.state_room import states_bytes, with_states
+from model_svc.runner.tier import NO_TIER, TierOptions, make_store
 from model_svc.runner.warm_up import warm_up
 from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.reading import Reading
@@ -48,6 +50,9 @@ def load_runner(
     max_model_len: int | None = None,
     threads: int | None = None,
     max_drafts: int = 0,
+    kv_ram_bytes: int = 0,
+    kv_disk_bytes: int = 0,
+    kv_disk_dir: str = "",
     group: Group = ALONE,
     adapters: Sequence[tuple[str, str]] = (),
 ) -> Runner:
@@ -63,7 +68,9 @@ def load_runner(
     steps are recorded later, when the runner is told to use idle time. Of a `group` of ranks each loads its part, and
     all get as many blocks as there is room for with the one that has least.
 
-    `adapters` are names and directories of LoRA adapters that sequences can ask for.
+    `adapters` are names and directories of LoRA adapters that sequences can ask for. A second tier keeps blocks in
+    `kv_ram_bytes` of the host's memory, of all ranks together, or on a CPU in a file of `kv_disk_bytes` in
+    `kv_disk_dir`.
 
     Raises CheckpointError (the model's files) or RunnerConfigError (a setting).
     """
@@ -81,6 +88,9 @@ def load_runner(
             model, dtype=precision.dtype, native_kernels=precision.native_kernels, num_blocks=num_blocks,
             kv_memory_bytes=kv_memory_bytes, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, max_drafts=max_drafts, late=True,
+            tier=TierOptions(
+                kv_ram_bytes, kv_disk_bytes, kv_disk_dir, (path, *(Path(directory) for _, directory in adapters)), dtype
+            ),
         )  # fmt: skip
     if where.type == "cuda":
         with start_times.part("first steps"):
@@ -135,6 +145,7 @@ def make_runner(
     native_kernels: bool = False,
     max_drafts: int = 0,
     late: bool = False,
+    tier: TierOptions = NO_TIER,
 ) -> TorchRunner | GpuRunner:
     """Return a runner of a model that is loaded already. Raises RunnerConfigError.
 
@@ -167,7 +178,7 @@ def make_runner(
         compile_steps(model, dtype, info)
     if num_blocks is None:
         if kv_memory_bytes is None:
-            kv_memory_bytes = _gpu_bytes(model, dtype, info, free) if on_gpu else free
+            kv_memory_bytes = _gpu_bytes(model, dtype, info, free) - tier.buffer_bytes(info) if on_gpu else free
         info = with_states(info, kv_memory_bytes)
         num_blocks = _num_blocks(info, kv_memory_bytes - states_bytes(info))
     else:
@@ -177,11 +188,12 @@ def make_runner(
     # A rank has only its heads of each block, a stage its layers; and blocks alone are of no use without a state.
     if model.group.size == model.group.stages == 1 and not model.keeps_state:
         info = msgspec.structs.replace(info, kv=layout_of(cache))
+    store = make_store(tier, cache, model)
     if native_kernels:
-        return CpuRunner(model, cache, info)
+        return CpuRunner(model, cache, info, store)
     if on_gpu if packed is None else packed:
-        return _packed(model, cache, info, late=late)
-    return TorchRunner(model, cache, info)
+        return _packed(model, cache, info, store, late=late)
+    return TorchRunner(model, cache, info, store)
 
 
 def _num_blocks(info: RunnerInfo, memory: int) -> int:
@@ -207,9 +219,9 @@ def _cache(model: Decoder, info: RunnerInfo, dtype: torch.dtype, *, heads_first:
         raise RunnerConfigError(too_large(f"{info.num_blocks} KV blocks", needs, remedy)) from error
 
 
-def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, *, late: bool) -> GpuRunner:
+def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | None, *, late: bool) -> GpuRunner:
     try:
-        return GpuRunner(model, cache, info, late=late)
+        return GpuRunner(model, cache, info, store, late=late)
     except torch.OutOfMemoryError as error:
         remedy = "lower kv_memory_bytes or num_blocks, max_num_seqs or max_num_batched_tokens"
         raise RunnerConfigError(too_large("the steps that are recorded", 0, remedy)) from error

@@ -14,16 +14,20 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from model_svc.engine.kv_tier import Kept
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
 from model_svc.runner.batch import DeviceStep, flatten, to_device
+from model_svc.runner.block_file import BlockFile
 from model_svc.runner.draws import draw_all
+from model_svc.runner.kept_blocks import Store
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.outcome import step_output
 from model_svc.runner.sampler import Drawn
 from model_svc.runner.slots import Slots
 from model_svc.runner.target_logprobs import Found, asked, score
+from model_svc.runner.tier_copies import TierCopies, with_tier
 from model_svc.runner.untouched import Untouched
 
 
@@ -42,10 +46,13 @@ class Handle:
 class TorchRunner:
     """One model on one device, eager. Implements the engine's Runner protocol."""
 
-    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo) -> None:
+    def __init__(self, model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | None = None) -> None:
+        """`store` is where the second tier's blocks lie."""
         self._model = model
         self._cache = cache
-        self._info = info
+        self._store = store
+        self._copies = TierCopies(cache, store) if store is not None else None
+        self._info = with_tier(info, store, self._copies)
         max_blocks = -(-info.max_model_len // info.block_size)
         self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device, info.adapters)
         self._untouched = Untouched(cache)
@@ -60,9 +67,16 @@ class TorchRunner:
         """Return what copies blocks of the cache to and from other replicas."""
         return KvTransfer(self._cache)
 
+    @property
+    def kept(self) -> Kept | None:
+        """Return what the second tier has from before the start."""
+        return self._store if isinstance(self._store, BlockFile) else None
+
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> Handle:
         """Start a step. On the CPU it is done when this returns; on a GPU it is queued."""
+        if self._copies is not None:
+            self._copies.run(plan)
         started = time.perf_counter()
         self._slots.begin(plan)
         self._untouched.note(plan.sequences)
@@ -94,6 +108,8 @@ class TorchRunner:
 
     def close(self) -> None:
         """Free the model and the cache."""
+        if self._copies is not None:
+            self._copies.close()
         del self._model, self._cache, self._slots
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

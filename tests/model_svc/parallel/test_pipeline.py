@@ -38,7 +38,12 @@ def dtype(request: pytest.FixtureRequest) -> str:
 def runner(request: pytest.FixtureRequest, directory: Path, dtype: str) -> Iterator[Runner]:
     factory = "tests.model_svc.parallel.test_pipeline:uneven"
     made = load_runner(
-        directory, pipeline_parallel=request.param, factory=factory, **{**STAGED, "dtype": dtype}, num_blocks=40
+        directory,
+        pipeline_parallel=request.param,
+        factory=factory,
+        **{**STAGED, "dtype": dtype},
+        num_blocks=40,
+        kv_ram_bytes=1 << 20,
     )
     yield made
     made.close()

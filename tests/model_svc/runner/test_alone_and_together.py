@@ -1,8 +1,8 @@
 """Whatever requests ask for together, an engine over a real model says of each what it says when it has nothing else.
 
 Random requests with three and more of all that can be asked for share an engine with few blocks, small steps, guesses,
-steps in flight and every policy. Meanwhile some are cancelled, their thinking is ended, or they move as after the loss
-of a replica. The other engine computes each alone, whole and one token at a time.
+steps in flight, every policy and a second tier. Meanwhile some are cancelled, their thinking is ended, or they move as
+after the loss of a replica. The other engine computes each alone, whole and one token at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from model_svc.engine.policy import POLICIES
 from model_svc.engine.request import EngineRequest
 from model_svc.models.decoder import Decoder
 from model_svc.runner.load import make_runner
+from model_svc.runner.tier import TierOptions
 from model_svc.spec.ngram import NgramProposer
 from model_svc.spec.proposer import Proposer
 from tests.model_svc.engine.guessers import Oracle, Parrot
@@ -75,7 +76,9 @@ class Company:
             "max_drafts": rng.choice([4, 16]),
         }
         flight: dict[str, Any] = rng.choice([{"depth": 0}, {"packed": True, "depth": rng.choice([0, 1, 2])}])
-        self.runner = make_runner(model, block_size=4, **sizes, **flight)
+        # For few blocks, for all, or no second tier.
+        tier = TierOptions(ram_bytes=Random(seed).choice([0, 20_000, 1 << 22]))
+        self.runner = make_runner(model, block_size=4, **sizes, **flight, tier=tier)
         oracle = Oracle(lambda: self.known, VOCAB, errs=rng.choice([0, 3]))
         proposer: Proposer | None = rng.choice([None, NgramProposer(), Parrot(52, 0, 1), oracle])
         drafter = None
