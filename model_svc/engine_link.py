@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 import anyio
 from anyio.abc import Process
@@ -20,6 +21,7 @@ from model_svc.settings import ModelSettings
 from wire.errors import StartError
 
 _STOP_S = 5.0
+_GIB = 1 << 30
 
 MAX_DRAFTS = 64  # guesses in one step, all sequences together: each needs a row of logits
 RANKS = "model_svc.parallel.load:load_runner"  # of several ranks, each of which has a runner of the usual factory
@@ -52,6 +54,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
             **({"adapters": adapters} if adapters else {}),
+            **_tier(settings),
             **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
             **({**ways, "factory": settings.runner} if shared else {}),
         },
@@ -65,6 +68,17 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
         awake_s=settings.awake_s,
         metered=settings.energy,
     )
+
+
+def _tier(settings: ModelSettings) -> dict[str, int | str | None]:
+    """Return where blocks are kept beside the device, if they are."""
+    options: dict[str, int | str | None] = {}
+    if settings.kv_ram_gib:
+        options["kv_ram_bytes"] = int(settings.kv_ram_gib * _GIB)
+    if settings.kv_disk_gib:
+        options["kv_disk_bytes"] = int(settings.kv_disk_gib * _GIB)
+        options["kv_disk_dir"] = str(Path(settings.state_dir).expanduser() / "kv-blocks")
+    return options
 
 
 async def _start(settings: ModelSettings, pipe_fd: int, staging_fd: int) -> Process:

@@ -99,5 +99,9 @@ class Heartbeat:
             num_draft_tokens=load.num_draft_tokens,
             num_accepted_tokens=load.num_accepted_tokens,
             num_generated_tokens=self.num_generated_tokens,
+            num_tier_blocks=info.num_tier_blocks,
+            num_kept_blocks=load.num_kept_blocks,
+            num_saved_blocks=load.num_saved_blocks,
+            num_loaded_blocks=load.num_loaded_blocks,
             **shared,
         )

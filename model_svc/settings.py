@@ -25,11 +25,13 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens` tokens
     ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
     `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends itself, so that
-    others take over. KV blocks are given to other replicas and fetched from them (`kv_sharing`) over a unix socket
-    below the state directory, or TCP at `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free
-    one); a fetch that takes longer than `fetch_timeout_s`, and than computing would, is broken off and the rest
-    computed. `role`: prefill computes prompts and hands them on, decode goes on from there, both does all. `energy`:
-    bills have what a request used of it, where cards or processors tell.
+    others take over. Beside the KV cache a second tier keeps blocks longer, in `kv_ram_gib` of the host's memory or,
+    on a CPU and over restarts, in a file of `kv_disk_gib` below the state directory; 0: none. KV blocks are given to
+    other replicas and fetched from them (`kv_sharing`) over a unix socket below the state directory, or TCP at
+    `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free one); a fetch that takes longer than
+    `fetch_timeout_s`, and than computing would, is broken off and the rest computed. `role`: prefill computes prompts
+    and hands them on, decode goes on from there, both does all. `energy`: bills have what a request used of it, where
+    cards or processors tell.
     """
 
     model: str = ""
@@ -53,6 +55,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     stream_interval: int | None = None
     heartbeat_s: float = 0.5
     stall_s: float = 120.0
+    kv_ram_gib: float = 0.0
+    kv_disk_gib: float = 0.0
     kv_sharing: bool = True
     kv_host: str = ""
     kv_port: int = 0
@@ -85,8 +89,10 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         self._check_range("tensor_parallel", "pipeline_parallel", least=1)
         self._check_range("num_draft_tokens", least=0)
         self._check_range("kv_port", least=0, most=65_535)
+        self._check_range("kv_ram_gib", "kv_disk_gib", least=0, most=1 << 20)
         self._check_range("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s", "inter_token_ms", above=0)
         self._check_stages()
+        self._check_tier()
 
     def _check_stages(self) -> None:
         if self.pipeline_parallel > 1 and self.tensor_parallel > 1:
@@ -95,6 +101,12 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(f"pipeline_parallel and speculate {self.speculate} do not go together")
         if self.pipeline_parallel > 1 and self.role != "both":
             raise SettingsError(f"pipeline_parallel and role {self.role} do not go together: stages share no KV blocks")
+
+    def _check_tier(self) -> None:
+        if self.kv_disk_gib and self.kv_ram_gib:
+            raise SettingsError("kv_disk_gib and kv_ram_gib do not go together; set one of them to 0")
+        if self.kv_disk_gib and (self.device != "cpu" or max(self.tensor_parallel, self.pipeline_parallel) > 1):
+            raise SettingsError("kv_disk_gib is for one process on a CPU; set kv_ram_gib instead")
 
     @property
     def proposer(self) -> str:

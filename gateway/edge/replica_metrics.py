@@ -40,6 +40,16 @@ def _counter(name: str, text: str, field: str) -> _Row:
     return _Row(CounterMetricFamily, name, text, lambda status: {(): value(status)})
 
 
+def _copied(name: str, text: str, field: str) -> _Row:
+    value = attrgetter(field)
+    return _Row(
+        CounterMetricFamily,
+        name,
+        text,
+        lambda status: {(): value(status) * status.block_size * status.kv_bytes_per_token},
+    )
+
+
 def _readiness(status: ReplicaStatus) -> dict[tuple[str, ...], float]:
     return {(status.role,): status.state == "ready"}
 
@@ -81,6 +91,12 @@ _ROWS = (
     _counter("headrace_replica_fetched_bytes", "And their bytes.", "num_fetched_bytes"),
     _counter("headrace_replica_failed_fetches", "Fetches of KV blocks that were broken off.", "num_failed_fetches"),
     _counter("headrace_replica_given_blocks", "KV blocks that went to other replicas.", "num_given_blocks"),
+    _gauge("headrace_replica_tier_blocks", "KV blocks that the second tier has room for.", "num_tier_blocks"),
+    _gauge("headrace_replica_kept_blocks", "KV blocks in the second tier.", "num_kept_blocks"),
+    _counter("headrace_replica_saved_blocks", "KV blocks that were copied to the second tier.", "num_saved_blocks"),
+    _counter("headrace_replica_loaded_blocks", "KV blocks that came back from there.", "num_loaded_blocks"),
+    _copied("headrace_replica_saved_bytes", "Bytes copied to the second tier.", "num_saved_blocks"),
+    _copied("headrace_replica_loaded_bytes", "Bytes that came back from there.", "num_loaded_blocks"),
 )
 
 

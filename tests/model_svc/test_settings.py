@@ -27,6 +27,8 @@ from wire.settings import SettingsError, load
         ("DEVICE", "gpu"),
         ("DTYPE", "float8"),
         ("KV_PORT", "65536"),
+        ("KV_RAM_GIB", "-1"),
+        ("KV_DISK_GIB", "nan"),
         ("INTER_TOKEN_MS", "-1"),
     ],
 )
@@ -48,3 +50,17 @@ def test_limits_are_numbers_or_left_to_the_machine() -> None:
 
 def test_a_replica_takes_each_dtype_that_a_runner_knows() -> None:
     assert set(DTYPES) == {*_WORDS, *_DTYPES}
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ({"KV_RAM_GIB": "1"}, "do not go together"),
+        ({"DEVICE": "cuda"}, "for one process on a CPU"),
+        ({"TENSOR_PARALLEL": "2"}, "for one process on a CPU"),
+    ],
+)
+def test_a_file_of_blocks_is_for_one_process_on_a_cpu(others: dict[str, str], says: str) -> None:
+    given = {"KV_DISK_GIB": "0.5", **others}
+    with pytest.raises(SettingsError, match=f"^HEADRACE_KV_DISK_GIB.*{says}"):
+        load(ModelSettings, {f"HEADRACE_{name}": value for name, value in given.items()})

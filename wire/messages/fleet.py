@@ -15,7 +15,8 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     that came true. `died`: it is gone, but not on purpose. `role` is both, prefill or decode. Blocks can be fetched at
     `kv_address` by replicas of the same `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica
     measured, 0 before. Blocks fetched from others (and their bytes), fetches that failed and blocks given to others
-    count since the start, too.
+    count since the start, too. Beside the KV cache there is room for `num_tier_blocks`, of which `num_kept_blocks` are
+    there; copies to there (saved) and back (loaded) count since the start.
     """
 
     replica_id: str
@@ -51,10 +52,17 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_fetched_bytes: int = 0
     num_failed_fetches: int = 0
     num_given_blocks: int = 0
+    num_tier_blocks: int = 0
+    num_kept_blocks: int = 0
+    num_saved_blocks: int = 0
+    num_loaded_blocks: int = 0
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):
-    """These blocks (16-byte names, concatenated) are in the replica's cache. `reset`: forget all earlier ones first."""
+    """These blocks (16-byte names, concatenated) are in the replica's cache, in whichever of its tiers.
+
+    `reset`: forget all earlier ones first.
+    """
 
     replica_id: str
     sequence: int
@@ -63,7 +71,7 @@ class BlocksStored(Message, frozen=True, kw_only=True):
 
 
 class BlocksEvicted(Message, frozen=True, kw_only=True):
-    """These blocks left the replica's cache."""
+    """These blocks left the replica's cache, the last of its tiers."""
 
     replica_id: str
     sequence: int
