@@ -24,7 +24,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class TierOptions:
-    """Bytes in the host's memory, or in a file below `disk_dir`; of which model and adapters, and which type computes."""
+    """Bytes in the host's memory, or in a file below `disk_dir`; of which model and adapters, in which type."""
 
     ram_bytes: int = 0
     disk_bytes: int = 0

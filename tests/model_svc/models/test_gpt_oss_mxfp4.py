@@ -33,8 +33,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Path]
     return model, {"gguf": pulled, "safetensors": write_published(folder / "published", model)}
 
 
-def stepwise(model: Decoder) -> Tensor:
-    driver, seq = ModelDriver(model), Tracked(0, list(IDS))
+def stepwise(model: Decoder, dtype: torch.dtype = torch.float32) -> Tensor:
+    driver, seq = ModelDriver(model, dtype=dtype), Tracked(0, list(IDS))
     return torch.cat([driver.logits((seq, count))[0] for count in (9, 1, 2, 1, 1)])
 
 
@@ -70,6 +70,6 @@ def test_a_card_computes_with_the_blocks_what_it_computes_with_their_numbers(
         wanted = oracle(torch.tensor([IDS])).logits[0]
     errors = []
     for method in (Kept(Dequantized(dtype, card)), Dequantized(dtype, card)):
-        found = stepwise(load_model(directories[form], dtype=dtype, device=card, method=method)).cpu()
+        found = stepwise(load_model(directories[form], dtype=dtype, device=card, method=method), dtype).cpu()
         errors.append(float(((found - wanted).pow(2).mean(1).sqrt() / wanted.std()).median()))
     assert errors[0] < 1.3 * errors[1] < 0.1  # of bfloat16 activations

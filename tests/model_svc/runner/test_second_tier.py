@@ -215,7 +215,7 @@ def test_what_finds_no_room_is_refused_by_the_settings_name(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    options = {"disk_bytes": MIB, "disk_dir": str(tmp_path / "kv"), "model_path": tmp_path}
+    options = {"disk_bytes": MIB, "disk_dir": str(tmp_path / "kv"), "directories": (tmp_path,)}
     assert "No space left" in refused(**options)
     assert not list((tmp_path / "kv").glob("*.tmp"))
 

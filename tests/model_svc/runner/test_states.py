@@ -18,6 +18,7 @@ from model_svc.runner.load import make_runner
 from model_svc.runner.precision import RunnerConfigError
 from model_svc.runner.state_pool import row_bytes
 from model_svc.runner.state_room import states_bytes, with_states
+from model_svc.runner.tier import TierOptions
 from tests.model_svc.runner.test_with_engine import BLOCK, Answers, fresh_engine, mixed_requests, request, run
 from tests.model_svc.tiny import tiny_llama
 
@@ -154,6 +155,8 @@ def test_what_needs_a_state_rolled_back_or_cut_is_off_or_refused_by_name(model: 
         load_parallel(tmp_path, tensor_parallel=2)
     with pytest.raises(RunnerConfigError, match="pipeline_parallel and Qwen3NextForCausalLM, which keeps states"):
         load_parallel(tmp_path, pipeline_parallel=2)
+    with pytest.raises(RunnerConfigError, match="kv_ram_gib and kv_disk_gib are of no use to a model with states"):
+        make_runner(model, num_blocks=50, block_size=BLOCK, tier=TierOptions(ram_bytes=1 << 20))
 
 
 def test_states_and_snapshots_have_half_of_the_memory_at_most(model: Decoder) -> None:
