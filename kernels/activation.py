@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
@@ -71,9 +70,7 @@ def _launch(x: Tensor, out: Tensor, act: int) -> None:
         return
     # 1,024 outputs a program at 4 warps: 8 a thread, one 16-byte load of each half.
     block = min(1024, next_power_of_2(width))
-    _activation_kernel[(T, cdiv(width, block))](
-        x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4, **dependent.launch(x)
-    )
+    _activation_kernel[(T, cdiv(width, block))](x, out, width, x.stride(0), ACT=act, BLOCK=block, num_warps=4)
 
 
 _INV_SQRT_2 = tl.constexpr(1 / math.sqrt(2))
@@ -95,8 +92,7 @@ def gated(gate, up, ACT: tl.constexpr):
 
 
 @jit
-def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    follow(PDL)
+def _activation_kernel(x_ptr, out_ptr, width, stride, ACT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = column < width

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.expert_order import ExpertOrder
 from kernels.expert_tiles import num_tiles, tile_of
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
@@ -62,7 +61,7 @@ def _tile(P: int, X: int, x: Tensor) -> _Tile:
         return _Tile(16, 64, 128, 4, 4)
     if P <= 48 * X:
         return _Tile(32, 128, 128, 4, 3)
-    return _Tile(64, 128, 64, 4, 4) if P <= 96 * X else _Tile(128, 256, 64, 8, 4)
+    return _Tile(64, 256, 64, 8, 4) if P <= 96 * X else _Tile(128, 256, 64, 8, 4)
 
 
 def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor) -> None:
@@ -71,7 +70,7 @@ def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, 
     _expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
         x, weight, weight if bias is None else bias, order.rows, order.begins, out, X, F, E, x.stride(0),
         GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), TOKENS=tile.tokens, OUTPUTS=tile.outputs,
-        DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **dependent.launch(x),
+        DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -79,9 +78,8 @@ def _launch(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, 
 def _expert_linear_kernel(
     x_ptr, weight_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
     GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
     if expert < 0:
         return

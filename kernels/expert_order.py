@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.language import jit_alike, tl
 from kernels.native import record
 from kernels.route import Routes
@@ -70,15 +69,12 @@ def _launch(chosen: Tensor, num_experts: int) -> ExpertOrder:
     out = ExpertOrder(*(torch.empty(shape, dtype=torch.int32, device=chosen.device) for shape in shapes))
     # A program for each expert reads all choices twice: no atomics, and 8 experts of 8,192 tokens are 256 KB. One more
     # tells where the last one ends.
-    _expert_order_kernel[(num_experts + 1,)](
-        chosen, *out, chosen.numel(), chosen.shape[1], BLOCK=1024, num_warps=4, **dependent.launch(chosen)
-    )
+    _expert_order_kernel[(num_experts + 1,)](chosen, *out, chosen.numel(), chosen.shape[1], BLOCK=1024, num_warps=4)
     return out
 
 
 @jit_alike("P")
-def _expert_order_kernel(chosen_ptr, rows_ptr, places_ptr, begins_ptr, P, C, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    follow(PDL)
+def _expert_order_kernel(chosen_ptr, rows_ptr, places_ptr, begins_ptr, P, C, BLOCK: tl.constexpr):
     expert = tl.program_id(0)
     offsets = tl.arange(0, BLOCK)
     place = 0

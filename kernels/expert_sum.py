@@ -4,8 +4,7 @@
 import torch
 from torch import Tensor
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
@@ -41,17 +40,12 @@ def _launch(parts: Tensor, places: Tensor, shares: Tensor) -> Tensor:
     out = torch.empty((T, E), dtype=parts.dtype, device=parts.device)
     if T:
         block = min(1024, next_power_of_2(E))  # 8 outputs a thread: loads of 16 bytes
-        _expert_sum_kernel[(T, cdiv(E, block))](
-            parts, places, shares, out, E, C=C, BLOCK=block, num_warps=4, **dependent.launch(parts)
-        )
+        _expert_sum_kernel[(T, cdiv(E, block))](parts, places, shares, out, E, C=C, BLOCK=block, num_warps=4)
     return out
 
 
 @jit
-def _expert_sum_kernel(
-    parts_ptr, places_ptr, shares_ptr, out_ptr, E, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
-    follow(PDL)
+def _expert_sum_kernel(parts_ptr, places_ptr, shares_ptr, out_ptr, E, C: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = column < E

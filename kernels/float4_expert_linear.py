@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.expert_order import ExpertOrder
 from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
 from kernels.float4_experts import BLOCK, WIDTH, Float4Experts, numbers
@@ -50,17 +49,20 @@ def reference(x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor
     return out
 
 
+_LONG = PackedTile(128, 256, 8, 3)
+
+
 def _launch(
     x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None, gather: bool, out: Tensor,
     tile: PackedTile | None = None,
 ) -> None:  # fmt: skip
     P, (X, F, E) = out.shape[0], weight.shape
-    tile = tile or packed_tile(P, X, x)
+    tile = tile or packed_tile(P, X, x, _LONG)
     _float4_expert_linear_kernel[(num_tiles(P, X, tile.tokens), cdiv(F, tile.outputs))](
         x, weight.words, weight.exponents, x if bias is None else bias, order.rows, order.begins, out, X, F, E,
         x.stride(0),
         GATHER=gather, BIAS=bias is not None, EXPERTS=next_power_of_2(X), WHOLE=E % BLOCK.value == 0,
-        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps, **dependent.launch(x),
+        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -68,10 +70,9 @@ def _launch(
 def _float4_expert_linear_kernel(
     x_ptr, word_ptr, exponent_ptr, bias_ptr, rows_ptr, begins_ptr, out_ptr, X, F, E, x_stride,
     GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr, WHOLE: tl.constexpr, TOKENS: tl.constexpr,
-    OUTPUTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
-    follow(PDL)
     expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
     if expert < 0:
         return

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.expert_order import ExpertOrder
 from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
 from kernels.grouped_weight import GroupedWeight, scale_and_zero
@@ -66,7 +65,7 @@ def _launch(
         weight.group * weight.spans // weight.block,
         **weight.form, SPANS=weight.spans, SHIFTED=weight.shifted, BLOCK=weight.block, GATHER=gather,
         BIAS=bias is not None, EXPERTS=next_power_of_2(X), WHOLE=E % weight.block == 0,
-        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps, **dependent.launch(x),
+        TOKENS=tile.tokens, OUTPUTS=tile.outputs, STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -76,10 +75,9 @@ def _grouped_expert_linear_kernel(
     spans_a_group,
     BITS: tl.constexpr, KIND: tl.constexpr, SCALE: tl.constexpr, MIDDLE: tl.constexpr, SPANS: tl.constexpr,
     SHIFTED: tl.constexpr, BLOCK: tl.constexpr, GATHER: tl.constexpr, BIAS: tl.constexpr, EXPERTS: tl.constexpr,
-    WHOLE: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    WHOLE: tl.constexpr, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """acc [OUTPUTS, TOKENS] = W x^T: the weights are the tall side, and go from words to tensor cores in registers."""
-    follow(PDL)
     expert, first, end = tile_of(tl.program_id(0), begins_ptr, X, EXPERTS, TOKENS)
     if expert < 0:
         return

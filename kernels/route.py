@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import dependent, dispatch
-from kernels.dependent import follow
+from kernels import dispatch
 from kernels.language import jit, next_power_of_2, tl
 from kernels.native import record
 
@@ -121,7 +120,7 @@ def _launch(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias
             logits, logits if bias is None else bias, *out, X, logits.stride(0), rule.scale,
             C=num_chosen, RENORMALISE=renormalise, SIGMOID=rule.sigmoid, BIASED=bias is not None,
             GROUPS=rule.groups, KEPT=rule.kept, BLOCK=next_power_of_2(X), CHOICES=next_power_of_2(num_chosen),
-            num_warps=1, **dependent.launch(logits),
+            num_warps=1,
         )  # fmt: skip
     return out
 
@@ -130,9 +129,8 @@ def _launch(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias
 def _route_kernel(
     logits_ptr, bias_ptr, chosen_ptr, shares_ptr, X, stride, scale,
     C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
-    GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr, PDL: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row * stride + expert, mask=expert < X, other=float("-inf")).to(tl.float32)

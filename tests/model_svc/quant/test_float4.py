@@ -93,7 +93,7 @@ def test_compiled_kernels_give_the_logits_of_the_numbers() -> None:
     )
     for counts in ((7, 1, 1), (300,)):
         seqs = [Tracked(0, list(ids)) for _ in range(2)]
-        drivers = ModelDriver(packed, dtype=torch.bfloat16), ModelDriver(exact)
+        drivers = ModelDriver(packed, num_blocks=80, dtype=torch.bfloat16), ModelDriver(exact, num_blocks=80)
         for count in counts:
             found, wanted = (driver.logits((seq, count))[0].cpu() for driver, seq in zip(drivers, seqs, strict=True))
             assert float((found - wanted).norm() / wanted.norm()) < 0.1
