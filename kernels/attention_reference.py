@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kernels.float8_kv import ONES, KvScales
 from kernels.language import cdiv
 
 
@@ -18,10 +19,15 @@ def reference(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    scales: KvScales = ONES,
 ) -> Tensor:
     """Attend in plain torch, float32 inside: a running softmax over chunks of blocks."""
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    reference_into(out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale, window, softcap, sinks)
+    k_scale, v_scale = scales.of(k_cache)
+    reference_into(
+        out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale * k_scale, window, softcap, sinks,
+        v_scale,
+    )  # fmt: skip
     return out
 
 
@@ -37,8 +43,9 @@ def reference_into(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    v_scale: float = 1.0,
 ) -> None:
-    """Write attention to `out`; rows of no sequence are left as they are.
+    """Write attention to `out`; rows of no sequence are left as they are. Scales as in `attention_step.Step`.
 
     Sequences with equally many queries (all decodes, above all) are one group and run as one batch.
     """
@@ -54,7 +61,7 @@ def reference_into(
             q[rows], k_cache, v_cache, block_tables[index].long(), context_lens[index].long(),
             scale, window, softcap, sinks,
         )  # fmt: skip
-        out[rows] = result.to(out.dtype)
+        out[rows] = (result * v_scale).to(out.dtype)
 
 
 def _attend(

@@ -5,6 +5,8 @@ import torch
 
 from kernels import dispatch
 from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
+from kernels.code_attention import CODES_D, attend_codes
+from kernels.float8_kv import beside_codes
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
 DECODE_ROWS = 32  # queries x heads per KV head up to which a sequence counts as a decode: one tile of tensor-core rows
@@ -15,7 +17,7 @@ def launch(step: Step, query_limit: int, max_context_len: int, num_splits: int |
     """Attend for the sequences with at most `query_limit` queries; `num_splits` None: as many as fill the card."""
     H, D = step.q.shape[1:]
     S, K = step.context_lens.shape[0], step.k_cache.shape[2]
-    tile = _decode_tile(query_limit * (H // K), D, step.q.element_size())
+    tile = _decode_tile(query_limit * (H // K), D, step.k_cache.element_size())
     splits = num_splits or _splits(step, max_context_len)
     block_d = next_power_of_2(D)
     if splits > 1:
@@ -33,7 +35,7 @@ def launch(step: Step, query_limit: int, max_context_len: int, num_splits: int |
     if splits > 1:
         _merge_kernel[(S, query_limit * H)](
             partial, state, step.sinks if step.sinks is not None else state, step.query_start, step.context_lens,
-            step.out, H, step.window,
+            step.out, H, step.window, step.v_scale,
             D=D, BLOCK_D=block_d, G=H // K, ROWS=tile.rows, KEYS=tile.keys, SPLITS=splits,
             MIN_TILES=cdiv(_MIN_SPLIT_KEYS, tile.keys), BLOCK_SPLITS=next_power_of_2(splits), QUERY_LIMIT=query_limit,
             WINDOW=step.window > 0, SINKS=step.sinks is not None, num_warps=2,
@@ -42,7 +44,7 @@ def launch(step: Step, query_limit: int, max_context_len: int, num_splits: int |
 
 def _decode_tile(rows: int, D: int, itemsize: int) -> Tile:
     """Keys per tile: 32 KB of keys and values in flight per stage cover the memory's latency."""
-    keys = max(16, min(64, 16384 // (next_power_of_2(D) * itemsize)))
+    keys = max(16, min(64 if itemsize > 1 else 128, 16384 // (next_power_of_2(D) * itemsize)))
     return Tile(max(16, next_power_of_2(rows)), keys, warps=4, stages=3)
 
 
@@ -83,7 +85,7 @@ def _split_range(
 @jit
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
-    unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, K,
+    unit, softcap, window, v_scale, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, K,
     partial_ptr, state_ptr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     SPLITS: tl.constexpr, MIN_TILES: tl.constexpr, QUERY_LIMIT: tl.constexpr, STAGES: tl.constexpr,
@@ -101,24 +103,33 @@ def _decode_kernel(
         live_row = row < n * G
         inside = live_row[:, None] & (d < D)[None, :]
         token = query_start + row // G
-        q = tl.load(q_ptr + (token * q_stride_t + head * q_stride_h)[:, None] + d[None, :], mask=inside, other=0.0)
+        q_at = q_ptr + token * q_stride_t + head * q_stride_h
         position = context - n + row // G
-        top = tl.full([ROWS], HIDDEN, tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        acc = tl.zeros([ROWS, BLOCK_D], tl.float32)
         k_base, v_base = k_cache_ptr + kv_head.to(tl.int64) * stride_h, v_cache_ptr + kv_head.to(tl.int64) * stride_h
         table = tables_ptr + sequence * table_stride
-        for tile in tl.range(begin, end, num_stages=STAGES):
-            key = tile * KEYS + tl.arange(0, KEYS)
-            live = (key >= first) & (key < context)
-            k, v = load_kv(k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, True)
-            s = score(q, k, softcap, SOFTCAP)
-            seen = live[None, :] & (key[None, :] <= position[:, None])
-            if WINDOW:
-                seen = seen & (key[None, :] > position[:, None] - window)
-            top, total, acc = update(tl.where(seen, s, HIDDEN), v, unit, top, total, acc)
+        if k_cache_ptr.dtype.element_ty == tl.float8e4nv and BLOCK_D >= CODES_D:
+            top, total, acc = attend_codes(
+                q_at, live_row, k_base, v_base, table, begin, end, first, context, position, unit, softcap, window,
+                stride_n, stride_b, ROWS, D, BLOCK_D, B, KEYS, STAGES, WINDOW, SOFTCAP,
+            )  # fmt: skip
+        else:
+            q = beside_codes(tl.load(q_at[:, None] + d[None, :], mask=inside, other=0.0), k_cache_ptr)
+            top = tl.full([ROWS], HIDDEN, tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            acc = tl.zeros([ROWS, BLOCK_D], tl.float32)
+            for tile in tl.range(begin, end, num_stages=STAGES):
+                key = tile * KEYS + tl.arange(0, KEYS)
+                live = (key >= first) & (key < context)
+                k, v = load_kv(
+                    k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, True, q.dtype
+                )  # fmt: skip
+                s = score(q, k, softcap, SOFTCAP)
+                seen = live[None, :] & (key[None, :] <= position[:, None])
+                if WINDOW:
+                    seen = seen & (key[None, :] > position[:, None] - window)
+                top, total, acc = update(tl.where(seen, s, HIDDEN), v, unit, top, total, acc)
         if parts <= 1:
-            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, SINKS)
+            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, v_scale, SINKS)
             to = (token * out_stride + head * D)[:, None] + d[None, :]
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
         else:
@@ -130,7 +141,7 @@ def _decode_kernel(
 
 @jit
 def _merge_kernel(
-    partial_ptr, state_ptr, sinks_ptr, query_start_ptr, context_ptr, out_ptr, H, window,
+    partial_ptr, state_ptr, sinks_ptr, query_start_ptr, context_ptr, out_ptr, H, window, v_scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     SPLITS: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_SPLITS: tl.constexpr, QUERY_LIMIT: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr,
@@ -158,6 +169,6 @@ def _merge_kernel(
             sum_all += tl.exp2(sink - higher)
         at = (part * (ROWS * BLOCK_D) + row * BLOCK_D)[:, None] + d[None, :]
         acc = tl.load(partial_ptr + at, mask=live[:, None] & (d < D)[None, :], other=0.0)
-        result = tl.sum(acc * share[:, None], 0) / sum_all
+        result = tl.sum(acc * share[:, None], 0) / sum_all * v_scale
         to = (query_start + i) * (H * D) + head * D + d
         tl.store(out_ptr + to, result.to(out_ptr.dtype.element_ty), mask=d < D)

@@ -102,7 +102,9 @@ def reference_qkv(x: Tensor, norm: RmsNormWeights, weight: Weight, head_dim: int
     K = turn.k_cache.shape[2]
     H = heads.shape[1] - 2 * K
     q, k, v = heads[:, :H], heads[:, H : H + K], heads[:, H + K :]
-    rope.rope_store_kv(q, k, v, turn.cos, turn.sin, turn.positions, turn.k_cache, turn.v_cache, turn.slot_mapping)
+    rope.rope_store_kv(
+        q, k, v, turn.cos, turn.sin, turn.positions, turn.k_cache, turn.v_cache, turn.slot_mapping, turn.scales
+    )  # fmt: skip
     rope.reference(q[:, :0], k, turn.cos, turn.sin, turn.positions)
     return out
 

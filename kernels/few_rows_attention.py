@@ -16,6 +16,8 @@ from torch import Tensor
 
 from kernels import dependent, dispatch, paged_attention
 from kernels.attention_step import HIDDEN, score, update
+from kernels.code_attention import CODES_D, attend_codes
+from kernels.float8_kv import ONES, KvScales, beside_codes, bits, rounded, stored, widened
 from kernels.language import TRITON_INSTALLED, jit, next_power_of_2, tl
 
 if TRITON_INSTALLED:
@@ -39,23 +41,25 @@ class _Plan(NamedTuple):
     parts: int
 
 
-def _plan(T: int) -> _Plan:
+def _plan(T: int, itemsize: int = 2) -> _Plan:
     # With 8 KV heads one sequence in 16 parts fills the card; a merge of more does not fit the registers. Short tiles,
     # so that at a context of 400 one row has a program for every processor.
     if T <= 8:
         return _Plan(ahead=True, keys=32, warps=2, splits=16, least=1, parts=0)
     # Two programs fit a processor, and twice as many splits as that even out.
-    return _Plan(ahead=False, keys=64, warps=4, splits=16 if T <= 16 else 8 if T <= 32 else 4, least=4, parts=4)
+    keys = 64 if itemsize > 1 else 128  # of a cache in 8 bits twice as many are as much to have on the way
+    splits = 16 if T <= 16 else 8 if T <= 32 else 4
+    return _Plan(ahead=False, keys=keys, warps=4, splits=splits, least=256 // keys, parts=4)
 
 
 def few_rows_attention(
     qkv: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, scale: float,
-    arrived: Tensor,
+    arrived: Tensor, scales: KvScales = ONES,
 ) -> Tensor:  # fmt: skip
     """Return attention [T, H D] of the turned projections `qkv` [T, (H + 2K) D], one token of each sequence.
 
     Caches [N, B, K, D] hold what is before and this token as well. `context_lens` int32 [T] counts it.
-    `arrived` int32, at least T K long, is zero before and after.
+    `arrived` int32, at least T K long, is zero before and after. `scales` are those of a float8_e4m3fn cache.
     """
     T, width = qkv.shape
     K, D = k_cache.shape[2:]
@@ -67,14 +71,15 @@ def few_rows_attention(
         raise ValueError(f"arrived has {arrived.numel()} elements; it must be int32 with {T * K}")
     out = qkv.new_empty(T, width - 2 * K * D)
     if dispatch.form(qkv) == "triton" and T:
-        _launch(qkv, k_cache, v_cache, block_tables, context_lens, scale, arrived, out)
+        _launch(qkv, k_cache, v_cache, block_tables, context_lens, scale, arrived, scales, out)
         return out
-    return reference(qkv, k_cache, v_cache, block_tables, context_lens, scale)
+    return reference(qkv, k_cache, v_cache, block_tables, context_lens, scale, scales)
 
 
 def reference(
-    qkv: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, scale: float
-) -> Tensor:
+    qkv: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, scale: float,
+    scales: KvScales = ONES,
+) -> Tensor:  # fmt: skip
     """Put the newest row into a copy of the cache and attend in plain torch."""
     T = qkv.shape[0]
     B, K, D = k_cache.shape[1:]
@@ -83,27 +88,33 @@ def reference(
     rows = (context_lens > 0).nonzero()[:, 0]
     last = context_lens[rows].long() - 1
     block = block_tables[rows, last // B].long()
-    k_cache[block, last % B] = heads[rows, -2 * K : -K].to(k_cache.dtype)
-    v_cache[block, last % B] = heads[rows, -K:].to(v_cache.dtype)
+    k_over, v_over = scales.inverse(k_cache)
+    bits(k_cache)[block, last % B] = bits(rounded(heads[rows, -2 * K : -K], k_cache.dtype, k_over))
+    bits(v_cache)[block, last % B] = bits(rounded(heads[rows, -K:], v_cache.dtype, v_over))
     start = torch.arange(T + 1, dtype=torch.int32, device=qkv.device)
     q = heads[:, : -2 * K]
-    return paged_attention.reference(q, k_cache, v_cache, block_tables, start, context_lens, scale=scale).reshape(T, -1)
+    out = paged_attention.reference(
+        q, k_cache, v_cache, block_tables, start, context_lens, scale=scale, scales=scales
+    )  # fmt: skip
+    return out.reshape(T, -1)
 
 
 def _launch(
     qkv: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, scale: float,
-    arrived: Tensor, out: Tensor,
+    arrived: Tensor, scales: KvScales, out: Tensor,
 ) -> None:  # fmt: skip
     T, width = qkv.shape
     B, K, D = k_cache.shape[1:]
     H = width // D - 2 * K
     group = next_power_of_2(H // K)
-    plan = _plan(T)
+    plan = _plan(T, k_cache.element_size())
     partial = qkv.new_empty((T, K, plan.splits, group, D), dtype=torch.float32)
     state = qkv.new_empty((T, K, plan.splits, 2, group), dtype=torch.float32)
     processors = dispatch.processors(qkv, elsewhere=8)
+    k_scale, v_scale = scales.of(k_cache)
     _few_rows_attention_kernel[(T * K, plan.splits)](
-        qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out, scale * _LOG2_E,
+        qkv, k_cache, v_cache, block_tables, context_lens, partial, state, arrived, out,
+        scale * k_scale * _LOG2_E, v_scale, *scales.inverse(k_cache),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
         H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least,
         PARTS=plan.parts * processors, ROWS=next_power_of_2(T), AHEAD=plan.ahead,
@@ -114,7 +125,7 @@ def _launch(
 @jit
 def _few_rows_attention_kernel(
     qkv_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, context_ptr, partial_ptr, state_ptr, arrived_ptr, out_ptr, unit,
-    stride_n, stride_b, stride_h, table_stride,
+    v_scale, k_over, v_over, stride_n, stride_b, stride_h, table_stride,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, GROUP: tl.constexpr, KEYS: tl.constexpr,
     SPLITS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
     PDL: tl.constexpr,
@@ -145,11 +156,14 @@ def _few_rows_attention_kernel(
     if split < splits:
         line = qkv_ptr + row.to(tl.int64) * ((H + 2 * K) * D)
         real = (g < G)[:, None]
-        q = tl.load(line + (head * G + g)[:, None] * D + d[None, :], mask=real, other=0.0)
+        q_at = line + (head * G + g) * D
+        q = beside_codes(tl.load(q_at[:, None] + d[None, :], mask=real, other=0.0), k_cache_ptr)
         top, total = tl.full([16], HIDDEN, tl.float32), tl.zeros([16], tl.float32)
         acc = tl.zeros([16, D], tl.float32)
         if AHEAD:
             newest_k, newest_v = tl.load(line + (H + head) * D + d), tl.load(line + (H + K + head) * D + d)
+            newest_k, newest_v = stored(newest_k, k_over, k_cache_ptr), stored(newest_v, v_over, v_cache_ptr)
+            newest_k, newest_v = widened(newest_k, q.dtype), widened(newest_v, q.dtype)
             for tile in range(begin, end):
                 at = tile * KEYS + key
                 following_k, following_v = _fetch(
@@ -157,21 +171,29 @@ def _few_rows_attention_kernel(
                     stride_n, stride_b, stride_h, B,
                 )  # fmt: skip
                 newest = (at == context - 1)[:, None]
+                k, v = widened(k, q.dtype), widened(v, q.dtype)
                 k, v = tl.where(newest, newest_k[None, :], k), tl.where(newest, newest_v[None, :], v)
                 s = tl.where((at < context)[None, :], score(q, k, 0.0, False), HIDDEN)
                 top, total, acc = update(s, v, unit, top, total, acc)
                 k, v = following_k, following_v
+        elif k_cache_ptr.dtype.element_ty == tl.float8e4nv and D >= CODES_D:
+            k_base, v_base = k_cache_ptr + head * stride_h, v_cache_ptr + head * stride_h
+            top, total, acc = attend_codes(
+                q_at, g < G, k_base, v_base, table, begin, end, 0, context, context - 1 + g * 0, unit, 0.0, 0,
+                stride_n, stride_b, 16, D, D, B, KEYS, 3, False, False,
+            )  # fmt: skip
         else:
             for tile in tl.range(begin, end, num_stages=3):
                 at = tile * KEYS + key
                 k, v = _fetch(
                     k_cache_ptr, v_cache_ptr, table, at, context, head, d, stride_n, stride_b, stride_h, B
                 )  # fmt: skip
+                k, v = widened(k, q.dtype), widened(v, q.dtype)
                 s = tl.where((at < context)[None, :], score(q, k, 0.0, False), HIDDEN)
                 top, total, acc = update(s, v, unit, top, total, acc)
         if splits == 1:
             to = out_ptr + (row * H + head * G + g).to(tl.int64)[:, None] * D + d[None, :]
-            tl.store(to, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=real)
+            tl.store(to, (acc / total[:, None] * v_scale).to(out_ptr.dtype.element_ty), mask=real)
         else:
             place = tl.program_id(0) * SPLITS + split
             kept = (g < GROUP)[:, None]
@@ -180,7 +202,7 @@ def _few_rows_attention_kernel(
             tl.store(state_ptr + (place * 2 + 1) * GROUP + g, total, mask=g < GROUP)
             tl.debug_barrier()
             if tl.atomic_add(arrived_ptr + tl.program_id(0), 1, sem="acq_rel") == splits - 1:
-                _merge(partial_ptr, state_ptr, out_ptr, row, head, splits, H, K, D, GROUP, SPLITS)
+                _merge(partial_ptr, state_ptr, out_ptr, row, head, splits, v_scale, H, K, D, GROUP, SPLITS)
                 tl.store(arrived_ptr + tl.program_id(0), 0)
 
 
@@ -195,7 +217,7 @@ def _fetch(k_ptr, v_ptr, table, at, limit, head, d, stride_n, stride_b, stride_h
 
 @jit
 def _merge(
-    partial_ptr, state_ptr, out_ptr, row, head, splits, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+    partial_ptr, state_ptr, out_ptr, row, head, splits, v_scale, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
     GROUP: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Add the splits of a head's group in their order; what others wrote is read past the L1 cache."""
@@ -209,6 +231,6 @@ def _merge(
     weight = weight / tl.sum(weight * total, 0)[None, :]
     at = (place * GROUP)[:, None, None] + g[None, :, None]
     acc = tl.load(partial_ptr + at * D + d[None, None, :], mask=live[:, :, None], other=0.0, cache_modifier=".cg")
-    y = tl.sum(acc * weight[:, :, None], 0)
+    y = tl.sum(acc * weight[:, :, None], 0) * v_scale
     to = out_ptr + (row * H + head * (H // K) + g).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(to, y.to(out_ptr.dtype.element_ty), mask=(g < H // K)[:, None])

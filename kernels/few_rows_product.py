@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from kernels import dependent
+from kernels.float8_kv import ONES, KvScales, stored
 from kernels.float8_weight import Float8Weight, parts_of
 from kernels.language import jit, tl
 
@@ -41,6 +42,7 @@ class Rotation:
     k_cache: Tensor
     v_cache: Tensor
     slot_mapping: Tensor
+    scales: KvScales = ONES
 
 
 class Product(NamedTuple):
@@ -59,14 +61,17 @@ class Product(NamedTuple):
     then: RmsNormWeights | None = None
 
 
-def rotation(product: Product) -> tuple[Tensor | int, ...]:
-    """Return tables, positions, caches and slots, and their strides; something else where nothing is turned."""
+def rotation(product: Product) -> tuple[Tensor | float, ...]:
+    """Return tables, positions, caches and slots, their strides, and what keys and values are multiplied with.
+
+    Something else where nothing is turned.
+    """
     turn = product.turn
     if turn is None:
-        return (product.x,) * 6 + (0,) * 4
+        return (product.x,) * 6 + (0,) * 4 + (1.0,) * 2
     return (
         turn.cos, turn.sin, turn.positions, turn.k_cache, turn.v_cache, turn.slot_mapping,
-        turn.cos.stride(0), *turn.k_cache.stride()[:3],
+        turn.cos.stride(0), *turn.k_cache.stride()[:3], *turn.scales.inverse(turn.k_cache),
     )  # fmt: skip
 
 
@@ -103,7 +108,7 @@ def angles(cos_ptr, sin_ptr, table_stride, position, pair, F: tl.constexpr, D: t
 @jit
 def store_qkv(
     a, b, pair, token, live, cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n, stride_b, stride_h,
-    F: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr,
+    k_over, v_over, F: tl.constexpr, D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Turn a pair, write it to the dense row, and keys and values to their slot of the cache."""
     HEADS: tl.constexpr = F // D - 2 * KV_HEADS
@@ -116,9 +121,9 @@ def store_qkv(
     at = (slot // B) * stride_n + (slot % B) * stride_b + d
     is_key = kept & (head >= HEADS) & (head < HEADS + KV_HEADS)
     key = k_cache_ptr + at + (head - HEADS) * stride_h
-    tl.store(key, x.to(k_cache_ptr.dtype.element_ty), mask=is_key)
-    tl.store(key + D // 2, y.to(k_cache_ptr.dtype.element_ty), mask=is_key)
+    tl.store(key, stored(x, k_over, k_cache_ptr), mask=is_key)
+    tl.store(key + D // 2, stored(y, k_over, k_cache_ptr), mask=is_key)
     is_value = kept & (head >= HEADS + KV_HEADS)
     value = v_cache_ptr + at + (head - HEADS - KV_HEADS) * stride_h
-    tl.store(value, x.to(v_cache_ptr.dtype.element_ty), mask=is_value)
-    tl.store(value + D // 2, y.to(v_cache_ptr.dtype.element_ty), mask=is_value)
+    tl.store(value, stored(x, v_over, v_cache_ptr), mask=is_value)
+    tl.store(value + D // 2, stored(y, v_over, v_cache_ptr), mask=is_value)

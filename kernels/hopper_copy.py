@@ -2,7 +2,8 @@
 
 The copy unit fetches a block of one head at a time (B a multiple of 8, the height of a swizzled tile): one thread asks,
 nobody computes addresses, and as many tiles are on their way as there are stages. It knows no masks, so a tile
-with keys that nobody may see, which may be anything, is copied by the threads, which leave zeros there.
+with keys that nobody may see, which may be anything, is copied by the threads, which leave zeros there. Codes of 8 bits
+pass through the threads, too, which make numbers of them on the way.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -19,6 +20,40 @@ def _blocks(table, tile, first, context, key, B: gl.constexpr, KEYS: gl.constexp
     """Block of each row of a tile, and which rows anybody may see."""
     live = (tile * KEYS + key >= first) & (tile * KEYS + key < context)
     return gl.load(table + tile * (KEYS // B) + key // B, mask=live, other=0), live
+
+
+@gluon.jit
+def _widened(base, at, inside, TO: gl.constexpr):
+    """Codes of a tile as numbers."""
+    return gl.load(base + at, mask=inside, other=0.0).to(gl.float16).to(gl.float32).to(TO)
+
+
+@gluon.jit
+def _widen_tiles(
+    k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles, full, empty,
+    B: gl.constexpr,
+):  # fmt: skip
+    """Keep the stages filled from a cache in 8 bits. A tile takes half the time that its products do."""
+    STAGES: gl.constexpr = k_tiles.shape[0]
+    KEYS: gl.constexpr = k_tiles.shape[1]
+    D: gl.constexpr = k_tiles.shape[2]
+    TO: gl.constexpr = k_tiles.dtype
+    layout: gl.constexpr = gl.BlockedLayout([1, 16], [512 // D, D // 16], [4, 1], [1, 0])  # 16 bytes a thread
+    key = gl.arange(0, KEYS, layout=gl.SliceLayout(1, layout))
+    d = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    inner = gl.expand_dims(key % B * stride_b, 1) + gl.expand_dims(d, 0)
+    block, live = _blocks(table, begin, first, context, key, B, KEYS)
+    for t in range(begin, end):
+        j = t - begin
+        stage = j % STAGES
+        at, inside = gl.expand_dims(block.to(gl.int64) * stride_n, 1) + inner, gl.expand_dims(live, 1)
+        mbarrier.wait(empty.index(stage), ((j // STAGES) & 1) ^ 1)
+        k_tiles.index(stage).store(_widened(k_base, at, inside, TO))
+        v_tiles.index(stage).store(_widened(v_base, at, inside, TO))
+        block, live = _blocks(table, t + 1, first, context, key, B, KEYS)
+        fence_async_shared()
+        barrier()
+        mbarrier.arrive(full.index(stage))
 
 
 @gluon.jit
@@ -56,6 +91,10 @@ def copy_tiles(
                 fence_async_shared()
                 barrier()
                 mbarrier.arrive(arrived)
+    elif k_base.dtype.element_ty == gl.float8e4nv:
+        _widen_tiles(
+            k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_tiles, v_tiles, full, empty, B
+        )  # fmt: skip
     else:
         block, live = _blocks(table, begin, first, context, key, B, KEYS)
         for t in range(begin, end):

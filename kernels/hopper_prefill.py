@@ -41,7 +41,8 @@ def tile(max_context_len: int) -> Tile:
 def descriptors(step: Step) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
     """Return the caches as the copy unit takes blocks of one head from them; None where threads must copy."""
     N, B, K, D = step.k_cache.shape
-    if B % 8 or not step.k_cache.is_contiguous() or not step.v_cache.is_contiguous():
+    contiguous = step.k_cache.is_contiguous() and step.v_cache.is_contiguous()
+    if B % 8 or not contiguous or step.k_cache.element_size() == 1:
         return None, None
     layout = gl.NVMMASharedLayout(128, 16, 2)
     k, v = (cache.view(N * B, K * D) for cache in (step.k_cache, step.v_cache))
@@ -125,7 +126,7 @@ def _tiles(
 @gluon.jit
 def _multiply(
     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head, begin, end,
-    unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles, full, empty,
+    unit, softcap, window, v_scale, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles, full, empty,
     GROUP: gl.constexpr, G: gl.constexpr, QUERIES: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
     SINKS: gl.constexpr, SPLITS: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
@@ -203,7 +204,7 @@ def _multiply(
         total = total * shrink + gl.exp2(sink - higher)
         o = o * gl.expand_dims(gl.convert_layout(shrink, gl.SliceLayout(1, o_layout)), 1)
     divisor = gl.where(total == 0.0, 1.0, total)
-    o = o / gl.expand_dims(gl.convert_layout(divisor, gl.SliceLayout(1, o_layout)), 1)
+    o = o / gl.expand_dims(gl.convert_layout(divisor, gl.SliceLayout(1, o_layout)), 1) * v_scale
     # Through the place of the queries, so that every thread stores 16 bytes.
     q_tile.store(o.to(dtype))
     barrier()
@@ -214,7 +215,7 @@ def _multiply(
 @gluon.jit(do_not_specialize=["S", "tiles", "T"])  # they change from step to step: one variant for all
 def hopper_prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
-    unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
+    unit, softcap, window, v_scale, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
     S, tiles, T, partial_ptr, state_ptr, k_desc, v_desc,
     D: gl.constexpr, B: gl.constexpr, G: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     DECODE_LIMIT: gl.constexpr, SPLITS: gl.constexpr, MIN_TILES: gl.constexpr,
@@ -259,13 +260,13 @@ def hopper_prefill_kernel(
             [
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
-                    begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
-                    full, empty, 0, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
+                    begin, end, unit, softcap, window, v_scale, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles,
+                    v_tiles, full, empty, 0, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
                 )),
                 (_multiply, (
                     q_ptr, out_ptr, sinks_ptr, q_stride_t, q_stride_h, out_stride, query_start, i0, n, context, kv_head,
-                    begin, end, unit, softcap, window, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles, v_tiles,
-                    full, empty, 1, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
+                    begin, end, unit, softcap, window, v_scale, T, partial_ptr, state_ptr, whole, q_tiles, k_tiles,
+                    v_tiles, full, empty, 1, G, QUERIES, WINDOW, SOFTCAP, SINKS, SPLITS, UNIT,
                 )),
                 (copy_tiles, (
                     k_base, v_base, table, begin, end, first, context, stride_n, stride_b, k_desc, v_desc, kv_head,

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from kernels.float8_kv import bits
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
 
@@ -21,9 +22,9 @@ def gather_blocks(cache: Tensor, block_ids: Tensor, out: Tensor | None = None) -
     elif out.shape != shape or out.dtype != cache.dtype or not _has_whole_blocks(out):
         raise ValueError(f"out is {out.dtype} {tuple(out.shape)}; it must be {cache.dtype} {shape}, blocks contiguous")
     if dispatch.form(cache) == "triton":
-        _launch(cache, out, block_ids, gather=True)
+        _launch(bits(cache), bits(out), block_ids, gather=True)
     else:
-        torch.index_select(cache, 0, block_ids, out=out)
+        torch.index_select(bits(cache), 0, block_ids, out=bits(out))
     return out
 
 
@@ -35,9 +36,10 @@ def scatter_blocks(source: Tensor, cache: Tensor, block_ids: Tensor) -> None:
             f"source is {source.dtype} {tuple(source.shape)}; it must hold {block_ids.shape[0]} blocks of cache"
         )
     if dispatch.form(cache) == "triton":
-        _launch(source if _has_whole_blocks(source) else source.contiguous(), cache, block_ids, gather=False)
+        whole = source if _has_whole_blocks(source) else source.contiguous()
+        _launch(bits(whole), bits(cache), block_ids, gather=False)
     else:
-        cache.index_copy_(0, block_ids.long(), source)
+        bits(cache).index_copy_(0, block_ids.long(), bits(source))
 
 
 def _check(cache: Tensor, block_ids: Tensor) -> None:

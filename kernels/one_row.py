@@ -73,7 +73,7 @@ def _float8_tile(F: int, E: int, _kind: int) -> tuple[int, int, int]:
 @jit
 def _row_kernel(
     x_ptr, norm_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr,
-    slots_ptr, table_stride, stride_n, stride_b, stride_h, eps, offset, tiles,
+    slots_ptr, table_stride, stride_n, stride_b, stride_h, k_over, v_over, eps, offset, tiles,
     F: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr, KIND: tl.constexpr,
     D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
     SCALES: tl.constexpr,
@@ -125,7 +125,7 @@ def _row_kernel(
                 cos, sin = angles(cos_ptr, sin_ptr, table_stride, position, pair, F, D, KV_HEADS)
                 store_qkv(
                     a, b, pair, 0, pair >= 0, cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n, stride_b,
-                    stride_h, F, D, KV_HEADS, B,
+                    stride_h, k_over, v_over, F, D, KV_HEADS, B,
                 )  # fmt: skip
         weights = ahead
 

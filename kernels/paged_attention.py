@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels import attention_native, decode_attention, dispatch, prefill_attention
 from kernels.attention_reference import reference, reference_into
 from kernels.attention_step import Step
+from kernels.float8_kv import ONES, KvScales
 from kernels.native import record
 
 __all__ = ["paged_attention", "reference"]
@@ -29,6 +30,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    scales: KvScales = ONES,
     max_query_len: int | None = None,
     max_context_len: int | None = None,
     num_splits: int | None = None,
@@ -38,9 +40,9 @@ def paged_attention(
 
     `block_tables` [S, M], `query_start` [S + 1] and `context_lens` [S] are int32. A query sees the last `window` keys,
     its own included; `softcap` c turns a logit x into c * tanh(x / c); `sinks` [H] are logits that take part in the
-    softmax and carry no value. `max_query_len` and `max_context_len` bound the step (defaults: T and M * B).
-    `num_splits` fixes how a decode's context is cut, so that a row's bits do not depend on the batch. Rows behind
-    query_start[S] are not written; a sequence with context 0 gives zeros.
+    softmax and carry no value. `scales` are those of a float8_e4m3fn cache. `max_query_len` and `max_context_len` bound
+    the step (defaults: T and M * B). `num_splits` fixes how a decode's context is cut, so that a row's bits do not
+    depend on the batch. Rows behind query_start[S] are not written; a sequence with context 0 gives zeros.
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens, sinks)
     if scale <= 0:
@@ -55,8 +57,10 @@ def paged_attention(
     T, S = q.shape[0], context_lens.shape[0]
     if T == 0 or S == 0:
         return out
+    k_scale, v_scale = scales.of(k_cache)
     step = Step(
-        q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out, scale, window or 0, softcap or 0.0
+        q, k_cache, v_cache, block_tables, query_start, context_lens, sinks, out, scale * k_scale, window or 0,
+        softcap or 0.0, v_scale,
     )  # fmt: skip
     deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
     form = dispatch.form(q)
@@ -67,7 +71,8 @@ def paged_attention(
     else:
         record.refuse("attention by torch looks at the lengths on the host")
         reference_into(
-            out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale, window, softcap, sinks
+            out, q, k_cache, v_cache, block_tables, query_start, context_lens, step.scale, window, softcap, sinks,
+            v_scale,
         )  # fmt: skip
     return out
 

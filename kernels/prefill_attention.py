@@ -9,6 +9,7 @@ import torch
 
 from kernels import dispatch
 from kernels.attention_step import HIDDEN, LOG2_E, Step, Tile, arguments, averaged, load_kv, score, update
+from kernels.float8_kv import beside_codes
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 
 UNCUT_KEYS = 1024
@@ -52,7 +53,7 @@ def launch(step: Step, decode_limit: int, max_context_len: int) -> None:
     if parts > 1:
         _merge_prefill_kernel[(tiles, K, cdiv(tile.rows, _MERGE_ROWS))](
             partial, state, step.query_start, step.context_lens, step.sinks if step.sinks is not None else state,
-            step.out, step.out.stride(0), step.window, S, tiles, T,
+            step.out, step.out.stride(0), step.window, step.v_scale, S, tiles, T,
             BLOCK_D=next_power_of_2(D), MERGE_ROWS=_MERGE_ROWS, num_warps=2, **same,
         )  # fmt: skip
 
@@ -138,7 +139,7 @@ def _prefill_tiles(
     for tile in tl.range(begin, end, num_stages=STAGES):
         key = tile * KEYS + tl.arange(0, KEYS)
         live = (key >= first) & (key < context)
-        k, v = load_kv(k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, MASKED)
+        k, v = load_kv(k_base, v_base, table, tile, live, d, stride_n, stride_b, D, BLOCK_D, B, KEYS, MASKED, q.dtype)
         s = score(q, k, softcap, SOFTCAP)
         if MASKED:
             seen = live[None, :] & (key[None, :] <= position[:, None])
@@ -152,7 +153,7 @@ def _prefill_tiles(
 @jit_alike("S", "tiles", "T")
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr,
-    unit, softcap, window, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
+    unit, softcap, window, v_scale, q_stride_t, q_stride_h, out_stride, stride_n, stride_b, stride_h, table_stride, _K,
     S, tiles, T, partial_ptr, state_ptr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, B: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     DECODE_LIMIT: tl.constexpr, SPLITS: tl.constexpr, MIN_TILES: tl.constexpr, STAGES: tl.constexpr,
@@ -174,6 +175,7 @@ def _prefill_kernel(
         inside = live_row[:, None] & (d < D)[None, :]
         token = (query_start + i).to(tl.int64)
         q = tl.load(q_ptr + (token * q_stride_t + head * q_stride_h)[:, None] + d[None, :], mask=inside, other=0.0)
+        q = beside_codes(q, k_cache_ptr)
         position = context - n + i
         last = context - n + tl.minimum(i0 + QUERIES, n) - 1  # position of the tile's last query
         earliest = context - n + i0
@@ -209,14 +211,14 @@ def _prefill_kernel(
             tl.store(state_ptr + part, top * unit, mask=live_row)
             tl.store(state_ptr + part + T * (tl.num_programs(1) * G), total, mask=live_row)
         else:
-            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, SINKS)
+            acc = averaged(top, total, acc, sinks_ptr + head, live_row, unit, v_scale, SINKS)
             to = (token * out_stride + head * D)[:, None] + d[None, :]
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @jit_alike("S", "tiles", "T")
 def _merge_prefill_kernel(
-    partial_ptr, state_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr, out_stride, window, S, tiles, T,
+    partial_ptr, state_ptr, query_start_ptr, context_ptr, sinks_ptr, out_ptr, out_stride, window, v_scale, S, tiles, T,
     D: tl.constexpr, BLOCK_D: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     DECODE_LIMIT: tl.constexpr, SPLITS: tl.constexpr, MIN_TILES: tl.constexpr, WINDOW: tl.constexpr,
     SINKS: tl.constexpr, MERGE_ROWS: tl.constexpr,
@@ -249,6 +251,6 @@ def _merge_prefill_kernel(
             total += share * tl.load(state_ptr + (2 * part + 1) * step + at, mask=live, other=0.0)
             values = tl.load(partial_ptr + (part * step + at)[:, None] * D + d[None, :], mask=inside, other=0.0)
             acc += values * share[:, None]
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None] * v_scale
         to = (token * out_stride + head * D)[:, None] + d[None, :]
         tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)

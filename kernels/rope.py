@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch, store_kv
+from kernels.float8_kv import ONES, KvScales, stored
 from kernels.language import cdiv, jit, next_power_of_2, tl
 
 
@@ -32,17 +33,18 @@ def rope_store_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     slot_mapping: Tensor,
+    scales: KvScales = ONES,
     *,
     interleaved: bool = False,
 ) -> None:
     """Rotate `q` in place and write rotated `k` and plain `v` [T, K, D] to their slots of the caches [N, B, K, D].
 
-    `k` itself is left as it was: attention reads the cache. A slot below 0 is skipped.
+    `k` itself is left as it was: attention reads the cache. A slot below 0 is skipped. `scales` as in `store_kv`.
     """
     _check(q, k, cos, sin, positions)
     store_kv.check(k, v, k_cache, v_cache, slot_mapping)
     if dispatch.form(q) == "triton":
-        _launch(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
+        _launch(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved, scales)
     elif dispatch.form(q) == "native" and store_kv.plain(q, k, v, cos) and store_kv.native_cache(k_cache):
         store_kv.native(q, k, v, cos, sin, positions, k_cache, v_cache, slot_mapping, interleaved)
     else:
@@ -50,7 +52,7 @@ def rope_store_kv(
         _rotate(q, *pick, interleaved)
         k = k.clone()
         _rotate(k, *pick, interleaved)
-        store_kv.reference(k, v, k_cache, v_cache, slot_mapping)
+        store_kv.reference(k, v, k_cache, v_cache, slot_mapping, scales)
 
 
 def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool = False) -> None:
@@ -99,6 +101,7 @@ def _launch(
     v_cache: Tensor | None,
     slot_mapping: Tensor | None,
     interleaved: bool,
+    scales: KvScales = ONES,
 ) -> None:
     T, H, D = q.shape
     K, pairs = k.shape[1], cos.shape[1]
@@ -112,7 +115,7 @@ def _launch(
     _rope_kernel[(T, q_groups + k_groups)](
         q, k, v if v is not None else k, cos, sin, positions,
         cache, v_cache if v_cache is not None else cache, slot_mapping if slot_mapping is not None else positions,
-        q_groups, H, K, cos.stride(0), cache.shape[1],
+        *scales.inverse(cache), q_groups, H, K, cos.stride(0), cache.shape[1],
         q.stride(0), q.stride(1), k.stride(0), k.stride(1),
         v.stride(0) if v is not None else 0, v.stride(1) if v is not None else 0,
         cache.stride(0), cache.stride(1), cache.stride(2),
@@ -123,7 +126,7 @@ def _launch(
 
 @jit
 def _rope_kernel(
-    q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slot_ptr,
+    q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, k_over, v_over,
     q_groups, H, K, table_stride, B, q_stride_t, q_stride_h, k_stride_t, k_stride_h, v_stride_t, v_stride_h,
     stride_n, stride_b, stride_h,
     D: tl.constexpr, BLOCK_D: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr,
@@ -159,16 +162,16 @@ def _rope_kernel(
             slot = tl.load(slot_ptr + token)
             if slot >= 0:
                 to = (slot // B) * stride_n + (slot % B) * stride_b + head * stride_h
-                tl.store(k_cache_ptr + to + first, x.to(k_cache_ptr.dtype.element_ty), mask=live)
-                tl.store(k_cache_ptr + to + second, y.to(k_cache_ptr.dtype.element_ty), mask=live)
+                tl.store(k_cache_ptr + to + first, stored(x, k_over, k_cache_ptr), mask=live)
+                tl.store(k_cache_ptr + to + second, stored(y, k_over, k_cache_ptr), mask=live)
                 d = tl.arange(0, BLOCK_D)[None, :]
                 if D > 2 * PAIRS:  # dims behind the rotated ones go as they are
                     rest = (head < K) & (d >= 2 * PAIRS) & (d < D)
                     tail = tl.load(base + d, mask=rest)
-                    tl.store(k_cache_ptr + to + d, tail.to(k_cache_ptr.dtype.element_ty), mask=rest)
+                    tl.store(k_cache_ptr + to + d, stored(tail, k_over, k_cache_ptr), mask=rest)
                 whole = (head < K) & (d < D)
                 value = tl.load(v_ptr + token * v_stride_t + head * v_stride_h + d, mask=whole)
-                tl.store(v_cache_ptr + to + d, value.to(v_cache_ptr.dtype.element_ty), mask=whole)
+                tl.store(v_cache_ptr + to + d, stored(value, v_over, v_cache_ptr), mask=whole)
         else:
             tl.store(base + first, x, mask=live)
             tl.store(base + second, y, mask=live)

@@ -127,7 +127,7 @@ def _l2_ahead(pointer, size):
 @jit
 def _rows_kernel(
     x_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
-    table_stride, stride_n, stride_b, stride_h, partial_ptr, arrived_ptr,
+    table_stride, stride_n, stride_b, stride_h, k_over, v_over, partial_ptr, arrived_ptr,
     begun_squares_ptr, begun_tiles, eps, norm_ptr, offset, scaled_ptr, squares_ptr, T,
     F: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
     STAGES: tl.constexpr, SPLIT: tl.constexpr, BEGUN: tl.constexpr, THEN: tl.constexpr, AHEAD: tl.constexpr,
@@ -181,7 +181,7 @@ def _rows_kernel(
             else:
                 store_qkv(
                     a, b, pair, token, live & (pair >= 0), cos, sin, slot, out_ptr, k_cache_ptr, v_cache_ptr, stride_n,
-                    stride_b, stride_h, F, D, KV_HEADS, B,
+                    stride_b, stride_h, k_over, v_over, F, D, KV_HEADS, B,
                 )  # fmt: skip
 
 

@@ -5,27 +5,32 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from kernels.float8_kv import ONES, KvScales, bits, rounded, stored
 from kernels.language import cdiv, jit, next_power_of_2, tl
 from kernels.native import record
 
 _NATIVE_D = 512  # MAX_D in rope.c
 
 
-def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def store_kv(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, scales: KvScales = ONES
+) -> None:
     """Write `k` and `v` [T, K, D] to slots `slot_mapping` [T] (int64) of `k_cache` and `v_cache` [N, B, K, D].
 
-    A slot below 0 is skipped (padding). Values take the cache's dtype.
+    A slot below 0 is skipped (padding). Values take the cache's dtype; in float8_e4m3fn, divided by their scale.
     """
     check(k, v, k_cache, v_cache, slot_mapping)
     if dispatch.form(k_cache) == "triton":
-        _launch(k, v, k_cache, v_cache, slot_mapping)
+        _launch(k, v, k_cache, v_cache, slot_mapping, scales)
     elif dispatch.form(k) == "native" and plain(k, v) and native_cache(k_cache):
         native(k, k, v, None, None, None, k_cache, v_cache, slot_mapping, False)
     else:
-        reference(k, v, k_cache, v_cache, slot_mapping)
+        reference(k, v, k_cache, v_cache, slot_mapping, scales)
 
 
-def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def reference(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, scales: KvScales = ONES
+) -> None:
     """Scatter in plain torch."""
     slots = slot_mapping.long()
     if bool((slots < 0).any()):
@@ -33,8 +38,8 @@ def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappi
         k, v, slots = k[kept], v[kept], slots[kept]
     B = k_cache.shape[1]
     block, offset = torch.div(slots, B, rounding_mode="floor"), slots % B
-    k_cache[block, offset] = k.to(k_cache.dtype)
-    v_cache[block, offset] = v.to(v_cache.dtype)
+    for new, cache, over in zip((k, v), (k_cache, v_cache), scales.inverse(k_cache), strict=True):
+        bits(cache)[block, offset] = bits(rounded(new, cache.dtype, over))
 
 
 def native(
@@ -88,7 +93,7 @@ def check(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: 
             raise ValueError(f"{name} must be contiguous in its last dimension")
 
 
-def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, scales: KvScales) -> None:
     T, K, D = k.shape
     if T == 0:
         return
@@ -96,7 +101,7 @@ def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping
     # About 2,048 elements of keys and as many of values a program; each head is one line of D contiguous elements.
     heads = min(next_power_of_2(K), max(2048 // block_d, 1))
     _store_kv_kernel[(T, cdiv(K, heads))](
-        k, v, k_cache, v_cache, slot_mapping, K, k_cache.shape[1],
+        k, v, k_cache, v_cache, slot_mapping, *scales.inverse(k_cache), K, k_cache.shape[1],
         k.stride(0), k.stride(1), v.stride(0), v.stride(1), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         D=D, BLOCK_D=block_d, HEADS=heads, num_warps=4,
     )  # fmt: skip
@@ -104,7 +109,7 @@ def _launch(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping
 
 @jit
 def _store_kv_kernel(
-    k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, K, B,
+    k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, k_over, v_over, K, B,
     k_stride_t, k_stride_h, v_stride_t, v_stride_h, stride_n, stride_b, stride_h,
     D: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
@@ -117,5 +122,5 @@ def _store_kv_kernel(
         k = tl.load(k_ptr + token * k_stride_t + head * k_stride_h + d, mask=live)
         v = tl.load(v_ptr + token * v_stride_t + head * v_stride_h + d, mask=live)
         to = (slot // B) * stride_n + (slot % B) * stride_b + head * stride_h + d
-        tl.store(k_cache_ptr + to, k.to(k_cache_ptr.dtype.element_ty), mask=live)
-        tl.store(v_cache_ptr + to, v.to(v_cache_ptr.dtype.element_ty), mask=live)
+        tl.store(k_cache_ptr + to, stored(k, k_over, k_cache_ptr), mask=live)
+        tl.store(v_cache_ptr + to, stored(v, v_over, v_cache_ptr), mask=live)
