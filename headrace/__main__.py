@@ -66,6 +66,9 @@ def up(
     pipeline_parallel: Annotated[
         int | None, typer.Option(help="Cards that share a model, each with some layers.", show_default="1")
     ] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="What keys and values are kept in: auto, fp8 (8 bits).", show_default="auto")
+    ] = None,
     edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
     state_dir: Annotated[
@@ -88,8 +91,8 @@ def up(
             model, model_dir = command.model_place(model)
         flags = {
             "host": host, "port": port, "replicas": replicas, "prefill_replicas": prefill_replicas, "edges": edges,
-            "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "split": split, "models": model,
-            "adapters": adapter or None,
+            "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "kv_dtype": kv_dtype,
+            "split": split, "models": model, "adapters": adapter or None,
         }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
         command.check_desks(settings)

@@ -9,7 +9,8 @@ class UpSettings(Settings, frozen=True, kw_only=True):
     """What `up` starts: `replicas` model processes, and the light desks in one process or (`split`) each in its own.
 
     `prefill_replicas` more compute the prompts of the others. A replica computes on `tensor_parallel` cards, or in
-    `pipeline_parallel` stages, each with some of the layers.
+    `pipeline_parallel` stages, each with some of the layers,
+    and keeps keys and values in `kv_dtype`.
     Several `edges` are processes of their own that share the port. With a `metrics_port` each process has the next one.
     """
 
@@ -19,6 +20,7 @@ class UpSettings(Settings, frozen=True, kw_only=True):
     prefill_replicas: int = 0
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    kv_dtype: str = "auto"
     edges: int = 1
     split: bool = False
     ready_timeout_s: float = 180.0

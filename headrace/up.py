@@ -156,13 +156,16 @@ async def _start_children(supervisor: Supervisor, settings: UpSettings, common: 
         await supervisor.start(name, ["serve", role, *common, *own, *flags], group=role)
 
     role = "decode" if settings.prefill_replicas else "both"
-    ranks = (f"--tensor-parallel={settings.tensor_parallel}", f"--pipeline-parallel={settings.pipeline_parallel}")
+    same = (
+        f"--tensor-parallel={settings.tensor_parallel}", f"--pipeline-parallel={settings.pipeline_parallel}",
+        f"--kv-dtype={settings.kv_dtype}",
+    )  # fmt: skip
     for model in settings.models:
         for number in range(settings.replicas):
             name = f"model-{model}-{number}" if settings.replicas > 1 else f"model-{model}"
-            await start(name, "model", f"--model={model}", f"--replica-name=r{number}", f"--role={role}", *ranks)
+            await start(name, "model", f"--model={model}", f"--replica-name=r{number}", f"--role={role}", *same)
         for number in range(settings.prefill_replicas):
-            flags = (f"--model={model}", f"--replica-name=p{number}", "--role=prefill", *ranks)
+            flags = (f"--model={model}", f"--replica-name=p{number}", "--role=prefill", *same)
             await start(f"model-{model}-prefill-{number}", "model", *flags)
     edge = (f"--host={settings.host}", f"--port={settings.port}")
     if settings.edges == 1 and not settings.split:

@@ -46,6 +46,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
         runner_options={
             "device": settings.device,
             "dtype": settings.dtype,
+            "kv_dtype": settings.kv_dtype,
             "num_blocks": settings.num_blocks,
             "kv_memory_bytes": settings.kv_memory_bytes,
             "block_size": settings.block_size,

@@ -9,6 +9,7 @@ from model_svc.spec.ngram import PROPOSERS
 from wire.settings import Settings, SettingsError
 
 ROLES = ("both", "prefill", "decode")
+KV_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "int8", "packed", "fp8", "float32", "bfloat16", "float16")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _UNSET_OR_ABOVE_0 = ("num_blocks", "kv_memory_bytes", "max_model_len", "threads", "stream_interval")
@@ -18,12 +19,12 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     """What a replica serves, on what, and how it schedules.
 
     `model` is one of `models` (the first if empty); `replica_name` tells replicas of a model apart in logs. `runner` is
-    the factory `module:function` of the runner. The KV cache has `num_blocks` blocks, or as many as `kv_memory_bytes`
-    hold, or what fits. `tensor_parallel` cards (on a CPU: processes) share the model, from `device` on; or
-    `pipeline_parallel` cards or processes do, each with some of its layers, without guesses.
-    `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s` behind higher
-    priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens` tokens
-    ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
+    the factory `module:function` of the runner. The KV cache keeps `kv_dtype` (fp8: 8 bits) and has `num_blocks`
+    blocks, or as many as `kv_memory_bytes` hold, or what fits. `tensor_parallel` cards (on a CPU: processes) share the
+    model, from `device` on; or `pipeline_parallel` cards or processes do, each with some of its layers, without
+    guesses. `inter_token_ms` is the objective of the scheduling policy `dynamic_chunk`. After `patience_s` behind
+    higher priorities a request goes first, one at a time. `speculate` says who guesses at most `num_draft_tokens`
+    tokens ahead: ngram, off, or auto (ngram on a CPU). What `stream_interval` steps say is sent together; None: see
     `model_svc.departures`. A replica whose engine says nothing for `stall_s` while it has work ends itself, so that
     others take over. Beside the KV cache a second tier keeps blocks longer, in `kv_ram_gib` of the host's memory or,
     on a CPU and over restarts, in a file of `kv_disk_gib` below the state directory; 0: none. KV blocks are given to
@@ -38,6 +39,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     replica_name: str = ""
     device: str = "cpu"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
     runner: str = "model_svc.runner.load:load_runner"
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None
@@ -74,6 +76,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
             ("speculate", speculate),
             ("role", ROLES),
             ("dtype", DTYPES),
+            ("kv_dtype", KV_DTYPES),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels import few_rows
 from kernels.few_rows_attention import MAX_ROWS, few_rows_attention
+from kernels.float8_kv import KvScales
 from kernels.paged_attention import paged_attention
 from kernels.quantize_rows import QuantizedRows
 from kernels.rope import rope, rope_store_kv
@@ -19,6 +20,7 @@ from model_svc.layers.loader import Loader
 from model_svc.layers.norm import Norm, RmsNorm, wide_norm
 from model_svc.layers.rope import RopeTables
 from model_svc.layers.step import LayerKv, StepBatch
+from model_svc.weights.kv_scales import K_SCALES, V_SCALES
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Attention:
         self._qkv = loader.columns(names, outs, config.hidden, shards, bias=config.bias)
         self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
         self._sinks = loader.part("sinks", (config.num_heads,), own) if config.sinks else None
+        self._scales = KvScales(loader.kv_scale(K_SCALES), loader.kv_scale(V_SCALES))
         self._arrived: Tensor | None = None
         self._q_norm: Norm | None = None
         self._k_norm: Norm | None = None
@@ -118,13 +121,14 @@ class Attention:
         if self._rope is not None and self._config.norm_qk == "rotated":
             rope(q, k, *self._rope, step.positions, interleaved=self._config.interleaved)
             q, k = self._normed(q, k)
-            store_kv(k, v, *kv, step.slot_mapping)
+            store_kv(k, v, *kv, step.slot_mapping, self._scales)
         elif self._rope is None:
-            store_kv(k, v, *kv, step.slot_mapping)
+            store_kv(k, v, *kv, step.slot_mapping, self._scales)
         else:
             rope_store_kv(
-                q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, interleaved=self._config.interleaved
-            )
+                q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, self._scales,
+                interleaved=self._config.interleaved,
+            )  # fmt: skip
         out = self._paged(q, step, kv)
         return out if gate is None else out * torch.sigmoid(gate).flatten(1)
 
@@ -133,7 +137,7 @@ class Attention:
         out = paged_attention(
             q, *kv, step.block_tables, step.query_start, step.context_lens,
             scale=self._scale, window=self._config.window, softcap=self._config.softcap, sinks=self._sinks,
-            max_query_len=step.max_query_len, max_context_len=step.max_context_len,
+            scales=self._scales, max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
         return out.view(q.shape[0], -1)
 
@@ -165,14 +169,16 @@ class Attention:
         """
         assert self._rope is not None
         D = self._config.head_dim
-        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping)
+        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping, self._scales)
         qkv = few_rows.norm_qkv(total, norm, self._qkv.weight, D, turn, self._qkv.arrived, begun)
         if step.max_query_len > 1:
             out = self._paged(qkv.view(total.shape[0], -1, D)[:, : self.num_heads], step, kv)
         else:
             if self._arrived is None:
                 self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
-            out = few_rows_attention(qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived)
+            out = few_rows_attention(
+                qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived, self._scales
+            )  # fmt: skip
         return self._o.add_few_rows(out, total, then)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -63,6 +64,15 @@ class Loader:
     def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Fetch a tensor that decides something, whole and in float32."""
         return self.method.exact(self.source.get(self.prefix + name, shape))
+
+    def kv_scale(self, names: Sequence[str]) -> float:
+        """Return the scale of a cache in 8 bits that goes by some of `names`, 1 where there is none that can be one.
+
+        Of several (one a head) it is the largest: what is smaller loses nothing by that, codes have exponents.
+        """
+        found = [name for name in names if self.has(name) and self.prefix + name in self.source.names()]
+        scales = [float(self.source.get_any(self.prefix + name).max()) for name in found]
+        return next((scale for scale in scales if 0 < scale < math.inf), 1.0)
 
     def part(self, name: str, shape: tuple[int, ...], shard: Shard) -> Tensor:
         """Fetch a part of a tensor that is used as numbers."""

@@ -49,7 +49,7 @@ class GpuStep:
 
     def rare_draws(self) -> list[Callable[[], None]]:
         """Return what draws in the ways that `draw` does not."""
-        return rare_draws(self._model, self._cache.paged[0][0].dtype) if self.group.is_last else []
+        return rare_draws(self._model, self._model.dtype) if self.group.is_last else []
 
     def stage(self, sequences: tuple[SequenceStep, ...], shape: StepShape, blocks: list[int], line: int) -> None:
         """Queue a plan's way to the device; its tokens will be in a line of `returns`."""

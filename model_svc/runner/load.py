@@ -25,7 +25,7 @@ from model_svc.runner.kv_cache import KvCache, bytes_per_token, free_bytes
 from model_svc.runner.kv_transfer import layout_of
 from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
 from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
-from model_svc.runner.precision import precision_of
+from model_svc.runner.precision import kv_dtype_of, precision_of
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.state_pool import StatePool, row_bytes
 from model_svc.runner.state_room import states_bytes, with_states
@@ -42,6 +42,7 @@ def load_runner(
     *,
     device: str = "cpu",
     dtype: str = "float32",
+    kv_dtype: str = "auto",
     num_blocks: int | None = None,
     kv_memory_bytes: int | None = None,
     block_size: int = 16,
@@ -63,10 +64,11 @@ def load_runner(
     in float32. int8 insists on them, fp8 on FP8. packed is bfloat16 on a GPU with all quantized weights of safetensors
     as they are stored, instead of the numbers made of them.
 
-    `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by memory, neither by what is free after loading. Up to
-    `max_drafts` guesses can be checked in a step. On a GPU most weights are read while the start goes on, and some
-    steps are recorded later, when the runner is told to use idle time. Of a `group` of ranks each loads its part, and
-    all get as many blocks as there is room for with the one that has least.
+    `kv_dtype` fp8 keeps keys and values in 8 bits. `num_blocks` sizes the KV cache directly, `kv_memory_bytes` by
+    memory, neither by what is free after loading. Up to `max_drafts` guesses can be checked in a step. On a GPU most
+    weights are read while the start goes on, and some steps are recorded later, when the runner is told to use idle
+    time. Of a `group` of ranks each loads its part, and all get as many blocks as there is room for with the one that
+    has least.
 
     `adapters` are names and directories of LoRA adapters that sequences can ask for. A second tier keeps blocks in
     `kv_ram_bytes` of the host's memory, of all ranks together, or on a CPU in a file of `kv_disk_bytes` in
@@ -76,6 +78,7 @@ def load_runner(
     """
     path, where = Path(model_path), device_named(device)
     precision = precision_of(dtype, where)
+    kept = kv_dtype_of(kv_dtype, precision, where)
     _set_threads(threads, native_kernels=precision.native_kernels)
     added = [AdapterCheckpoint(name, Path(directory)) for name, directory in adapters]
     with _reading(path, where) as reading:
@@ -85,8 +88,8 @@ def load_runner(
                 method=precision.method(where, reading), group=group, adapters=added,
             )  # fmt: skip
         runner = make_runner(
-            model, dtype=precision.dtype, native_kernels=precision.native_kernels, num_blocks=num_blocks,
-            kv_memory_bytes=kv_memory_bytes, block_size=block_size, max_num_seqs=max_num_seqs,
+            model, dtype=precision.dtype, kv_dtype=kept, native_kernels=precision.native_kernels,
+            num_blocks=num_blocks, kv_memory_bytes=kv_memory_bytes, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, max_drafts=max_drafts, late=True,
             tier=TierOptions(
                 kv_ram_bytes, kv_disk_bytes, kv_disk_dir, (path, *(Path(directory) for _, directory in adapters)), dtype
@@ -135,6 +138,7 @@ def make_runner(
     model: Decoder,
     *,
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
     num_blocks: int | None = None,
     kv_memory_bytes: int | None = None,
     block_size: int = 16,
@@ -155,7 +159,7 @@ def make_runner(
     elsewhere it works without graphs, for tests. `late` leaves part of the recording to the GPU runner's idle time.
     """
     on_gpu = model.device.type == "cuda"
-    kv_dtype = torch.float16 if native_kernels else dtype
+    kv_dtype = kv_dtype or (torch.float16 if native_kernels else dtype)
     info = RunnerInfo(
         num_blocks=1,
         block_size=block_size,
@@ -175,10 +179,10 @@ def make_runner(
     )
     free = free_on_gpu(model.device) if on_gpu else free_bytes()
     if on_gpu and packed is not False:
-        compile_steps(model, dtype, info)
+        compile_steps(model, kv_dtype, info)
     if num_blocks is None:
         if kv_memory_bytes is None:
-            kv_memory_bytes = _gpu_bytes(model, dtype, info, free) - tier.buffer_bytes(info) if on_gpu else free
+            kv_memory_bytes = _gpu_bytes(model, kv_dtype, info, free) - tier.buffer_bytes(info) if on_gpu else free
         info = with_states(info, kv_memory_bytes)
         num_blocks = _num_blocks(info, kv_memory_bytes - states_bytes(info))
     else:
@@ -227,13 +231,13 @@ def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | Non
         raise RunnerConfigError(too_large("the steps that are recorded", 0, remedy)) from error
 
 
-def _gpu_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
+def _gpu_bytes(model: Decoder, kv_dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
     T, S = info.max_num_batched_tokens, info.max_num_seqs
     shapes = [*recorded_shapes(S, T), *drawing_shapes(S), *(checking_shapes(S, T) if info.max_drafts else ())]
     shapes += adapted_shapes(S, T) if info.adapters else []
     try:
         with start_times.part("memory profile"):
-            return kv_bytes(model, dtype, info, free=free, num_recordings=len(shapes))
+            return kv_bytes(model, kv_dtype, info, free=free, num_recordings=len(shapes))
     except MemoryError as error:
         raise RunnerConfigError(str(error)) from error
 

@@ -20,11 +20,11 @@ _MOST_KEPT = 2 << 30  # more than libraries and kernels keep: another process to
 _RECORDING_BYTES = 8 << 20  # what the driver keeps of a recorded step
 
 
-def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> Callable[[], None]:
+def largest_step(model: Decoder, kv_dtype: torch.dtype, num_tokens: int, num_sequences: int) -> Callable[[], None]:
     """Return what runs the largest step over a cache of one block, which is read and never written."""
     device = model.device
     states = StatePool(model.state_shapes(), 0, 0, device)
-    cache = KvCache(model.kv_shapes(), 1, 16, dtype, device, states=states)
+    cache = KvCache(model.kv_shapes(), 1, 16, kv_dtype, device, states=states)
     num_blocks = -(-num_tokens // cache.block_size)  # all of them the same one
     zeros, group = torch.zeros(num_tokens, dtype=torch.int64, device=device), model.group
     batch = StepBatch(
@@ -52,10 +52,10 @@ def largest_step(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequen
 
 
 @torch.inference_mode()
-def step_bytes(model: Decoder, dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
+def step_bytes(model: Decoder, kv_dtype: torch.dtype, num_tokens: int, num_sequences: int) -> int:
     """Run the largest step and return its peak above what was in use before. Raises torch.OutOfMemoryError."""
     device = model.device
-    run = largest_step(model, dtype, num_tokens, num_sequences)
+    run = largest_step(model, kv_dtype, num_tokens, num_sequences)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -92,17 +92,17 @@ def free_on_gpu(device: torch.device) -> int:
     return free
 
 
-def kv_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, *, free: int, num_recordings: int = 0) -> int:
+def kv_bytes(model: Decoder, kv_dtype: torch.dtype, info: RunnerInfo, *, free: int, num_recordings: int = 0) -> int:
     """Return how many bytes the KV cache may take on the model's GPU, of which `free` were free before any step ran.
 
     The largest step is run unless a note tells what it takes. Raises MemoryError that says what is there, what that
     step takes and which setting makes it smaller.
     """
     gib, num_tokens = 1 << 30, info.max_num_batched_tokens
-    note = memory_note(model, dtype, info)
+    note = memory_note(model, kv_dtype, info)
     use = read_note(note)
     if use is None:
-        use = _measured(model, dtype, info, free)
+        use = _measured(model, kv_dtype, info, free)
         if 0 < use.kept_bytes <= _MOST_KEPT:
             write_note(note, use)
     step, free = use.step_bytes, free - use.kept_bytes
@@ -115,9 +115,9 @@ def kv_bytes(model: Decoder, dtype: torch.dtype, info: RunnerInfo, *, free: int,
     return left
 
 
-def _measured(model: Decoder, dtype: torch.dtype, info: RunnerInfo, free: int) -> MemoryUse:
+def _measured(model: Decoder, kv_dtype: torch.dtype, info: RunnerInfo, free: int) -> MemoryUse:
     try:
-        step = step_bytes(model, dtype, info.max_num_batched_tokens, info.max_num_seqs)
+        step = step_bytes(model, kv_dtype, info.max_num_batched_tokens, info.max_num_seqs)
     except torch.OutOfMemoryError as error:
         raise MemoryError(
             f"a step of {info.max_num_batched_tokens} tokens does not fit: the GPU has {_have(model)} and "

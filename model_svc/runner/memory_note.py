@@ -21,13 +21,13 @@ class MemoryUse(msgspec.Struct, frozen=True):
     kept_bytes: int
 
 
-def memory_note(model: Decoder, dtype: torch.dtype, info: RunnerInfo) -> Path | None:
+def memory_note(model: Decoder, kv_dtype: torch.dtype, info: RunnerInfo) -> Path | None:
     """Return where the memory use of a runner with these limits is noted; None where nothing is ever noted.
 
     The name changes with all that `note_for` knows, with the model's code, its size on the card and the limits.
     """
     limits = msgspec.structs.replace(info, num_blocks=1)
-    note = note_for(model.config.raw, limits, dtype, model.weight_bytes, model.group.stage, sources())
+    note = note_for(model.config.raw, limits, kv_dtype, model.weight_bytes, model.group.stage, sources())
     return note and note.with_name(note.name.replace("compiled", "memory"))
 
 

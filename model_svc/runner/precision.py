@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels import float8_kv
 from model_svc.quant import native
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.float8 import LEAST_CAPABILITY, Float8
@@ -18,6 +19,10 @@ from wire.errors import StartError
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _FASTER_IN_FLOAT8 = (9, 0)  # measured on an H200; later cards do as they are told
 _WORDS = ("auto", "int8", "packed", "fp8")
+
+
+KV_DTYPES = ("auto", "fp8")
+_KV_FLOAT8 = (8, 9)  # cards of earlier generations cannot convert such numbers
 
 
 class RunnerConfigError(StartError, ValueError):
@@ -46,6 +51,23 @@ class Precision(NamedTuple):
             return Grouped(self.dtype, device, reading)
         dense = Dequantized(self.dtype, device, reading)
         return Kept(dense) if self.float4 else dense
+
+
+def kv_dtype_of(kv_dtype: str, precision: Precision, device: torch.device) -> torch.dtype:
+    """Return in what keys and values are kept. Raises RunnerConfigError for a `kv_dtype` that this device has not.
+
+    auto: as they are computed, or float16 by native kernels. fp8 is for cards, and for the exact mode, which tells what
+    it costs.
+    """
+    if kv_dtype not in KV_DTYPES:
+        raise RunnerConfigError(f"kv_dtype {kv_dtype!r} is not supported; known are {', '.join(KV_DTYPES)}")
+    if kv_dtype == "auto":
+        return torch.float16 if precision.native_kernels else precision.dtype
+    if precision.native_kernels:
+        raise RunnerConfigError("kv_dtype fp8 needs a GPU, or on a CPU dtype float32; native kernels keep float16")
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _KV_FLOAT8:
+        raise RunnerConfigError("kv_dtype fp8 needs a GPU of compute capability 8.9 or later; auto works everywhere")
+    return float8_kv.DTYPE
 
 
 def precision_of(dtype: str, device: torch.device) -> Precision:

@@ -9,6 +9,7 @@ import torch
 
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.formats.format import Part, WeightFormat
+from model_svc.weights.kv_scales import is_kv_scale
 from model_svc.weights.safetensors import SafetensorsSource
 from model_svc.weights.source import Stored, TrackedSource
 
@@ -26,7 +27,7 @@ class QuantizedSource(TrackedSource):
         self.shapes = dict(checkpoint.shapes)
         for name in checkpoint.shapes:
             module, _, kind = name.rpartition(".")
-            if kind in form.unneeded:
+            if kind in form.unneeded and not is_kv_scale(name):
                 del self.shapes[name]
             elif kind in form.marks and module not in self._parts:
                 self._parts[module] = self._found(module)

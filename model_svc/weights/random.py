@@ -55,6 +55,10 @@ class RandomSource:
         values = torch.randn(shape, generator=generator, device=self._device, dtype=self._dtype).mul_(self._spread)
         return values.add_(1) if "norm" in name.rsplit(".", 2)[-2] else values
 
+    def get_any(self, name: str) -> Tensor:
+        """Refuse: a tensor that no name stands for has no shape of its own."""
+        raise AssertionError(f"{name} has no shape")
+
     def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
         """Make a tensor and return a part of it."""
         values = self.get(name, shape)

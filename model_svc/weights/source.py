@@ -64,6 +64,10 @@ class WeightSource(Protocol):
         """
         ...
 
+    def get_any(self, name: str) -> Tensor:
+        """Return a whole tensor as numbers, whatever its shape. Raises CheckpointError if it is missing."""
+        ...
+
     def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
         """Return a part of a tensor as it is stored; `shape` is that of the whole. Raises CheckpointError."""
         ...
@@ -106,6 +110,10 @@ class TrackedSource:
         """Return a whole tensor as numbers."""
         stored = self._checked(name, shape)
         return stored.dequantize() if isinstance(stored, QuantizedTensor) else stored
+
+    def get_any(self, name: str) -> Tensor:
+        """Return a whole tensor as numbers, whatever its shape."""
+        return self.get(name, self.shapes.get(name, ()))
 
     def get_shard(self, name: str, shape: tuple[int, ...], shard: Shard = WHOLE) -> Stored:
         """Return a part of a tensor as it is stored."""
