@@ -1,7 +1,7 @@
 """The engine alone on a GPU: the model's shape with random weights, engine and runner in this process, ids in and out.
 
-    python -m loadtest.engine [--shape gpt-oss-20b] [--weights fp8] [--tests decode1,prefill2048,...] [--json out.json]
-        [--profile 1,64]
+    python -m loadtest.engine [--shape gpt-oss-20b] [--weights fp8] [--kv-dtype fp8] [--tests decode1,prefill2048,...]
+        [--json out.json] [--profile 1,64]
 
 Prints what each test took, the floor that the card's own copy bandwidth and matrix rate set, and vLLM's figure from the
 same card where one was measured (vLLM 0.26, offline engine, dummy weights, CUDA graphs; 2026-11-27).
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.device_time import ceilings
-from loadtest.engine_bench import WEIGHTS, Bench
+from loadtest.engine_bench import KV_DTYPES, WEIGHTS, Bench
 from loadtest.engine_profile import profile
 from loadtest.engine_tests import decode, host_ms, mixed, prefill, prompts, stutter, warm
 from loadtest.shapes import MIXTURES, SHAPES, SMOLLM2_135M
@@ -75,6 +75,10 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
 
         return run
 
+    def long() -> Figure:
+        took, context = decode(bench, 64, prompt=4096)
+        return Figure("long64", "ms/step", took, bench.decode_floor_ms(64, context), note="behind 4,096 tokens")
+
     def prefills(length: int) -> Callable[[], Figure]:
         return lambda: Figure(f"prefill{length}", "ms", prefill(bench, length), bench.floors.prefill_ms(length))
 
@@ -103,6 +107,7 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
         return Figure("mixed", "tok/s", statistics.median(rates), note=", ".join(f"{rate:,.0f}" for rate in rates))
 
     rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 16, 32, 64, 128, 256)}
+    rows["long64"] = long
     rows |= {f"prefill{n}": prefills(n) for n in (128, 2048, 8192)}
     rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.floors.prefill_ms(1024, 32))
     rows["warm"] = warms
@@ -119,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", default="", help="names with commas in between; all by default")
     parser.add_argument("--shape", choices=SHAPES | MIXTURES, default=LLAMA, help="of the model")
     parser.add_argument("--weights", choices=WEIGHTS, default="bf16", help="of the layers")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="bf16", help="of the KV cache")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--num-blocks", type=int, help="of the KV cache; by default what fits")
     parser.add_argument("--profile", default="", help="batch sizes whose decode step is profiled")
@@ -132,12 +138,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     card = torch.cuda.get_device_name()
     if args.weights == "fp8":
         ceiling = ceiling[0], 2 * ceiling[1]  # what the card's sheet promises; cuBLAS reaches 1.9 times bf16's rate
-    bench = Bench((SHAPES | MIXTURES)[args.shape], ceiling, num_blocks=args.num_blocks, weights=args.weights)
+    options = {"num_blocks": args.num_blocks, "weights": args.weights, "kv_dtype": KV_DTYPES[args.kv_dtype]}
+    bench = Bench((SHAPES | MIXTURES)[args.shape], ceiling, **options)
     console.print(f"{card}: copy {ceiling[0]:,.0f} GB/s, product {ceiling[1]:,.0f} TFLOP/s; {bench.seconds}")
     gc.collect()
     gc.freeze()
     peers = next((figures for (name, weights), figures in VLLM.items() if name in card and weights == args.weights), {})
-    if args.shape != LLAMA:
+    if args.shape != LLAMA or args.kv_dtype != "bf16":
         peers = {}
     rows = _rows(bench, ceiling)
     names = args.tests.split(",") if args.tests else list(rows)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.float8_kv import DTYPE
 from loadtest.step_floors import StepFloors
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
@@ -47,6 +48,7 @@ WEIGHTS: dict[str, tuple[Stored, Method]] = {
 }
 """How a checkpoint stores the matrices of layers (None: as numbers), and what multiplies by them."""
 _EXPERT_WEIGHT_BYTES = {"mxfp4": 17 / 32, "4bit": 17 / 32, "fp8": 1.0}  # of others: 2
+KV_DTYPES: dict[str, torch.dtype | None] = {"bf16": None, "fp8": DTYPE}
 
 
 def synchronize() -> None:

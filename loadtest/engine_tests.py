@@ -14,11 +14,11 @@ from loadtest.engine_bench import Bench, synchronize
 from model_svc.engine.plan import Runner, StepOutput
 
 
-def decode(bench: Bench, batch: int, tokens: int = 128) -> tuple[float, float]:
+def decode(bench: Bench, batch: int, tokens: int = 128, prompt: int = 128) -> tuple[float, float]:
     """Return ms per step of `batch` running sequences and the mean context."""
     bench.engine = bench.new_engine()
     for _ in range(batch):
-        bench.add(bench.prompt(128), tokens + 8)
+        bench.add(bench.prompt(prompt), tokens + 8)
     while bench.engine.load().num_running < batch or bench.engine.scheduler.roster.prefilling:
         bench.engine.step()
     for _ in range(3):
@@ -32,7 +32,7 @@ def decode(bench: Bench, batch: int, tokens: int = 128) -> tuple[float, float]:
     took = (time.perf_counter() - began) * 1e3 / (tokens - 4)
     gc.enable()
     bench.drain()
-    return took, 128 + tokens / 2
+    return took, prompt + tokens / 2
 
 
 def first_token_ms(bench: Bench, prompt: Sequence[int]) -> float:

@@ -12,6 +12,7 @@ from kernels import embedding as embedding_op
 from kernels import kv_copy as kv_copy_op
 from kernels import rms_norm as norm_op
 from kernels import rope as rope_op
+from kernels.float8_kv import DTYPE
 from loadtest.kernels.case import CUDA, Case, randn
 
 
@@ -52,6 +53,12 @@ def rope() -> Iterator[Case]:
             f"and store {T}",
             [partial(rope_op.rope_store_kv, q, k, v, cos, cos, positions, keys, values, slots) for q, k, v in qkv],
             bytes=4 * T * 48 * 128,
+        )
+        codes = keys.to(DTYPE), values.to(DTYPE)
+        yield Case(
+            f"and store {T}, 8 bit",
+            [partial(rope_op.rope_store_kv, q, k, v, cos, cos, positions, *codes, slots) for q, k, v in qkv],
+            bytes=4 * T * 40 * 128 + 2 * T * 8 * 128 + 2 * T * 8 * 128,
         )
 
 
