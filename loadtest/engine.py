@@ -77,7 +77,7 @@ def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], 
 
     def long() -> Figure:
         took, context = decode(bench, 64, prompt=4096)
-        return Figure("long64", "ms/step", took, bench.decode_floor_ms(64, context), note="behind 4,096 tokens")
+        return Figure("long64", "ms/step", took, bench.floors.decode_ms(64, context), note="behind 4,096 tokens")
 
     def prefills(length: int) -> Callable[[], Figure]:
         return lambda: Figure(f"prefill{length}", "ms", prefill(bench, length), bench.floors.prefill_ms(length))
