@@ -118,7 +118,8 @@ def _launch(
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_tables.stride(0),
         H=H, K=K, D=D, B=B, GROUP=group, KEYS=plan.keys, SPLITS=plan.splits, LEAST=plan.least,
         PARTS=plan.parts * processors, ROWS=next_power_of_2(T), AHEAD=plan.ahead,
-        num_warps=plan.warps, **dependent.launch(qkv),
+        # Splits that count on four programs a processor need them to fit: 128 registers a thread.
+        num_warps=plan.warps, maxnreg=128 if plan.parts else None, **dependent.launch(qkv),
     )  # fmt: skip
 
 
