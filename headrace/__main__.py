@@ -66,9 +66,7 @@ def up(
     pipeline_parallel: Annotated[
         int | None, typer.Option(help="Cards that share a model, each with some layers.", show_default="1")
     ] = None,
-    kv_dtype: Annotated[
-        str | None, typer.Option(help="What keys and values are kept in: auto, fp8 (8 bits).", show_default="auto")
-    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="fp8: keys and values in 8 bits.", show_default="auto")] = None,
     edges: Annotated[int | None, typer.Option(help="Edge processes that share the port.", show_default="1")] = None,
     split: Annotated[bool | None, typer.Option("--split", help="Run each desk as its own process.")] = None,
     state_dir: Annotated[

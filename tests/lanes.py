@@ -15,10 +15,8 @@ import pytest
 _COMPUTES = tuple(
     f"tests/{folder}/"
     for folder in (
-        "gateway/postprocess",
         "kernels",
         "model_svc",  # starts processes, but these compute too
-        "tokenizer_svc",
         "wire",  # starts servers, but no house
     )
 )

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gateway.edge.schema.quoted_regex import QuotingError, goes_on, in_lark, quoted, unfolded
+from wire.messages import Grammar
 
 _STRING = r'"(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|[^"\\\x00-\x1f\x7f])*"'
 _TOKEN = re.compile(
@@ -78,6 +79,15 @@ def nested(syntax: str, definition: str, *, in_json: bool) -> str:
         found = read(definition)
         source = _Quoting(found).written() if in_json else definition
     return f"%lark {{\n{source}\n}}"
+
+
+def nested_input(form: Grammar) -> str:
+    """Return the same for a custom tool's format, whose text stands in JSON. Raises QuotingError, with its field."""
+    try:
+        return nested(form.kind, form.source, in_json=True)
+    except QuotingError as error:
+        error.field = form.field
+        raise
 
 
 class Token(NamedTuple):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.edge.schema.custom_lark import nested
+from gateway.edge.schema.custom_lark import nested_input
 from gateway.edge.schema.lark import Calls, Opening, any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
 from gateway.edge.schema.quoted_regex import QuotingError
@@ -72,12 +72,7 @@ def _arguments(at: int, function: dict[str, Any]) -> str:
     """Return the rule of a function's arguments."""
     if "format" not in function:
         return f"args_{at}: %json {_schema(function)}"
-    form: Grammar = function["format"]
-    try:
-        text = nested(form.kind, form.source, in_json=True)
-    except QuotingError as error:
-        error.field = form.field
-        raise
+    text = nested_input(function["format"])
     head = quote(f'{{"{NAME}": "')
     return f"args_{at}: {head} text_{at} {quote(chr(34) + '}')}\ntext_{at}: {text}"
 

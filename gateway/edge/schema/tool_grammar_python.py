@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.edge.schema.custom_lark import nested
+from gateway.edge.schema.custom_lark import nested_input
 from gateway.edge.schema.lark import Calls, Opening, any_of, quote, repeated, tag_of
 from gateway.edge.schema.prose import without_prose
-from gateway.edge.schema.quoted_regex import QuotingError
 from gateway.edge.schema.unenforced import settled
 from gateway.postprocess.tools.free_input import NAME
-from wire.messages import Grammar
 from wire.model_card import ModelCard
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -32,12 +30,7 @@ def olmo3(functions: Sequence[dict[str, Any]], card: ModelCard, many: bool) -> C
 
 
 def _free_text(at: int, function: dict[str, Any]) -> list[str]:
-    form: Grammar = function["format"]
-    try:
-        text = nested(form.kind, form.source, in_json=True)
-    except QuotingError as error:
-        error.field = form.field
-        raise
+    text = nested_input(function["format"])
     return [f"args_{at}: {quote(NAME + '=' + chr(34))} text_{at} {quote(chr(34))}", f"text_{at}: {text}"]
 
 

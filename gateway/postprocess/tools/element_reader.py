@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gateway.postprocess.tools.events import Arguments, CallBegin, Event
+from gateway.postprocess.tools.events import Arguments
+from gateway.postprocess.tools.held_reader import HeldReader
 from gateway.postprocess.tools.overlap import overlap
 
 _MAX_REFERENCES = 8
@@ -41,40 +42,23 @@ class Form(NamedTuple):
     lines: bool
 
 
-class ElementReader:
+class ElementReader(HeldReader):
     """Follows one call; start it behind the function's name."""
 
     def __init__(self, name: str, schema: Mapping[str, Any], form: Form) -> None:
-        self.name: str | None = name
-        self.done = False
-        self.rejected = False
-        self.events: list[Event] = [CallBegin(name)]
+        super().__init__(name, self._between)
         self._form = form
         self._schema = schema
         properties = schema.get("properties")
         self._properties: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-        self._held = ""  # not passed on yet
         self._written = ""  # how the arguments begin
         self._kinds: frozenset[str] | None = None  # of the value that is read; None: any
         self._fresh = False  # nothing of the value was read yet
-        self._state: Callable[[], bool] = self._between
 
     @property
     def in_string(self) -> bool:
         """Tell whether the text stands inside a value."""
         return self._state in (self._text, self._scalar)
-
-    @property
-    def may_be_call(self) -> bool:
-        """Tell whether it may become a call: its name is read already."""
-        return True
-
-    def feed(self, text: str, at: int, end: int) -> int:
-        """Read text[at:end]; returns how far it came, which is less than `end` only when the call is over."""
-        self._held += text[at:end]
-        while not self.done and self._held and self._state():
-            pass
-        return end - len(self._held) if self.done else end
 
     def close(self) -> None:
         """Take the call's closing tag, which ends it too."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
-from gateway.postprocess.tools.events import Arguments, CallBegin, Event
+from gateway.postprocess.tools.events import Arguments
+from gateway.postprocess.tools.held_reader import HeldReader
 
 _KEY = re.compile(r"""([^=,()\[\]{}"']{1,128})=""")
 _KEY_SO_FAR = re.compile(r"""[^=,()\[\]{}"']{1,128}""")
@@ -23,37 +23,20 @@ _PART = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\w+|(?P<last>,)\s*(?=
 _WORDS = {"True": "true", "False": "false", "None": "null", "(": "[", ")": "]"}
 
 
-class PythonReader:
+class PythonReader(HeldReader):
     """Follows one call; start it behind the function's name and its parenthesis."""
 
     def __init__(self, name: str) -> None:
-        self.name: str | None = name
-        self.done = False
-        self.rejected = False
-        self.events: list[Event] = [CallBegin(name)]
-        self._held = ""  # not passed on yet
+        super().__init__(name, self._between)
         self._at = 0  # of it, where a value that is no text was read to
         self._inside = ""  # what is open there: brackets, and a quote at the end
         self._quote = ""
         self._has_key = False
-        self._state: Callable[[], bool] = self._between
 
     @property
     def in_string(self) -> bool:
         """Tell whether the text stands inside a value."""
         return self._state in (self._text, self._other)
-
-    @property
-    def may_be_call(self) -> bool:
-        """Tell whether it may become a call: its name is read already."""
-        return True
-
-    def feed(self, text: str, at: int, end: int) -> int:
-        """Read text[at:end]; returns how far it came, which is less than `end` only when the call is over."""
-        self._held += text[at:end]
-        while not self.done and self._held and self._state():
-            pass
-        return end - len(self._held) if self.done else end
 
     def close(self) -> None:
         """Take the tag behind all calls: what has no parenthesis by then is not whole."""
