@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels import dispatch
 from kernels.expert_order import ExpertOrder
-from kernels.expert_tiles import num_tiles, tile_of
+from kernels.expert_tiles import check_tokens, expert_by_expert, num_tiles, tile_of
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 
 
@@ -22,10 +21,7 @@ def expert_linear(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | 
     P, X = order.rows.shape[0], order.begins.shape[0] - 1
     if weight.dim() != 3 or weight.shape[0] != X or not weight.is_contiguous():
         raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be contiguous [{X}, F, E]")
-    if bias is not None and (bias.shape != weight.shape[:2] or not bias.is_contiguous()):
-        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {tuple(weight.shape[:2])}")
-    if x.dim() != 2 or x.shape[1] != weight.shape[2] or not (gather or x.shape[0] == P):
-        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {weight.shape[2]}]")
+    check_tokens(x, order, weight.shape[1], weight.shape[2], bias, gather)
     if dispatch.form(x) != "triton":
         return reference(x, weight, order, bias, gather)
     out = torch.empty((P, weight.shape[1]), dtype=x.dtype, device=x.device)
@@ -36,11 +32,7 @@ def expert_linear(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | 
 
 def reference(x: Tensor, weight: Tensor, order: ExpertOrder, bias: Tensor | None, gather: bool) -> Tensor:
     """Multiply expert by expert in plain torch."""
-    taken = x[order.rows] if gather else x
-    out = x.new_empty((len(taken), weight.shape[1]))
-    for expert, span in order.spans():
-        out[span] = functional.linear(taken[span], weight[expert], None if bias is None else bias[expert])
-    return out
+    return expert_by_expert(x, weight.__getitem__, weight.shape[1], order, bias, gather)
 
 
 class _Tile(NamedTuple):

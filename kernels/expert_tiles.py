@@ -1,11 +1,14 @@
-"""Which tile of tokens a program of a product with experts has: each expert's tokens begin a tile."""
+"""What products with experts share: checks, the reference, and tiles, of which each expert's tokens begin one."""
 
 # mypy: disable-error-code="no-untyped-def"
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.nn import functional
 
 from kernels import dispatch
+from kernels.expert_order import ExpertOrder
 from kernels.language import jit, tl
 
 
@@ -16,6 +19,26 @@ class PackedTile(NamedTuple):
     outputs: int
     warps: int
     stages: int
+
+
+def check_tokens(x: Tensor, order: ExpertOrder, F: int, E: int, bias: Tensor | None, gather: bool) -> None:
+    """Raise ValueError naming the argument that does not fit experts of F outputs and E inputs."""
+    P, X = order.rows.shape[0], order.begins.shape[0] - 1
+    if bias is not None and (bias.shape != (X, F) or not bias.is_contiguous()):
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {(X, F)}")
+    if x.dim() != 2 or x.shape[1] != E or not (gather or x.shape[0] == P):
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {E}]")
+
+
+def expert_by_expert(
+    x: Tensor, numbers: Callable[[int], Tensor], F: int, order: ExpertOrder, bias: Tensor | None, gather: bool
+) -> Tensor:
+    """Multiply in plain torch with the `numbers` [F, E] of each expert that has tokens."""
+    taken = x[order.rows] if gather else x
+    out = x.new_empty((len(taken), F))
+    for expert, span in order.spans():
+        out[span] = functional.linear(taken[span], numbers(expert), None if bias is None else bias[expert])
+    return out
 
 
 LONG = PackedTile(128, 128, 8, 3)

@@ -7,11 +7,10 @@ costs is shared by a tile's tokens. Nothing is rounded that the same weights in 
 # mypy: disable-error-code="no-untyped-def"
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels import dispatch
 from kernels.expert_order import ExpertOrder
-from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
+from kernels.expert_tiles import PackedTile, check_tokens, expert_by_expert, num_tiles, packed_tile, tile_of
 from kernels.float4_experts import BLOCK, WIDTH, Float4Experts, numbers
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 
@@ -27,10 +26,7 @@ def float4_expert_linear(
     P, (X, F, E) = order.rows.shape[0], weight.shape
     if order.begins.shape[0] != X + 1:
         raise ValueError(f"weight has shape {weight.shape}; the order has {order.begins.shape[0] - 1} experts")
-    if bias is not None and (bias.shape != (X, F) or not bias.is_contiguous()):
-        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {(X, F)}")
-    if x.dim() != 2 or x.shape[1] != E or not (gather or x.shape[0] == P):
-        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {E}]")
+    check_tokens(x, order, F, E, bias, gather)
     if dispatch.form(x) != "triton":
         return reference(x, weight, order, bias, gather)
     out = torch.empty((P, F), dtype=x.dtype, device=x.device)
@@ -41,12 +37,7 @@ def float4_expert_linear(
 
 def reference(x: Tensor, weight: Float4Experts, order: ExpertOrder, bias: Tensor | None, gather: bool) -> Tensor:
     """Make numbers and multiply expert by expert in plain torch."""
-    taken = x[order.rows] if gather else x
-    out = x.new_empty((len(taken), weight.shape[1]))
-    for expert, span in order.spans():
-        offset = None if bias is None else bias[expert]
-        out[span] = functional.linear(taken[span], weight.reference(expert, x.dtype), offset)
-    return out
+    return expert_by_expert(x, lambda expert: weight.reference(expert, x.dtype), weight.shape[1], order, bias, gather)
 
 
 _LONG = PackedTile(128, 256, 8, 3)

@@ -7,11 +7,10 @@ each group's sum is scaled: no weight is rounded.
 # mypy: disable-error-code="no-untyped-def"
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels import dispatch
 from kernels.expert_order import ExpertOrder
-from kernels.expert_tiles import PackedTile, num_tiles, packed_tile, tile_of
+from kernels.expert_tiles import PackedTile, check_tokens, expert_by_expert, num_tiles, packed_tile, tile_of
 from kernels.grouped_weight import GroupedWeight, scale_and_zero
 from kernels.grouped_words import excess, parts, side_by_side
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
@@ -31,10 +30,7 @@ def grouped_expert_linear(
             f"weight has shape {weight.shape}; it must be [{X} F, E] in rows, in groups that a kernel takes"
         )
     F = rows // X
-    if bias is not None and (bias.shape != (X, F) or not bias.is_contiguous()):
-        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be contiguous {(X, F)}")
-    if x.dim() != 2 or x.shape[1] != E or not (gather or x.shape[0] == P):
-        raise ValueError(f"x has shape {tuple(x.shape)}; it must be [{'T' if gather else P}, {E}]")
+    check_tokens(x, order, F, E, bias, gather)
     if dispatch.form(x) != "triton" or (x.is_cuda and x.element_size() > 2):
         return reference(x, weight, order, bias, gather)
     out = torch.empty((P, F), dtype=x.dtype, device=x.device)
@@ -46,11 +42,8 @@ def grouped_expert_linear(
 def reference(x: Tensor, weight: GroupedWeight, order: ExpertOrder, bias: Tensor | None, gather: bool) -> Tensor:
     """Make numbers and multiply expert by expert in plain torch."""
     X = order.begins.shape[0] - 1
-    taken, numbers = x[order.rows] if gather else x, weight.reference(x.dtype).chunk(X)
-    out = x.new_empty((len(taken), weight.shape[0] // X))
-    for expert, span in order.spans():
-        out[span] = functional.linear(taken[span], numbers[expert], None if bias is None else bias[expert])
-    return out
+    numbers = weight.reference(x.dtype).chunk(X)
+    return expert_by_expert(x, numbers.__getitem__, weight.shape[0] // X, order, bias, gather)
 
 
 def _launch(

@@ -179,6 +179,8 @@ class Scheduler:
                 recall.load(seq)
         if admit and roster.waiting:
             self._admit(budget)
+        if not roster.prefilling:
+            return 0
         prompts = [
             seq
             for seq in tuple(roster.prefilling)
