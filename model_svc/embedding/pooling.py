@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.json_file import read_json
 
 _MODES = {
     "pooling_mode_cls_token": "cls",
@@ -75,8 +75,6 @@ def _mode(path: Path) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return read_json(path)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(path, f"not valid JSON ({error})") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, overload
 
 from model_svc.layers.rope import RopeConfig
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.json_file import read_json
 from wire.usual_text import usual_text
 
 
@@ -116,11 +116,9 @@ def load_config(directory: Path) -> ModelConfig:
     """Read config.json of a model directory. Raises CheckpointError naming the field at fault."""
     path = directory / "config.json"
     try:
-        whole = json.loads(path.read_bytes())
+        whole = read_json(path)
     except FileNotFoundError:
         raise CheckpointError(path, "the file is missing; `headrace pull` makes a model directory") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(path, f"not valid JSON ({error})") from None
     if not isinstance(whole, dict):
         raise CheckpointError(path, "must hold a JSON object")
     return parse_config(path, whole)

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.json_file import read_json
 from model_svc.weights.safetensors import SafetensorsSource
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -190,11 +191,9 @@ def _read(directory: Path) -> dict[str, Any]:
         advice = "adapter_model.bin can run code and is not read; save it as safetensors"
         raise CheckpointError(directory / WEIGHTS, advice if pickled else "the file is missing")
     try:
-        content: Any = json.loads(path.read_bytes())
+        content = read_json(path)
     except FileNotFoundError:
         raise CheckpointError(path, "the file is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(path, f"not valid JSON ({error})") from None
     if not isinstance(content, dict):
         raise CheckpointError(path, "must hold an object")
     return content

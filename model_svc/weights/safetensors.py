@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.json_file import read_json
 from model_svc.weights.mapped import map_file as map_file
 from model_svc.weights.safetensors_header import TensorPlace, read_header
 from model_svc.weights.source import TrackedSource
@@ -68,10 +67,7 @@ def _open(directory: Path) -> dict[str, tuple[Path, TensorPlace]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        content: Any = json.loads(index.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(index, f"not valid JSON ({error})") from None
+    content = read_json(index)
     found = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(found, dict) or not found or not all(isinstance(file, str) for file in found.values()):
         raise CheckpointError(index, "needs a weight_map from tensor names to file names")
