@@ -13,6 +13,7 @@ import transformers
 from tests.e2e.house import House, headrace_up
 from tests.lora import merged, write_adapter
 from tests.model_svc.saved_llama import save_tiny
+from tests.processes import command_of
 from tests.tiny_model import write_tiny_model
 
 MODEL = "tiny"
@@ -110,7 +111,7 @@ def test_an_answer_of_an_adapter_survives_its_replica(served: Served) -> None:
     for chunk in served.ask("two", 120, stream=True):
         text += chunk.choices[0].text if chunk.choices else ""
         for process in served.house.family() if len(text) > 20 and not killed else ():
-            if "--replica-name=r0" in process.cmdline():
+            if "--replica-name=r0" in command_of(process):
                 process.kill()
                 killed = len(text)
     assert 0 < killed < 120

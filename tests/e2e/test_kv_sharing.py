@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.house import House, headrace_up, wait_for
+from tests.processes import command_of
 
 MODEL = "smollm2-135m-instruct"
 PREFACE = "The river rises in the hills and runs past nine mills to the sea. " * 12
@@ -45,7 +46,7 @@ def text(answer: dict[str, Any]) -> str:
 
 def replicas(house: House) -> list[psutil.Process]:
     """The model services of a house; each has an engine process."""
-    return [one for one in house.family()[1:] if "serve" in one.cmdline() and "model" in one.cmdline()]
+    return [one for one in house.family()[1:] if "serve" in command_of(one) and "model" in command_of(one)]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def asks_behind(house: House, question: str, **changes: Any) -> Callable[[], dic
 
 
 def engine_of(service: psutil.Process) -> psutil.Process:
-    return next(child for child in service.children() if "model_svc.engine_process" in child.cmdline())
+    return next(child for child in service.children() if "model_svc.engine_process" in command_of(child))
 
 
 def is_asked_for_blocks(service: psutil.Process) -> bool:
@@ -109,7 +110,7 @@ def by_replica(house: House, name: str) -> dict[str, float]:
 
 
 def service_named(house: House, name: str) -> psutil.Process:
-    return next(one for one in replicas(house) if f"--replica-name={name}" in one.cmdline())
+    return next(one for one in replicas(house) if f"--replica-name={name}" in command_of(one))
 
 
 def test_a_source_that_is_killed_in_the_middle_of_a_fetch_costs_no_answer(pair: House) -> None:

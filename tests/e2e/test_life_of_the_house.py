@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.house import House, headrace_up, wait_for
 from tests.ports import free_port
+from tests.processes import command_of
 
 MODEL = "smollm2-135m-instruct"
 
@@ -61,7 +62,7 @@ def test_ctrl_c_finishes_the_open_answer_and_leaves_no_process(tmp_path: Path, s
     arguments, patient = ("--edges=2", f"--model-dir={smollm2_path.parent}"), {"HEADRACE_DRAIN_S": "100"}
     with headrace_up(tmp_path, *arguments, environ=patient) as house, house.client() as client:
         family = house.family()
-        assert sum("serve edge" in " ".join(process.cmdline()) for process in family) == 2
+        assert sum("serve edge" in " ".join(command_of(process)) for process in family) == 2
         with client.stream("POST", "/v1/chat/completions", json=body("Tell me about mills.", 24)) as reply:
             lines = reply.iter_lines()
             next(lines)
@@ -95,12 +96,12 @@ def test_killing_the_supervisor_leaves_no_process(tmp_path: Path, smollm2_path: 
         os.kill(house.process.pid, signal.SIGKILL)
         house.process.wait(60)
         _, alive = psutil.wait_procs(family, timeout=60)
-        assert not alive, [process.cmdline() for process in alive]
+        assert not alive, [command_of(process) for process in alive]
 
 
 def test_every_desk_as_its_own_process_answers_too(tmp_path: Path, smollm2_path: Path) -> None:
     with headrace_up(tmp_path, "--split", "--replicas=2", f"--model-dir={smollm2_path.parent}") as house:
-        commands = [" ".join(process.cmdline()) for process in house.family()]
+        commands = [" ".join(command_of(process)) for process in house.family()]
         for role in ("history", "tokenizer", "prefix", "balancer", "edge"):
             assert any(f"serve {role}" in command for command in commands)
         assert sum("serve model" in command for command in commands) == 2

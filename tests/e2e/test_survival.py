@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.house import House, headrace_up, wait_for
 from tests.ports import free_port
+from tests.processes import command_of
 from wire.bus import Bus
 from wire.bus.embedded import running_url
 
@@ -220,7 +221,7 @@ def kill_what_works_on_it(house: House) -> None:
     )
     running = by_replica(house, "headrace_replica_running")
     replica = max(running, key=lambda name: running[name])
-    edges = [process.pid for process in house.family() if "edge" in process.cmdline()]
+    edges = [process.pid for process in house.family() if "edge" in command_of(process)]
     assert len(edges) == 2 and running[replica] == 1
     for pid in (process_of(house, replica), *edges):
         os.kill(pid, signal.SIGKILL)
@@ -229,4 +230,4 @@ def kill_what_works_on_it(house: House) -> None:
 def process_of(house: House, replica: str) -> int:
     """Return the process of a replica, by the name in its id."""
     name = replica.removeprefix(f"{MODEL}-").rsplit("-", 1)[0]
-    return int(next(one.pid for one in house.family() if f"--replica-name={name}" in one.cmdline()))
+    return int(next(one.pid for one in house.family() if f"--replica-name={name}" in command_of(one)))

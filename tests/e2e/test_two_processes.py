@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.house import headrace_up, wait_for
 from tests.e2e.test_kernel_forms import NAME, random_weights
+from tests.processes import command_of
 from tests.tiny_model import write_tiny_model
 
 ENVIRON = {"HEADRACE_DTYPE": "float32", "HEADRACE_NUM_BLOCKS": "64"}
@@ -34,7 +35,7 @@ def test_a_model_on_two_processes_says_what_it_says_on_one(
 ) -> None:
     with headrace_up(tmp_path, *arguments, f"--{way}-parallel=2", environ=ENVIRON) as house:
         assert house.answer(NAME, 24) == alone
-        (rank,) = (each for each in house.family() if "model_svc.parallel.rank" in each.cmdline())
+        (rank,) = (each for each in house.family() if "model_svc.parallel.rank" in command_of(each))
         rank.kill()
         wait_for(lambda: not rank.is_running(), timeout_s=60, what="the rank is gone")
         assert house.answer(NAME, 24) == alone  # of the replica that took its place

@@ -17,6 +17,7 @@ import psutil
 from model_svc.service import serve
 from model_svc.settings import ModelSettings
 from tests.model_svc.scripted_runner import Script
+from tests.processes import command_of
 from wire import block_hash, topics
 from wire.bus import Bus
 from wire.messages import (
@@ -83,8 +84,7 @@ def settings_for(folder: Path, url: str, **changes: Any) -> ModelSettings:
 
 def engines_of(pid: int) -> list[psutil.Process]:
     """The engine processes that a service has started."""
-    living = [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if "model_svc.engine_process" in child.cmdline()]
+    return [child for child in psutil.Process(pid).children() if "model_svc.engine_process" in command_of(child)]
 
 
 @dataclass

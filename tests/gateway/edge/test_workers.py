@@ -16,6 +16,7 @@ import pytest
 
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.ports import free_port
+from tests.processes import command_of
 from tests.ring import Ring
 from tests.script import Piece, say
 
@@ -49,7 +50,7 @@ class Workers:
 
     def pid(self, number: int) -> int:
         for child in psutil.Process(self.process.pid).children():
-            if f"--process-name=edge-{number}" in child.cmdline():
+            if f"--process-name=edge-{number}" in command_of(child):
                 return int(child.pid)
         raise AssertionError(f"edge-{number} does not run")
 

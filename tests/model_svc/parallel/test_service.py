@@ -18,6 +18,7 @@ from model_svc.runner.load import RunnerConfigError
 from tests.model_svc.house import engines_of, house, settings_for
 from tests.model_svc.saved_llama import folder
 from tests.model_svc.test_service_faults import dying
+from tests.processes import command_of
 from wire.bus import Bus
 from wire.messages import SamplingParams
 
@@ -35,7 +36,7 @@ ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 def ranks_of(engine: psutil.Process) -> list[psutil.Process]:
-    return [child for child in engine.children() if "model_svc.parallel.rank" in child.cmdline()]
+    return [child for child in engine.children() if "model_svc.parallel.rank" in command_of(child)]
 
 
 @pytest.mark.anyio
@@ -129,4 +130,4 @@ def test_a_rank_that_does_not_start_is_named(
     monkeypatch.setattr(crew, "_GRACE_S", 0.1)
     with pytest.raises(RankError, match=says):
         load_runner(folder / "scripted", tensor_parallel=2, patience_s=0.2 if "sleep" in code else 60.0)
-    assert not [child for child in psutil.Process().children() if code in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if code in command_of(child)]
