@@ -165,7 +165,7 @@ async def test_with_the_edge_killed_too_the_last_checkpoint_serves(pair: House, 
     until_ready(pair, 2)
     kept_before = moved(metrics_port)[1]
     resumable = {"include_usage": True, "resumable": True}
-    asked = {**body("greedy"), "max_tokens": 500, "stream_options": resumable}
+    asked = {**body("greedy"), "max_tokens": 300, "stream_options": resumable}
     undisturbed, first, rest, last_id = Answer(), Answer(), Answer(), ""
     async with httpx.AsyncClient(base_url=pair.url, timeout=120, trust_env=False) as http:
         await read(http, asked, undisturbed)

@@ -27,21 +27,23 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("tiny"), num_hidden_layers=3)
 
 
-@pytest.fixture(params=["float32", "int8"], scope="module")
-def dtype(request: pytest.FixtureRequest) -> str:
-    if request.param == "int8" and not built():
+@pytest.fixture(params=["float32 in 3", "int8 in 2"], scope="module")
+def form(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """Numbers, and in how many stages."""
+    dtype, _, stages = request.param.split()
+    if dtype == "int8" and not built():
         pytest.skip("native kernels are not built")
-    return str(request.param)
+    return dtype, int(stages)
 
 
-@pytest.fixture(params=[2, 3], scope="module")
-def runner(request: pytest.FixtureRequest, directory: Path, dtype: str) -> Iterator[Runner]:
+@pytest.fixture(scope="module")
+def runner(directory: Path, form: tuple[str, int]) -> Iterator[Runner]:
     factory = "tests.model_svc.parallel.test_pipeline:uneven"
     made = load_runner(
         directory,
-        pipeline_parallel=request.param,
+        pipeline_parallel=form[1],
         factory=factory,
-        **{**STAGED, "dtype": dtype},
+        **{**STAGED, "dtype": form[0]},
         num_blocks=40,
         kv_ram_bytes=1 << 20,
     )
@@ -55,8 +57,8 @@ def uneven(path: Path, *, group: Group, num_blocks: int, **options: Any) -> Runn
 
 
 @pytest.fixture(scope="module")
-def alone(directory: Path, dtype: str) -> dict[str, list[int]]:
-    made = load_alone(directory, **{**STAGED, "dtype": dtype}, num_blocks=40)
+def alone(directory: Path, form: tuple[str, int]) -> dict[str, list[int]]:
+    made = load_alone(directory, **{**STAGED, "dtype": form[0]}, num_blocks=40)
     found = answers(made)
     made.close()
     assert all(len(ids) == 16 for ids in found.values())

@@ -1,4 +1,4 @@
-"""A model on two and four processes, driven as an engine drives any runner, answers as one process does."""
+"""A model on two processes, driven as an engine drives any runner, answers as one process does."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def uneven(path: Path, *, group: Group, num_blocks: int, **options: Any) -> Runn
     return load_alone(path, group=group, num_blocks=num_blocks + 8 * (group.size - 1 - group.rank), **options)
 
 
-@pytest.fixture(params=[2, 4], scope="module")
-def runner(request: pytest.FixtureRequest, directory: Path) -> Iterator[Runner]:
+@pytest.fixture(scope="module")
+def runner(directory: Path) -> Iterator[Runner]:
     factory = "tests.model_svc.parallel.test_processes:uneven"
     made = load_runner(
-        directory, tensor_parallel=request.param, factory=factory, num_blocks=40, kv_ram_bytes=1 << 20, **OPTIONS
+        directory, tensor_parallel=2, factory=factory, num_blocks=40, kv_ram_bytes=1 << 20, **OPTIONS
     )  # each rank keeps its part of what leaves the pool
     yield made
     made.close()

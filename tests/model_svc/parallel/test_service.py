@@ -52,8 +52,7 @@ async def test_a_replica_on_two_processes_answers_and_leaves_none_behind(bus: Bu
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("options", [OPTIONS, STAGED], ids=["ranks", "stages"])
-@pytest.mark.parametrize("who", ["rank", "engine"])
+@pytest.mark.parametrize(("who", "options"), [("rank", OPTIONS), ("engine", STAGED)], ids=["rank", "first stage"])
 async def test_a_process_that_is_lost_takes_all_down_and_leaves_the_work(
     who: str, options: dict[str, Any], bus: Bus, bus_url: str, folder: Path
 ) -> None:

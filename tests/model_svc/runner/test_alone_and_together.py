@@ -32,7 +32,7 @@ from tests.model_svc.random_requests import EOS, VOCAB, matchers, random_request
 from wire.errors import InvalidRequestError
 from wire.messages import TokenChunk, TokenLogprob, pack_ids, unpack_ids
 
-TRIALS = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "15"))
+TRIALS = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "9"))
 Key = tuple[str, int]
 
 
