@@ -12,6 +12,7 @@ from rich.console import Console
 
 from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
 from headrace.complain import complain
+from headrace.up_options import TellsVariables
 from wire import settings as wire_settings
 from wire.flags import parse_flag_pairs
 from wire.settings import SettingsError
@@ -27,8 +28,8 @@ _STATE, _MODELS = "~/.local/state/headrace", "~/.local/share/headrace/models"
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-def _fail(message: str, code: int = 2) -> None:
-    complain("headrace", message)
+def _fail(error: object, code: int = 2) -> None:
+    complain("headrace", error)
     raise typer.Exit(code)
 
 
@@ -47,7 +48,7 @@ def _root(
     """Serve language models as a team of small async services. To begin: `headrace up`."""
 
 
-@app.command()
+@app.command(cls=TellsVariables)
 def up(
     model: Annotated[
         str | None,
@@ -164,9 +165,7 @@ def pull(
 def chat(
     url: Annotated[str, typer.Option(help="Server to talk to.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Model; the server's first one if not given.")] = None,
-    effort: Annotated[
-        str | None, typer.Option(help="Reasoning effort: none, minimal, low, medium, high, xhigh.")
-    ] = None,
+    effort: Annotated[str | None, typer.Option(help="Thinking: none, minimal, low, medium, high or xhigh.")] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Sampling temperature; what the model's makers advise if not given.")
     ] = None,
@@ -201,6 +200,7 @@ def ledger(
 
     try:
         settings = wire_settings.load(UpSettings, overrides={"state_dir": state_dir})
+        command.check_place(after)
     except SettingsError as error:
         _fail(str(error))
     raise typer.Exit(command.main(settings, tenant=tenant, after=after, sums=sums))
@@ -280,7 +280,7 @@ def safety_test(
     try:
         raise typer.Exit(command.main(policy, file, direction, sys.stdout))  # type: ignore[arg-type]
     except (SafetyPolicyError, OSError) as error:
-        _fail(str(error))
+        _fail(error)
 
 
 @app.command(context_settings={**_PASS_ON, "help_option_names": []})

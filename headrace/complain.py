@@ -8,4 +8,5 @@ from rich.markup import escape
 
 def complain(who: str, error: object) -> None:
     """Print an error on standard error, behind the name of the command that it ends."""
-    Console(stderr=True).print(f"[bold red]{who}:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    Console(stderr=True).print(f"[bold red]{who}:[/] {escape(said)}", highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import defaultdict
 from contextlib import AsyncExitStack
@@ -19,8 +20,16 @@ from wire.bus import Bus
 from wire.bus.embedded import embedded_server, running_url
 from wire.errors import HeadraceError, StartError
 from wire.ledger import Entry, Ledger
+from wire.settings import SettingsError
 
+_ID = re.compile(r"-|\d{1,19}(-\d{1,19})?")
 _COUNTS = ("prompt_tokens", "cached_tokens", "fetched_tokens", "reasoning_tokens", "completion_tokens", "energy_j")
+
+
+def check_place(after: str) -> None:
+    """Raise SettingsError for what is no id of an entry."""
+    if not _ID.fullmatch(after):
+        raise SettingsError(f"--after: {after!r} is no id of an entry; they read 1790000000000-0")
 
 
 async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: bool, console: Console) -> None:

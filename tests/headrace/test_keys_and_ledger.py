@@ -60,6 +60,8 @@ def test_wrong_keys_are_refused_in_a_sentence_and_leave_the_file_alone(tmp_path:
     assert code == 2 and "already" in said
     code, _, said = run("keys", "add", "a b", "--file", str(path))
     assert code == 2 and "letters" in said
+    code, _, said = run("keys", "add", "other", "--file", str(path), "--max-concurrent", "-1")
+    assert code == 2 and "`max_concurrent` is negative" in said
     assert path.read_text() == before
 
 
@@ -94,3 +96,10 @@ def test_the_ledger_of_a_laptop_is_read_whether_its_bus_runs_or_not(tmp_path: Pa
     code, out, said = run("ledger", HEADRACE_STATE_DIR=str(tmp_path))
     assert (code, out) == (0, ""), said
     assert "the ledger is empty" in said
+
+
+@pytest.mark.parametrize("place", ["banana", "1790000000000-", "(1-0", ""])
+def test_a_place_in_the_ledger_that_is_no_id_is_refused_in_a_sentence(place: str, tmp_path: Path) -> None:
+    code, out, said = run("ledger", f"--after={place}", HEADRACE_STATE_DIR=str(tmp_path))
+    assert (code, out) == (2, "")
+    assert f"--after: {place!r} is no id of an entry" in said

@@ -107,6 +107,15 @@ def test_a_target_that_is_nothing_gets_one_sentence(tmp_path: Path, target: str,
     assert leftovers(tmp_path) == []
 
 
+def test_a_directory_is_told_what_it_is_and_no_hub_is_asked(gguf_file: Path, tmp_path: Path) -> None:
+    made = pull(str(gguf_file), tmp_path / "models")
+    with pytest.raises(PullError, match=f"{made} is a model directory already; `headrace up --model {made}` serves it"):
+        pull(str(made), tmp_path / "others")
+    with pytest.raises(PullError, match=r"is a directory without config\.json; name a \.gguf file in it"):
+        pull(str(made.parent), tmp_path / "others")
+    assert not (tmp_path / "others").exists()
+
+
 def test_a_pull_that_never_begins_shows_its_one_sentence_alone(tmp_path: Path) -> None:
     shown = io.StringIO()
     with pytest.raises(PullError):

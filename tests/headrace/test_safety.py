@@ -59,6 +59,8 @@ def test_the_command_reads_standard_input_and_names_what_is_wrong(tmp_path: Path
     assert (
         runner.invoke(app, ["safety", "test", str(POLICIES / "default.toml"), "-", "--direction", "up"]).exit_code == 2
     )
+    done = runner.invoke(app, ["safety", "test", str(POLICIES / "default.toml"), str(tmp_path / "absent")])
+    assert (done.exit_code, done.stderr) == (2, f"headrace: {tmp_path / 'absent'}: No such file or directory\n")
 
 
 def test_the_doctor_names_a_faulty_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -89,6 +89,13 @@ def test_settings_out_of_range_are_refused(field: str, value: int) -> None:
         wire_settings.load(UpSettings, {}, {field: value})
 
 
+@pytest.mark.parametrize("words", [["--kv-disk-gib", "4"], ["--kv-disk-gib=4"], ["--port", "8001", "--kv-disk-gib=4"]])
+def test_a_setting_that_is_no_option_of_up_is_told_with_its_variable(words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["up", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "No such option: --kv-disk-gib (set HEADRACE_KV_DISK_GIB in the environment)" in done.stderr
+
+
 def test_stages_have_no_prefill_replicas() -> None:
     with pytest.raises(SettingsError, match="prefill_replicas and pipeline_parallel do not go together"):
         wire_settings.load(UpSettings, {}, {"prefill_replicas": 1, "pipeline_parallel": 2})

@@ -55,8 +55,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("`tenant` is empty")
         if not _HASH.fullmatch(self.hash):
             raise ValueError("`hash` must be `sha256:` and 64 hex digits")
-        if min(self.requests_per_minute, self.tokens_per_minute, self.max_concurrent) < 0:
-            raise ValueError("a limit is negative; 0 is none")
+        for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` is negative; 0 is no limit")
 
 
 def hash_of(key: str) -> str:
