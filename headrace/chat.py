@@ -128,6 +128,7 @@ def main(
     console = Console()
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     limits = httpx.Timeout(600.0, connect=5.0)
+    url = url.rstrip("/").removesuffix("/v1")  # as clients of OpenAI's API have it
     with httpx.Client(base_url=url, timeout=limits, trust_env=False, headers=headers) as client:
         try:
             options: dict[str, Any] = {"model": _choose_model(client, console, model)}

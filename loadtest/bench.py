@@ -27,6 +27,10 @@ from loadtest.workload import chat_bodies
 T = TypeVar("T", int, float)
 
 
+class BenchError(Exception):
+    """Why nothing can be measured, in one sentence."""
+
+
 def _number(kind: Callable[[str], T], *, least: float = -math.inf, above: float = -math.inf) -> Callable[[str], T]:
     """Return what reads an option's number and refuses one that makes no sense."""
 
@@ -39,6 +43,12 @@ def _number(kind: Callable[[str], T], *, least: float = -math.inf, above: float 
 
     read.__name__ = kind.__name__  # in argparse's words for what is no number at all
     return read
+
+
+def _server(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"must begin with http:// or https://, not {text}")
+    return text.rstrip("/").removesuffix("/v1")
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -61,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         "headrace bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    options.add_argument("--url", default="http://127.0.0.1:8000", help="server, without /v1")
+    options.add_argument("--url", type=_server, default="http://127.0.0.1:8000", help="server, with or without /v1")
     options.add_argument("--model", help="model name; the server's first one if not given")
     options.add_argument("--api-key", help="bearer token")
     options.add_argument("--requests", type=_number(int, least=1), default=32, help="requests that count")
@@ -117,10 +127,20 @@ async def open_loop(client: StreamClient, bodies: Sequence[dict[str, Any]], rate
     return samples
 
 
-async def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Warm up, load the server, return the figures."""
+async def _first_model(options: argparse.Namespace) -> str:
+    """Return the first model of the server that talks. Raises BenchError where none is told."""
     async with new_client(options.url, 1, options.api_key) as plain:
-        model = options.model or (await plain.get("/v1/models")).json()["data"][0]["id"]
+        reply = await plain.get("/v1/models")
+    try:
+        return next(str(model["id"]) for model in reply.json()["data"] if model.get("kind", "chat") == "chat")
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        said = f"HTTP {reply.status_code}: {reply.text[:200]}"
+        raise BenchError(f"{options.url}/v1/models names no model that talks ({said}); name one with --model") from None
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Warm up, load the server, return the figures. Raises BenchError."""
+    model = options.model or await _first_model(options)
     async with StreamClient(options.url, options.api_key) as client:
         bodies = chat_bodies(
             model,
@@ -149,7 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except httpx.HTTPError as error:
         sys.stderr.write(f"headrace bench: {options.url} does not answer: {error}\n")
         return 1
-    sys.stdout.write(as_table(figures) + "\n")
+    except BenchError as error:
+        sys.stderr.write(f"headrace bench: {error}\n")
+        return 1
+    if figures["completed"]:
+        sys.stdout.write(as_table(figures) + "\n")
+    else:
+        sys.stderr.write(f"headrace bench: no request was answered: {'; '.join(figures['errors'])}\n")
     if options.json:
         try:
             options.json.write_text(json.dumps(figures, indent=1))

@@ -30,6 +30,15 @@ def test_the_choose_model_that_talks_is_chosen() -> None:
         assert chat._choose_model(server, Console()) == "talker"
 
 
+@pytest.mark.parametrize("url", ["http://server", "http://server/", "http://server/v1", "http://server/v1/"])
+def test_a_base_url_of_openais_clients_will_do(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    def choose(server: httpx.Client, *_: object) -> str:
+        raise chat.ChatError(f"asked at {server.base_url}")
+
+    monkeypatch.setattr("headrace.chat._choose_model", choose)
+    assert "asked at http://server\n" in CliRunner().invoke(app, ["chat", "--url", url]).output
+
+
 def test_a_model_that_is_not_offered_is_told_with_those_that_are() -> None:
     data = [{"id": "vectors", "kind": "embedding"}, {"id": "talker", "kind": "chat"}, {"id": "other"}]
     with client(lambda _: httpx.Response(200, json={"data": data})) as server:

@@ -34,6 +34,20 @@ async def test_a_closed_loop_counts_every_request_and_token(ring: Ring) -> None:
     assert figures["median_ttft_ms"] > 0  # type: ignore[operator]
 
 
+async def test_a_base_url_of_openais_clients_will_do_and_its_first_model_that_talks_is_taken(ring: Ring) -> None:
+    ring.replica.play(*say("one "))
+    options = bench.parser().parse_args(["--url", f"{ring.url}/v1/", "--warmup", "0", "--requests", "1"])
+    with anyio.fail_after(60):
+        figures = await bench.run(options)
+    assert (figures["completed"], figures["url"], figures["model"]) == (1, ring.url, "tiny")
+
+
+async def test_a_server_that_names_no_model_is_told_with_what_it_said(ring: Ring) -> None:
+    options = bench.parser().parse_args(["--url", f"{ring.url}/elsewhere"])
+    with pytest.raises(bench.BenchError, match=r"/elsewhere/v1/models names no model that talks \(HTTP 404: .*--model"):
+        await bench.run(options)
+
+
 async def test_an_open_loop_sends_at_its_rate_and_failures_are_counted(ring: Ring) -> None:
     ring.replica.play(*say("one "))
     figures = await run(ring, "--requests", "5", "--rate", "200", "--model", "tiny")
@@ -46,13 +60,21 @@ async def test_an_open_loop_sends_at_its_rate_and_failures_are_counted(ring: Rin
 @pytest.mark.parametrize(
     "wrong",
     ["--concurrency=0", "--requests=0", "--requests=x", "--rate=-1", "--rate=0", "--warmup=-1", "--output-tokens=0",
-     "--input-words=9-3", "--input-words=few", "--shared-words=-1", "--goodput=ttft", "--goodput=speed:3"],
+     "--input-words=9-3", "--input-words=few", "--shared-words=-1", "--goodput=ttft", "--goodput=speed:3",
+     "--url=banana"],
 )  # fmt: skip
 def test_a_load_that_makes_no_sense_is_refused_by_its_option(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         bench.main(["--url", "http://127.0.0.1:9", wrong])
     assert ended.value.code == 2
     assert f"argument {wrong.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_where_no_request_is_answered_there_is_no_table_of_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--url", "http://127.0.0.1:9", "--model", "m", "--requests", "2", "--warmup", "0"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("headrace bench: no request was answered: ")
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
