@@ -46,6 +46,19 @@ def test_the_side_list_opens_conversations_and_a_new_chat_leaves_them(ring: Live
     expect(chat.answer).to_have_text("Two.")
 
 
+def test_a_title_is_the_first_line_that_says_something(chat: ChatPage) -> None:
+    titles = {
+        "  Why is\tit so?\nTell me": "Why is it so?",
+        "Repeat exactly: ```python\nx = 1\n```": "Repeat exactly:",
+        "```c++\nint x;\n```\nWhat is it?": "int x;",
+        "`a` or ```b``` here": "`a` or ```b``` here",
+        "```": "```",
+        "word " * 20: "word " * 10 + "word…",
+    }
+    for text, title in titles.items():
+        assert chat.call("chat", "return m.titleFrom(argument)", text) == title
+
+
 def test_a_new_conversation_is_listed_before_the_server_is_asked_for_the_list(ring: LiveRing, chat: ChatPage) -> None:
     held: list[Route] = []
     chat.page.route("**/v1/conversations?*", lambda route: held.append(route))

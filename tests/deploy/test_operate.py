@@ -12,6 +12,7 @@ from headrace.roles import ROLES, settings_class
 from headrace.settings import UpSettings
 from tests.deploy.test_dashboards import exported
 from tests.ring import Ring, make_ring, ring, tiny_model
+from wire.settings import Settings
 
 __all__ = ["make_ring", "ring", "tiny_model"]
 
@@ -23,10 +24,30 @@ def section(title: str) -> str:
 
 
 def test_the_settings_table_is_complete_and_names_nothing_else() -> None:
-    classes: list[type[msgspec.Struct]] = [UpSettings, *map(settings_class, ROLES)]
+    classes: list[type[Settings]] = [UpSettings, *map(settings_class, ROLES)]
     fields = {name for cls in classes for name in cls.__struct_fields__}
     named = set(re.findall(r"^\| `(\w+)` \|", section("Settings"), re.MULTILINE))
     assert named == fields
+
+
+def test_the_settings_table_tells_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    home = str(Path("~").expanduser())
+    told = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", section("Settings"), re.MULTILINE))
+    num_compared = 0
+    classes: list[type[Settings]] = [UpSettings, *map(settings_class, ROLES)]
+    for cls in classes:
+        for name, default in msgspec.to_builtins(cls()).items():
+            words = told[name].replace("`", "").strip()
+            in_words = default in (None, "", ()) or name == "runner" or (default == 0 and not words[:1].isdigit())
+            if in_words and default is not False:  # worked out at the start
+                continue
+            text = ",".join(default) if isinstance(default, tuple) else str(default).replace(home, "~")
+            value = text.lower().removesuffix(".0")
+            assert words in (value, "8080 (up: 8000)" if name == "port" else value), f"{cls.__name__}.{name} is {value}"
+            num_compared += 1
+    assert num_compared > 100
 
 
 @pytest.mark.anyio

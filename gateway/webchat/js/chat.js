@@ -233,9 +233,10 @@ function unlessGone(problem) {
 
 const TITLE_LENGTH = 56;
 
-/** A title from the first message: its first line, cut at a word. */
+/** A title from the first message: its first line, cut at a word; the mark that opens a code block says nothing. */
 export function titleFrom(text) {
-  const line = text.trim().split("\n", 1)[0].replace(/\s+/g, " ");
+  const lines = text.split("\n").map((each) => each.replace(/`{3,}[\w+#-]*\s*$/, "").replace(/\s+/g, " ").trim());
+  const line = lines.find(Boolean) ?? text.trim();
   if (line.length <= TITLE_LENGTH) return line;
   const cut = line.slice(0, TITLE_LENGTH);
   return `${cut.slice(0, Math.max(cut.lastIndexOf(" "), TITLE_LENGTH / 2)).trimEnd()}…`;
