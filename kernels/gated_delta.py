@@ -10,34 +10,23 @@ with the step begins with zeros.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
+from kernels import dispatch, gated_delta_prompts
 from kernels.causal_conv import check_sequences
+from kernels.fading import Fading, log_left
 from kernels.gated_delta_chunks import through_chunks
-from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
+from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
 EPS = 1e-6  # of the length of queries and keys
 MAX_NATIVE = 512  # numbers of a key, MAX_KEYS in states.c
-
-
-@dataclass(frozen=True)
-class Fading:
-    """How fast a head's state fades, and how much a token may change it, both for float32 inside.
-
-    `a` and `b` [T, V] come of the token, `rate` and `bias` float32 [V] are the model's; V are value heads.
-    """
-
-    a: Tensor
-    b: Tensor
-    rate: Tensor
-    bias: Tensor
+_IN_CHUNKS = 9  # tokens of a sequence: from so many on, chunks are sooner done, at 1.6 us a token (H200) one by one
+_CHUNK_KEYS = 128  # numbers of a key that a chunk has registers for
 
 
 def gated_delta(
@@ -63,7 +52,7 @@ def gated_delta(
     form = dispatch.form(q)
     if form == "triton":
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-        _launch(q, k, v, fading, states, slots, query_start, context_lens, out)
+        _launch(q, k, v, fading, states, slots, query_start, context_lens, max_query_len, out)
         return out
     floats = all(tensor.dtype == torch.float32 for tensor in (q, k, v, fading.a, fading.b))
     if form == "native" and floats and q.shape[2] <= MAX_NATIVE:
@@ -177,38 +166,49 @@ def _launch(
     slots: Tensor,
     query_start: Tensor,
     context_lens: Tensor,
+    max_query_len: int,
     out: Tensor,
 ) -> None:
     (T, V, Dv), S, (K, Dk) = v.shape, len(slots), q.shape[1:]
     if T == 0 or S == 0:
         return
+    chunks = max_query_len >= _IN_CHUNKS and _may_be_cut(q, k, v)
+    if chunks:
+        gated_delta_prompts.launch(
+            q, k, v, fading, states, slots, query_start, context_lens, out, shortest=_IN_CHUNKS, eps=EPS
+        )
     # Columns of a state do not meet, so programs share a head: 32 columns of 128 rows are 32 numbers a thread at 4
     # warps, and one sequence of 32 heads fills 128 processors.
     block_v = min(32, next_power_of_2(Dv))
     _gated_delta_kernel[(S, V, cdiv(Dv, block_v))](
         q, k, v, fading.a, fading.b, fading.rate, fading.bias, states, slots, query_start, context_lens, out,
+        _IN_CHUNKS if chunks else T + 1,
         q.stride(0), k.stride(0), v.stride(0), fading.a.stride(0), fading.b.stride(0), states.stride(0), Dk**-0.5,
         V=V, GROUPS=V // K, DK=Dk, DV=Dv, BLOCK_K=next_power_of_2(Dk), BLOCK_V=block_v, EPS=EPS, num_warps=4,
     )  # fmt: skip
 
 
-@jit
-def _softplus(x):
-    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+def _may_be_cut(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether long sequences may go through chunks, which round to 16 bits and add by where a chunk begins."""
+    narrow = q.dtype == k.dtype == v.dtype and q.element_size() == 2
+    return narrow and q.shape[2] <= _CHUNK_KEYS and not dispatch.fixed()
 
 
-@jit_alike("slots_ptr")
+@jit_alike("slots_ptr", "long")
 def _gated_delta_kernel(
     q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, rate_ptr, bias_ptr, states_ptr, slots_ptr, query_start_ptr, context_ptr,
-    out_ptr, stride_q, stride_k, stride_v, stride_a, stride_b, stride_row, scale,
+    out_ptr, long, stride_q, stride_k, stride_v, stride_a, stride_b, stride_row, scale,
     V: tl.constexpr, GROUPS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one head's state, token by token: it stays in registers from the first to the last."""
+    """Some columns of one head's state, token by token: it stays in registers from the first to the last.
+
+    Sequences of `long` tokens and more are left to others.
+    """
     sequence, head = tl.program_id(0), tl.program_id(1)
     begin = tl.load(query_start_ptr + sequence).to(tl.int64)
     end = tl.load(query_start_ptr + sequence + 1).to(tl.int64)
-    if begin < end:
+    if (begin < end) & (end - begin < long):
         slot = tl.load(slots_ptr + sequence).to(tl.int64)
         known = (slot >= 0) & (tl.load(context_ptr + sequence) > end - begin)
         d = tl.arange(0, BLOCK_K)
@@ -228,7 +228,7 @@ def _gated_delta_kernel(
             b = tl.load(b_ptr + token * stride_b + head).to(tl.float32)
             q *= tl.rsqrt(tl.sum(q * q, 0) + EPS) * scale
             k *= tl.rsqrt(tl.sum(k * k, 0) + EPS)
-            state *= tl.exp(-rate * _softplus(a + bias))
+            state *= tl.exp(log_left(a, rate, bias))
             change = (v - tl.sum(state * k[:, None], 0)) / (1 + tl.exp(-b))
             state += k[:, None] * change[None, :]
             read = tl.sum(state * q[:, None], 0)

@@ -7,6 +7,8 @@ triangular system (the WY form; arXiv 2412.06464, section 3.3), and only chunks 
 import torch
 from torch import Tensor
 
+from kernels.fading import LEAST
+
 _CHUNK = 64
 
 
@@ -27,7 +29,7 @@ def through_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, sta
 
 def _through_one(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The same for one chunk, heads first."""
-    faded = g.cumsum(1)  # the logarithm of what is left of `state` behind each token
+    faded = g.clamp(min=LEAST).cumsum(1)  # the logarithm of what is left of `state` behind each token
     left = faded.exp()[..., None]
     # What is left at token i of the change made at token j <= i.
     between = (faded[..., :, None] - faded[..., None, :]).tril().exp().tril()

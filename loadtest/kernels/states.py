@@ -8,6 +8,7 @@ import torch
 from kernels import causal_conv as conv_op
 from kernels import gated_delta as delta_op
 from kernels import gated_norm as norm_op
+from kernels.fading import Fading
 from loadtest.kernels.case import CUDA, Case, randn
 
 _K, _V, _D, _W = 16, 32, 128, 4
@@ -40,9 +41,7 @@ def gated_delta() -> Iterator[Case]:
         T, runs = S * n, []
         for _ in range(3):
             q, k, v = randn(T, _K, _D), randn(T, _K, _D), randn(T, _V, _D)
-            fading = delta_op.Fading(
-                randn(T, _V), randn(T, _V), torch.rand(_V, device=CUDA), torch.rand(_V, device=CUDA)
-            )
+            fading = Fading(randn(T, _V), randn(T, _V), torch.rand(_V, device=CUDA), torch.rand(_V, device=CUDA))
             states = torch.zeros(S + 1, _V, _D, _D, device=CUDA)
             runs.append(
                 partial(delta_op.gated_delta, q, k, v, fading, states, *_sequences(S, n), max_query_len=n)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.causal_conv import causal_conv
-from kernels.gated_delta import Fading, gated_delta
+from kernels.fading import Fading
+from kernels.gated_delta import gated_delta
 from kernels.gated_norm import gated_norm
 from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.linear import Linear

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.gated_delta import Fading, gated_delta
+from kernels.fading import Fading
+from kernels.gated_delta import gated_delta
 from tests.kernels.close import Close
 from tests.kernels.sequences import Sequences
 
@@ -66,7 +67,22 @@ def test_a_step_of_one_token_each_equals_the_recurrence(device: str, close: Clos
 
 
 def test_half_precision_is_rounded_at_the_end_alone(device: str, close: Close) -> None:
-    check(device, close, Sequences([20, 1], [4, 6], device), 1, 2, 32, 32, torch.float16)
+    check(device, close, Sequences([8, 1], [4, 6], device), 1, 2, 32, 32, torch.float16)
+
+
+def test_a_strong_fade_leaves_weak_ones_behind_it_exact(device: str, close: Close) -> None:
+    seqs = Sequences([40], [0], device)
+    q, k, v = (torch.randn(40, 1, 16, device=device) for _ in range(3))
+    a = torch.full((40, 1), -3.0, device=device)
+    a[5] = 1e6  # a sum with this in it would know no more than tenths
+    ones, zeros = torch.ones(1, device=device), torch.zeros(1, device=device)
+    states = seqs.states(1, 16, 16)
+    out = gated_delta(
+        q, k, v, Fading(a, a * 0, ones, zeros), states, seqs.slots, seqs.query_start, seqs.context_lens,
+        max_query_len=40,
+    )  # fmt: skip
+    numbers = [a[:, 0].cpu(), a[:, 0].cpu() * 0, torch.ones(()), torch.zeros(())]
+    close(out[:, 0], truth(q[:, 0].cpu(), k[:, 0].cpu(), v[:, 0].cpu(), numbers, torch.zeros(16, 16))[0], loose=9)
 
 
 def test_states_that_fade_at_once_and_never_are_numbers(device: str, close: Close) -> None:
