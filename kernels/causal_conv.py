@@ -16,7 +16,6 @@ from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
 MAX_NATIVE = 8  # taps, MAX_TAPS in states.c
-_TOKENS = 16  # of a program
 
 
 def causal_conv(
@@ -126,18 +125,20 @@ def _launch(
     (T, C), S, W = x.shape, len(slots), weight.shape[1]
     if T == 0 or S == 0:
         return
-    longest = min(T, max_query_len)
-    # 256 channels a program at 4 warps: two a thread, coalesced; one token of a decode, else as many as share loads.
-    block, tokens = min(256, next_power_of_2(C)), 1 if longest == 1 else _TOKENS
-    _causal_conv_kernel[(S, cdiv(C, block), cdiv(longest, tokens))](
-        x, weight, windows, slots, query_start, context_lens, out, C, x.stride(0), windows.stride(0),
-        windows.stride(1), W=W, BLOCK=block, TOKENS=tokens, ALONE=tokens == 1, num_warps=4,
+    block = min(256, next_power_of_2(C))  # channels of a program
+    strides = (x.stride(0), windows.stride(0), windows.stride(1))
+    arguments = (x, weight, windows, slots, query_start, context_lens, out)
+    if min(T, max_query_len) == 1:
+        _causal_conv_kernel[(S, cdiv(C, block))](*arguments, C, *strides, W=W, BLOCK=block, num_warps=4)
+        return
+    # 16 tokens of 256 channels read 3 tokens more than they write, from L2. Eight warps take 76 registers, four 154; so
+    # three programs' 8 KB each are on their way to a processor. How long sequences are only the device knows: there are
+    # as many programs as they can fill together.
+    tokens = max(16, next_power_of_2(W - 1))
+    _prompt_conv_kernel[(cdiv(C, block), T // tokens + S)](
+        *arguments, S, C, *strides, W=W, TAPS=next_power_of_2(W), BLOCK=block, TOKENS=tokens,
+        SEQUENCES=max(64, next_power_of_2(S)), num_warps=8,
     )  # fmt: skip
-    if tokens > 1:  # the programs above read the windows of the step before, so that these are written behind them
-        _window_kernel[(S, cdiv(C, block))](
-            x, windows, slots, query_start, context_lens, C, x.stride(0), windows.stride(0), windows.stride(1),
-            W=W, ROWS=next_power_of_2(W - 1), BLOCK=block, num_warps=4,
-        )  # fmt: skip
 
 
 @jit
@@ -160,41 +161,70 @@ def _inputs(x_ptr, windows_ptr, at, n, known, column, live, stride_x, stride_w, 
 @jit_alike("slots_ptr")
 def _causal_conv_kernel(
     x_ptr, weight_ptr, windows_ptr, slots_ptr, query_start_ptr, context_ptr, out_ptr, C, stride_x, stride_row,
-    stride_w, W: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, ALONE: tl.constexpr,
+    stride_w, W: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """One token of a sequence, or none."""
     slot, begin, n, known = _whose(slots_ptr, query_start_ptr, context_ptr, tl.program_id(0))
-    first = tl.program_id(2) * TOKENS
-    if first < n:
+    if n > 0:
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+        at = tl.zeros([1, 1], dtype=tl.int32)
+        live = column < C
+        x_ptr += begin.to(tl.int64) * stride_x
+        windows_ptr += slot * stride_row
+        total = tl.zeros([1, BLOCK], dtype=tl.float32)
+        for tap in tl.static_range(W):
+            values = _inputs(x_ptr, windows_ptr, at + (tap - (W - 1)), n, known, column, live, stride_x, stride_w, W)
+            total += values * tl.load(weight_ptr + column * W + tap, mask=live, other=0.0).to(tl.float32)
+            if tap > 0:  # no other program has a part in this window, and this line of it is read already
+                tl.store(windows_ptr + (tap - 1) * stride_w + column, values, mask=live & (slot >= 0))
+        made = total / (1 + tl.exp(-total))
+        tl.store(out_ptr + begin.to(tl.int64) * C + column, made.to(out_ptr.dtype.element_ty), mask=live)
+
+
+@jit
+def _tap(weight, taps, tap: tl.constexpr):
+    return tl.sum(tl.where(taps[None, :] == tap, weight, 0.0), 1)[None, :]
+
+
+@jit_alike("slots_ptr", "S")
+def _prompt_conv_kernel(
+    x_ptr, weight_ptr, windows_ptr, slots_ptr, query_start_ptr, context_ptr, out_ptr, S, C, stride_x, stride_row,
+    stride_w, W: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr,
+):  # fmt: skip
+    """Some tokens in a row of one sequence.
+
+    The first ones alone know the window. They also write the new one: nobody else reads what they overwrite.
+    """
+    place, s = tl.program_id(1), tl.arange(0, SEQUENCES)
+    begins = tl.load(query_start_ptr + s, mask=s < S, other=0) // TOKENS + s
+    sequence = tl.sum(((begins <= place) & (s < S)).to(tl.int32), 0) - 1  # whose tiles begin at places of their own
+    slot, begin, n, known = _whose(slots_ptr, query_start_ptr, context_ptr, sequence)
+    first = (place - begin // TOKENS - sequence) * TOKENS
+    if first < n:
+        channel, taps = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, TAPS)
+        # All taps of a channel at once: tap by tap a warp would touch sixteen lines of the cache for 64 bytes of them.
+        inside = (channel < C)[:, None] & (taps < W)[None, :]
+        weight = tl.load(weight_ptr + channel[:, None] * W + taps[None, :], mask=inside, other=0.0).to(tl.float32)
+        column = channel[None, :]
         at = first + tl.arange(0, TOKENS)[:, None]
         live = (column < C) & (at < n)
         x_ptr += begin.to(tl.int64) * stride_x
         windows_ptr += slot * stride_row
         total = tl.zeros([TOKENS, BLOCK], dtype=tl.float32)
-        for tap in tl.static_range(W):
-            values = _inputs(x_ptr, windows_ptr, at + (tap - (W - 1)), n, known, column, live, stride_x, stride_w, W)
-            total += values * tl.load(weight_ptr + column * W + tap, mask=column < C, other=0.0).to(tl.float32)
-            if ALONE and tap > 0:  # no other program has a part in this window, and this line of it is read already
-                keep = live & (slot >= 0)
-                tl.store(windows_ptr + (tap - 1) * stride_w + column + at * 0, values, mask=keep)
+        if first > 0:
+            for tap in tl.static_range(W):
+                before = x_ptr + (at + (tap - (W - 1))).to(tl.int64) * stride_x + column
+                total += tl.load(before, mask=live, other=0.0).to(tl.float32) * _tap(weight, taps, tap)
+        else:
+            for tap in tl.static_range(W):
+                shifted = at + (tap - (W - 1))
+                values = _inputs(x_ptr, windows_ptr, shifted, n, known, column, live, stride_x, stride_w, W)
+                total += values * _tap(weight, taps, tap)
+            line = tl.arange(0, TAPS)[:, None]
+            keep = (column < C) & (line < W - 1) & (slot >= 0)
+            kept = _inputs(x_ptr, windows_ptr, n - (W - 1) + line, n, known, column, keep, stride_x, stride_w, W)
+            tl.debug_barrier()  # lines move up: all are read before one is written
+            tl.store(windows_ptr + line * stride_w + column, kept, mask=keep)
         made = total / (1 + tl.exp(-total))
         row = (begin + at).to(tl.int64)
         tl.store(out_ptr + row * C + column, made.to(out_ptr.dtype.element_ty), mask=live)
-
-
-@jit_alike("slots_ptr")
-def _window_kernel(
-    x_ptr, windows_ptr, slots_ptr, query_start_ptr, context_ptr, C, stride_x, stride_row, stride_w,
-    W: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Keep the last W - 1 inputs of a sequence."""
-    slot, begin, n, known = _whose(slots_ptr, query_start_ptr, context_ptr, tl.program_id(0))
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    line = tl.arange(0, ROWS)[:, None]
-    live = (column < C) & (line < W - 1) & (n > 0) & (slot >= 0)
-    at = n - (W - 1) + line
-    x_ptr += begin.to(tl.int64) * stride_x
-    windows_ptr += slot * stride_row
-    values = _inputs(x_ptr, windows_ptr, at, n, known, column, live, stride_x, stride_w, W)
-    tl.debug_barrier()  # lines move up: all are read before one is written
-    tl.store(windows_ptr + line * stride_w + column, values, mask=live)
