@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch, gated_delta_prompts
+from kernels import dispatch
 from kernels.causal_conv import check_sequences
 from kernels.fading import Fading, log_left
 from kernels.gated_delta_chunks import through_chunks
+from kernels.gated_delta_prompts import tiles_of, walk
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 
@@ -174,9 +175,8 @@ def _launch(
         return
     chunks = max_query_len >= _IN_CHUNKS and _may_be_cut(q, k, v)
     if chunks:
-        gated_delta_prompts.launch(
-            q, k, v, fading, states, slots, query_start, context_lens, out, shortest=_IN_CHUNKS, eps=EPS
-        )
+        tiles = tiles_of(q, k, fading, query_start, num_value_heads=V, shortest=_IN_CHUNKS, eps=EPS)
+        walk(q, k, v, tiles, states, slots, query_start, context_lens, out)
     # Columns of a state do not meet, so programs share a head: 32 columns of 128 rows are 32 numbers a thread at 4
     # warps, and one sequence of 32 heads fills 128 processors.
     block_v = min(32, next_power_of_2(Dv))

@@ -20,6 +20,8 @@ is rounded to 16 bits is S (a copy of it; it is kept in float32), the residuals,
 """
 
 # mypy: disable-error-code="no-untyped-def"
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -34,47 +36,68 @@ COLUMNS = 32  # of a state, of a program: one sequence of 32 heads fills 128 pro
 _STAGES = 2  # one chunk on its way while one is computed; 104 KB of shared memory, so that two programs fit
 
 
-def launch(
+@dataclass(frozen=True)
+class Tiles:
+    """What of chunks does not hang on states: T and A [chunks, V, 2, 64, 64], and `scales` float32 [chunks, V, 4, 64].
+
+    Chunks of one sequence follow one another; sequences that have any have `shortest` tokens and more, and are `longs`
+    at most.
+    """
+
+    tiles: Tensor
+    scales: Tensor
+    shortest: int
+    longs: int
+
+
+def tiles_of(
+    q: Tensor, k: Tensor, fading: Fading, query_start: Tensor, *, num_value_heads: int, shortest: int, eps: float
+) -> Tiles:
+    """Queue what comes before any state, for sequences of `shortest` tokens and more.
+
+    How many these are only the device knows; programs beyond them end at once.
+    """
+    (T, K, Dk), S, V = q.shape, len(query_start) - 1, num_value_heads
+    longs = min(S, T // shortest)
+    places = (T + (CHUNK - 1) * longs) // CHUNK  # each sequence's last chunk may be short
+    tiles = torch.empty((places, V, 2, CHUNK, CHUNK), dtype=q.dtype, device=q.device)
+    scales = torch.empty((places, V, 4, CHUNK), dtype=torch.float32, device=q.device)
+    if longs:
+        _delta_chunks_kernel[(V, places)](
+            q, k, fading.a, fading.b, fading.rate, fading.bias, query_start, tiles, scales, S,
+            q.stride(0), k.stride(0), fading.a.stride(0), fading.b.stride(0), Dk**-0.5,
+            V=V, GROUPS=V // K, DK=Dk, BLOCK_K=max(16, next_power_of_2(Dk)), SEQUENCES=max(64, next_power_of_2(S)),
+            SHORTEST=shortest, EPS=eps, num_warps=4,
+        )  # fmt: skip
+    return Tiles(tiles, scales, shortest, longs)
+
+
+def walk(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    fading: Fading,
+    tiles: Tiles,
     states: Tensor,
     slots: Tensor,
     query_start: Tensor,
     context_lens: Tensor,
     out: Tensor,
     *,
-    shortest: int,
-    eps: float,
     columns: int = COLUMNS,
 ) -> None:
-    """Compute sequences of `shortest` tokens and more as `gated_delta` says; others are left alone.
+    """Queue the way through the chunks of each sequence that has any; `out` of others is left alone.
 
-    `q`, `k` and `v` have one dtype. How many sequences are long only the device knows: programs beyond them end at
-    once.
+    `q`, `k` and `v` have one dtype.
     """
-    (T, V, Dv), S, (K, Dk) = v.shape, len(slots), q.shape[1:]
-    longs = min(S, T // shortest)
-    if longs == 0:
-        return
-    places = (T + (CHUNK - 1) * longs) // CHUNK  # of chunks: each sequence's last one may be short
-    tiles = torch.empty((places, V, 2, CHUNK, CHUNK), dtype=q.dtype, device=q.device)
-    scales = torch.empty((places, V, 4, CHUNK), dtype=torch.float32, device=q.device)
-    keys = max(16, next_power_of_2(Dk))
-    sequences = max(64, next_power_of_2(S))
-    _delta_chunks_kernel[(V, places)](
-        q, k, fading.a, fading.b, fading.rate, fading.bias, query_start, tiles, scales, S,
-        q.stride(0), k.stride(0), fading.a.stride(0), fading.b.stride(0), Dk**-0.5,
-        V=V, GROUPS=V // K, DK=Dk, BLOCK_K=keys, SEQUENCES=sequences, SHORTEST=shortest, EPS=eps, num_warps=4,
-    )  # fmt: skip
+    (V, Dv), S, (K, Dk) = v.shape[1:], len(slots), q.shape[1:]
     block_v = max(16, min(columns, next_power_of_2(Dv)))
-    _delta_walk_kernel[(cdiv(Dv, block_v), V, longs)](
-        q, k, v, states, slots, query_start, context_lens, tiles, scales, out, S,
-        q.stride(0), k.stride(0), v.stride(0), states.stride(0),
-        V=V, GROUPS=V // K, DK=Dk, DV=Dv, BLOCK_K=keys, BLOCK_V=block_v, SEQUENCES=sequences, SHORTEST=shortest,
-        STAGES=_STAGES, num_warps=4,
-    )  # fmt: skip
+    if tiles.longs:
+        _delta_walk_kernel[(cdiv(Dv, block_v), V, tiles.longs)](
+            q, k, v, states, slots, query_start, context_lens, tiles.tiles, tiles.scales, out, S,
+            q.stride(0), k.stride(0), v.stride(0), states.stride(0),
+            V=V, GROUPS=V // K, DK=Dk, DV=Dv, BLOCK_K=max(16, next_power_of_2(Dk)), BLOCK_V=block_v,
+            SEQUENCES=max(64, next_power_of_2(S)), SHORTEST=tiles.shortest, STAGES=_STAGES, num_warps=4,
+        )  # fmt: skip
 
 
 @jit

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch, gated_delta_prompts
+from kernels import dispatch
 from kernels.fading import Fading
 from kernels.gated_delta import EPS, gated_delta
+from kernels.gated_delta_prompts import tiles_of, walk
 from tests.kernels.sequences import Sequences
 from tests.kernels.test_gated_delta import truth
 
@@ -84,7 +85,9 @@ def test_long_sequences_beside_short_ones_equal_the_recurrence(device: str, K: i
 def test_in_float32_chunks_are_the_recurrence(device: str) -> None:
     problem = Problem(Sequences([4, 129, 20], [3, 7, 0], device), 1, 2, 16, 24, torch.float32)
     out = torch.full((problem.seqs.num_tokens, 2, 24), float("nan"))
-    gated_delta_prompts.launch(*problem.arguments(), out, shortest=5, eps=EPS)
+    q, k, v, fading, states, slots, query_start, context_lens = problem.arguments()
+    tiles = tiles_of(q, k, fading, query_start, num_value_heads=2, shortest=5, eps=EPS)
+    walk(q, k, v, tiles, states, slots, query_start, context_lens, out)
     problem.check(out, shortest=5)
     assert out[:4].isnan().all()  # who is short is left to others
 
