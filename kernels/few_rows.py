@@ -13,15 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import activation, dispatch, one_row, one_wide_row, rms_norm, rope, several_rows
-from kernels.few_rows_product import ADD, GATE, PLAIN, QKV, HalfNormed, Product, RmsNormWeights, Rotation
+from kernels.few_rows_product import ADD, GATE, MAX_ROWS, PLAIN, QKV, HalfNormed, Product, RmsNormWeights, Rotation
 from kernels.float8_weight import Float8Weight
 
 __all__ = [
     "MAX_ROWS", "HalfNormed", "RmsNormWeights", "Rotation", "fits", "linear_add", "linear_into", "norm_gate",
-    "norm_qkv", "reference_qkv", "suits",
+    "norm_linear", "norm_qkv", "reference_qkv", "suits",
 ]  # fmt: skip
 
-MAX_ROWS = 64
 Weight = Tensor | Float8Weight
 
 
@@ -54,6 +53,19 @@ def norm_qkv(
     return reference_qkv(x, norm, weight, head_dim, turn)
 
 
+def norm_linear(
+    x: Tensor, norm: RmsNormWeights, weight: Weight, bias: Tensor | None = None, arrived: Tensor | None = None,
+    begun: HalfNormed | None = None,
+) -> Tensor:  # fmt: skip
+    """Return norm(x) W^T + bias [T, F]; `arrived` and `begun` as above."""
+    _check(x, weight, arrived, bias)
+    if dispatch.form(x) == "triton":
+        out = x.new_empty(x.shape[0], weight.shape[0])
+        _launch(Product(x, weight, out, PLAIN.value, norm, begun, arrived=arrived, bias=bias))
+        return out
+    return _linear(_normed(x, norm), weight, bias)
+
+
 def norm_gate(
     x: Tensor, norm: RmsNormWeights, weight: Weight, act: int, begun: HalfNormed | None = None
 ) -> Tensor:  # fmt: skip
@@ -70,19 +82,20 @@ def norm_gate(
 
 
 def linear_add(
-    x: Tensor, weight: Weight, residual: Tensor, arrived: Tensor | None = None, then: RmsNormWeights | None = None
-) -> HalfNormed | None:
-    """Add x W^T to `residual` [T, F] in place; with `then`, the norm after it, begin that where it saves a kernel.
+    x: Tensor, weight: Weight, residual: Tensor, arrived: Tensor | None = None, then: RmsNormWeights | None = None,
+    bias: Tensor | None = None,
+) -> HalfNormed | None:  # fmt: skip
+    """Add x W^T + bias to `residual` [T, F] in place; with `then`, the norm after it, begin that if it saves a kernel.
 
     With `arrived`, F / 16 int32 that are zero before and after, the sum over E may be split between programs; the last
     one to arrive adds the parts up, always in the same order.
     """
-    _check(x, weight, arrived)
+    _check(x, weight, arrived, bias)
     if residual.shape != (x.shape[0], weight.shape[0]) or not residual.is_contiguous():
         raise ValueError(f"residual has shape {tuple(residual.shape)}; it must be contiguous [T, F]")
     if dispatch.form(x) == "triton":
-        return _launch(Product(x, weight, residual, ADD.value, arrived=arrived, then=then))
-    residual.add_(_linear(x, weight))
+        return _launch(Product(x, weight, residual, ADD.value, arrived=arrived, then=then, bias=bias))
+    residual.add_(_linear(x, weight, bias))
     return None
 
 
@@ -113,11 +126,11 @@ def _normed(x: Tensor, norm: RmsNormWeights) -> Tensor:
     return rms_norm.reference(x, norm.weight, norm.eps, offset=norm.offset)
 
 
-def _linear(x: Tensor, weight: Weight) -> Tensor:
-    return functional.linear(x, weight.reference(x.dtype) if isinstance(weight, Float8Weight) else weight)
+def _linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    return functional.linear(x, weight.reference(x.dtype) if isinstance(weight, Float8Weight) else weight, bias)
 
 
-def _check(x: Tensor, weight: Weight, arrived: Tensor | None = None) -> None:
+def _check(x: Tensor, weight: Weight, arrived: Tensor | None = None, bias: Tensor | None = None) -> None:
     if x.dim() != 2 or len(weight.shape) != 2 or weight.shape[1] != x.shape[1] or not _dense(weight):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; x {tuple(x.shape)} needs contiguous [F, E]")
     if not x.is_contiguous() or not 0 < x.shape[0] <= MAX_ROWS:
@@ -126,6 +139,8 @@ def _check(x: Tensor, weight: Weight, arrived: Tensor | None = None) -> None:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; its sizes must be multiples of 16")
     if arrived is not None and (arrived.dtype != torch.int32 or arrived.numel() < weight.shape[0] // 16):
         raise ValueError(f"arrived has {arrived.numel()} elements; it must be int32 with {weight.shape[0] // 16}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
 
 
 def _dense(weight: Weight) -> bool:

@@ -11,6 +11,7 @@ from kernels.float8_kv import ONES, KvScales, stored
 from kernels.float8_weight import Float8Weight, parts_of
 from kernels.language import jit, tl
 
+MAX_ROWS = 64
 QKV, ADD, GATE, PLAIN = (tl.constexpr(n) for n in range(4))
 
 
@@ -59,6 +60,7 @@ class Product(NamedTuple):
     act: int = 0
     arrived: Tensor | None = None
     then: RmsNormWeights | None = None
+    bias: Tensor | None = None  # [F], of a product that is added or plain
 
 
 def rotation(product: Product) -> tuple[Tensor | float, ...]:

@@ -34,7 +34,7 @@ def launch(product: Product) -> None:
     processors = dispatch.processors(x, elsewhere=8)
     grid = min(tiles, per_processor * processors) if per_processor else tiles
     _row_kernel[(grid,)](
-        x, norm.weight if norm is not None else x, codes, scales, product.out, *rotation(product),
+        x, norm.weight if norm is not None else x, codes, scales, product.bias, product.out, *rotation(product),
         norm.eps if norm is not None else 0.0, norm.offset if norm is not None else 0.0, tiles,
         F=F, E=E, BLOCK=next_power_of_2(E), ROWS=rows, NORM=norm is not None, num_warps=warps, **constants(product),
     )  # fmt: skip
@@ -72,8 +72,8 @@ def _float8_tile(F: int, E: int, _kind: int) -> tuple[int, int, int]:
 
 @jit
 def _row_kernel(
-    x_ptr, norm_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr,
-    slots_ptr, table_stride, stride_n, stride_b, stride_h, k_over, v_over, eps, offset, tiles,
+    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr,
+    v_cache_ptr, slots_ptr, table_stride, stride_n, stride_b, stride_h, k_over, v_over, eps, offset, tiles,
     F: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr, KIND: tl.constexpr,
     D: tl.constexpr, KV_HEADS: tl.constexpr, B: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
     SCALES: tl.constexpr,
@@ -111,6 +111,8 @@ def _row_kernel(
         )  # fmt: skip
         y = _sums(weights, scales, x, SCALES) * rstd
         scales = _scales(scale_ptr, tl.minimum(row, F - 1), following * ROWS, F, E, BLOCK, KIND, D, SCALES)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + tile * ROWS + n).to(tl.float32)
         if KIND == ADD:
             to = out_ptr + tile * ROWS + n
             tl.store(to, (tl.load(to).to(tl.float32) + y).to(out_ptr.dtype.element_ty))

@@ -21,7 +21,7 @@ _ROWS, _CHUNK, _WARPS = 8, 1024, 4  # 512 programs for 4,096 outputs, of which e
 def takes(product: Product) -> bool:
     """Tell whether this kernel computes a product."""
     F, E = product.weight.shape
-    plain = product.kind in (ADD.value, PLAIN.value) and product.norm is None
+    plain = product.kind in (ADD.value, PLAIN.value) and product.norm is None and product.bias is None
     return plain and isinstance(product.weight, Float8Weight) and E > _LONG and F % _ROWS == 0
 
 

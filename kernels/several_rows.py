@@ -49,7 +49,7 @@ def launch(product: Product) -> HalfNormed | None:
     before = (x, 0, 0.0) if begun is None or norm is None else (begun.squares, begun.squares.shape[0], norm.eps)
     after = (x, 0.0, x, x) if left is None or then is None else (then.weight, then.offset, left.scaled, left.squares)
     _rows_kernel[(F // rows, split)](
-        x, codes, scales, out, *rotation(product), partial,
+        x, codes, scales, product.bias, out, *rotation(product), partial,
         x if product.arrived is None else product.arrived, *before, *after, T, F=F, E=E, ROWS=rows, TOKENS=tokens,
         DEPTH=depth, STAGES=stages, SPLIT=split, BEGUN=next_power_of_2(before[1]) if begun is not None else 0,
         THEN=left is not None, AHEAD=min(E // split * codes.element_size(), _AHEAD) if x.is_cuda else 0,
@@ -126,8 +126,8 @@ def _l2_ahead(pointer, size):
 
 @jit
 def _rows_kernel(
-    x_ptr, weight_ptr, scale_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
-    table_stride, stride_n, stride_b, stride_h, k_over, v_over, partial_ptr, arrived_ptr,
+    x_ptr, weight_ptr, scale_ptr, bias_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, k_cache_ptr, v_cache_ptr,
+    slots_ptr, table_stride, stride_n, stride_b, stride_h, k_over, v_over, partial_ptr, arrived_ptr,
     begun_squares_ptr, begun_tiles, eps, norm_ptr, offset, scaled_ptr, squares_ptr, T,
     F: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
     STAGES: tl.constexpr, SPLIT: tl.constexpr, BEGUN: tl.constexpr, THEN: tl.constexpr, AHEAD: tl.constexpr,
@@ -170,6 +170,7 @@ def _rows_kernel(
             tl.store(arrived_ptr + tl.program_id(0), 0)
             acc = _sum_parts(partial_ptr + tile * (ROWS * TOKENS) + at, ROWS * TOKENS, SPLIT)
         acc = _times_inverse_rms(acc, begun_squares_ptr, begun_tiles, T, token, eps, E, BEGUN)
+        acc = _plus_bias(acc, bias_ptr, n)
         if KIND == ADD:
             _store_sum(acc, token, n, live, out_ptr, norm_ptr, offset, scaled_ptr, squares_ptr, T, F, THEN)
         elif KIND == PLAIN:
@@ -218,6 +219,14 @@ def _times_inverse_rms(acc, squares_ptr, tiles, T, token, eps, E: tl.constexpr, 
         part = tl.arange(0, BEGUN)[:, None]
         squares = tl.load(squares_ptr + part * T + token, mask=(token < T) & (part < tiles), other=0.0)
         return acc * tl.rsqrt(tl.sum(squares, 0) / E + eps)[None, :]
+    return acc
+
+
+@jit
+def _plus_bias(acc, bias_ptr, n):
+    """acc + bias, if there is one."""
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + n).to(tl.float32)[:, None]
     return acc
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels import few_rows
 from kernels.few_rows_attention import MAX_ROWS, few_rows_attention
 from kernels.float8_kv import KvScales
+from kernels.norm_heads import HeadNorms, norm_heads
 from kernels.paged_attention import paged_attention
 from kernels.quantize_rows import QuantizedRows
 from kernels.rope import rope, rope_store_kv
@@ -145,19 +146,22 @@ class Attention:
     def serves_few_rows(self) -> bool:
         """Whether `add_few_rows` computes this layer."""
         config = self._config
-        usual = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
-        bare = not (config.norm_qk or config.sinks or config.gated) and config.stretch is None
-        bare = bare and config.window is None and config.softcap is None
-        size = config.head_dim
-        return (
-            usual
-            and bare
-            and size >= 16
-            and size & (size - 1) == 0
-            and self.num_heads <= 16 * self.num_kv_heads
-            and self._qkv.serves_few_rows
-            and self._o.serves_few_rows
-        )
+        turned = self._rope is not None and config.norm_qk in ("", "head") and config.stretch is None
+        return turned and not config.gated and self._qkv.serves_few_rows and self._o.serves_few_rows
+
+    @property
+    def _turns_in_product(self) -> bool:
+        """Whether nothing but a rotation of whole heads follows their product, so that it can turn and store."""
+        config = self._config
+        whole = self._rope is not None and 2 * self._rope.cos.shape[1] == config.head_dim and not config.interleaved
+        return whole and not config.norm_qk and self._qkv.bias is None and _is_even(config.head_dim)
+
+    @property
+    def _attends_to_all(self) -> bool:
+        """Whether heads see all keys and these alone, as `few_rows_attention` has them."""
+        config = self._config
+        bare = config.window is None and config.softcap is None and not config.sinks
+        return bare and _is_even(config.head_dim) and self.num_heads <= 16 * self.num_kv_heads
 
     def add_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
@@ -167,12 +171,10 @@ class Attention:
 
         `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
-        assert self._rope is not None
-        D = self._config.head_dim
-        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping, self._scales)
-        qkv = few_rows.norm_qkv(total, norm, self._qkv.weight, D, turn, self._qkv.arrived, begun)
-        if step.max_query_len > 1:
-            out = self._paged(qkv.view(total.shape[0], -1, D)[:, : self.num_heads], step, kv)
+        qkv = self._project_few_rows(norm, begun, total, step, kv)
+        if step.max_query_len > 1 or not self._attends_to_all:
+            q = qkv.view(total.shape[0], -1, self._config.head_dim)[:, : self.num_heads]
+            out = self._paged(q, step, kv)
         else:
             if self._arrived is None:
                 self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
@@ -180,6 +182,28 @@ class Attention:
                 qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived, self._scales
             )  # fmt: skip
         return self._o.add_few_rows(out, total, then)
+
+    def _project_few_rows(
+        self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
+        kv: LayerKv,
+    ) -> Tensor:  # fmt: skip
+        """Return queries, keys and values [T, (H + 2K) D] of norm(total), turned; stores keys and values in `kv`."""
+        assert self._rope is not None
+        D, product = self._config.head_dim, self._qkv
+        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping, self._scales)
+        if self._turns_in_product:
+            return few_rows.norm_qkv(total, norm, product.weight, D, turn, product.arrived, begun)
+        qkv = few_rows.norm_linear(total, norm, product.weight, product.bias, product.arrived, begun)
+        norm_heads(qkv, D, turn, self._head_norms(), interleaved=self._config.interleaved)
+        return qkv
+
+    def _head_norms(self) -> HeadNorms | None:
+        if not self._config.norm_qk:
+            return None
+        assert isinstance(self._q_norm, RmsNorm)
+        assert isinstance(self._k_norm, RmsNorm)
+        q, k = self._q_norm.weights, self._k_norm.weights
+        return HeadNorms(q.weight, k.weight, q.eps, q.offset)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Cut the fused row into q [T, H, D], k, v [T, K, D] and gates [T, H, D], norm q and k where the model does."""
@@ -200,3 +224,8 @@ class Attention:
         assert self._q_norm is not None
         assert self._k_norm is not None
         return self._q_norm(q), self._k_norm(k)
+
+
+def _is_even(size: int) -> bool:
+    """Whether kernels of few rows can cut a head of this size."""
+    return size >= 16 and size & (size - 1) == 0

@@ -73,9 +73,8 @@ class Linear:
 
     @property
     def serves_few_rows(self) -> bool:
-        """Whether this is a product with dense or float8 numbers and nothing else, which `kernels.few_rows` takes."""
-        op = self._op
-        return isinstance(op, DenseLinear | Float8Linear) and op.bias is None and few_rows.suits(op.weight)
+        """Whether this is a product with dense or float8 numbers, which `kernels.few_rows` takes."""
+        return isinstance(self._op, DenseLinear | Float8Linear) and few_rows.suits(self._op.weight)
 
     @property
     def weight(self) -> few_rows.Weight:
@@ -83,11 +82,17 @@ class Linear:
         assert isinstance(self._op, DenseLinear | Float8Linear)
         return self._op.weight
 
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias [out] of such a product, if it has one."""
+        assert isinstance(self._op, DenseLinear | Float8Linear)
+        return self._op.bias
+
     def add_few_rows(
         self, x: Tensor, total: Tensor, then: few_rows.RmsNormWeights | None = None
     ) -> few_rows.HalfNormed | None:
         """Add the product to `total` [T, out] in place; may begin the norm `then` of it."""
-        return few_rows.linear_add(x, self.weight, total, self.arrived, then)
+        return few_rows.linear_add(x, self.weight, total, self.arrived, then, self.bias)
 
     @property
     def arrived(self) -> Tensor:

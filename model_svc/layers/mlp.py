@@ -69,7 +69,8 @@ class GatedMlp:
     @property
     def serves_few_rows(self) -> bool:
         """Whether `add_few_rows` computes this block."""
-        return self._gate_up.serves_few_rows and self._down.serves_few_rows
+        gate_up, down = self._gate_up, self._down
+        return gate_up.serves_few_rows and gate_up.bias is None and down.serves_few_rows
 
     def add_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor,

@@ -5,7 +5,16 @@ import torch
 from torch import Tensor
 
 from kernels import activation
-from kernels.few_rows import MAX_ROWS, RmsNormWeights, Rotation, linear_add, linear_into, norm_gate, norm_qkv
+from kernels.few_rows import (
+    MAX_ROWS,
+    RmsNormWeights,
+    Rotation,
+    linear_add,
+    linear_into,
+    norm_gate,
+    norm_linear,
+    norm_qkv,
+)
 from tests.kernels.close import Close
 
 H, K, D, B, E = 4, 2, 16, 4, 48
@@ -77,6 +86,22 @@ def test_a_product_is_added_or_written(device: str, close: Close, T: int, size: 
     close(out, product)
 
 
+@pytest.mark.parametrize(("T", "biased"), [(1, True), (3, True), (20, False)])
+def test_a_product_behind_a_norm_is_written_and_one_with_a_bias_is_added(
+    device: str, close: Close, T: int, biased: bool
+) -> None:
+    x, norm, weight = made(T, 80, device, 1024)
+    bias = torch.randn(80, device=device, dtype=x.dtype) * 30 if biased else None
+    offset = 0 if bias is None else bias.cpu().double()
+    arrived = torch.zeros(5, dtype=torch.int32, device=device)
+    close(norm_linear(x, norm, weight, bias, arrived), normed(x, norm) @ weight.cpu().double().T + offset, loose=2)
+    assert not arrived.any()
+    before = torch.randn(T, 80, device=device, dtype=x.dtype)
+    residual = before.clone()
+    linear_add(x, weight, residual, arrived, bias=bias)
+    close(residual, before.cpu().double() + x.cpu().double() @ weight.cpu().double().T + offset)
+
+
 @pytest.mark.parametrize("T", [3, 40])
 def test_weights_with_tiles_for_every_processor(device: str, close: Close, T: int) -> None:
     x, norm, weight = made(T, 8192, device, 128)  # 64 rows a tile without a split
@@ -126,3 +151,5 @@ def test_wrong_arguments_are_named() -> None:
         linear_add(torch.zeros(1, 16), torch.zeros(16, 16), torch.zeros(2, 16))
     with pytest.raises(ValueError, match="arrived"):
         linear_add(torch.zeros(1, 16), torch.zeros(16, 16), torch.zeros(1, 16), torch.zeros(2))
+    with pytest.raises(ValueError, match="bias"):
+        linear_add(torch.zeros(1, 16), torch.zeros(16, 16), torch.zeros(1, 16), bias=torch.zeros(2))

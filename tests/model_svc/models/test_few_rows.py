@@ -1,0 +1,54 @@
+"""Layers of many forms for steps of few tokens, where norms, additions and gates are parts of other ops, and as usual.
+
+The ops are references here; each has tests of its own for its kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import few_rows
+from model_svc.layers.blocks import FewRows, PreNorm
+from model_svc.models.decoder import Decoder
+from tests.model_svc.paged import ModelDriver, Tracked
+from tests.model_svc.tiny import VOCAB, tiny_llama
+
+NORMED = {"architectures": ["Qwen3ForCausalLM"]}
+PARTLY = {"architectures": ["GlmForCausalLM"], "partial_rotary_factor": 0.5, "attention_bias": True}
+FORMS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama with biases": {"attention_bias": True, "head_dim": 24},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": NORMED,
+    "qwen3, wide heads": NORMED | {"head_dim": 24, "num_attention_heads": 8, "num_key_value_heads": 1},
+    "a window": {"architectures": ["MistralForCausalLM"], "sliding_window": 5},
+    "neighbours turn, and half of a head": PARTLY,
+}
+IDS = [(7 * n + n * n) % VOCAB for n in range(40)]
+
+
+def logits(model: Decoder) -> torch.Tensor:
+    """A prompt of 20 tokens and one of 3; then two tokens of one, and of both together."""
+    driver, first, second = ModelDriver(model), Tracked(0, list(IDS)), Tracked(1, list(IDS[5:]))
+    steps: list[list[tuple[Tracked, int]]] = [
+        [(first, 20)], [(second, 3)], [(first, 1)], [(first, 1)], [(first, 1), (second, 1)], [(second, 1), (first, 1)],
+    ]  # fmt: skip
+    return torch.cat([row for step in steps for row in driver.logits(*step)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_layer_for_few_rows_computes_what_it_does_for_many(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama(**FORMS[form])
+    usual = logits(model)
+    layers: list[Any] = list(model._layers)
+    assert all(isinstance(layer, PreNorm) and layer._fused is not None for layer in layers)
+    calls: list[FewRows] = []
+    call = FewRows.__call__
+    monkeypatch.setattr(FewRows, "__call__", lambda self, *args: calls.append(self) or call(self, *args))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(few_rows, "fits", lambda _, num_rows: num_rows <= few_rows.MAX_ROWS)
+    found = logits(model)
+    assert len(calls) == 6 * len(layers)
+    assert (found - usual).norm() / usual.norm() < 1e-5
