@@ -54,15 +54,22 @@ def route(
     added to the scores that decide. A token whose logits are no numbers has shares that are none.
     """
     X = logits.shape[-1]
-    if logits.dim() != 2 or not 1 <= num_chosen <= X:
-        raise ValueError(f"{num_chosen} experts cannot be chosen by logits of shape {tuple(logits.shape)}")
-    if bias is not None and (bias.shape != (X,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
-        raise ValueError(f"the bias must be float32 [{X}], not {bias.dtype} {list(bias.shape)}")
-    _check_groups(rule, X, num_chosen)
+    if logits.dim() != 2:
+        raise ValueError(f"logits have shape {tuple(logits.shape)}; they must be [T, X]")
+    check(X, num_chosen, rule, bias)
     form = dispatch.form(logits)
     if form == "native" and logits.dtype == torch.float32 and logits.stride(1) == 1 and X <= MAX_NATIVE:
         return _native(logits, num_chosen, renormalise, rule, bias)
     return (_launch if form == "triton" else reference)(logits, num_chosen, renormalise, rule, bias)
+
+
+def check(num_experts: int, num_chosen: int, rule: Rule, bias: Tensor | None) -> None:
+    """Raise ValueError if not so many of these experts can be chosen, or not so."""
+    if not 1 <= num_chosen <= num_experts:
+        raise ValueError(f"{num_chosen} experts cannot be chosen of {num_experts}")
+    if bias is not None and (bias.shape != (num_experts,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
+        raise ValueError(f"the bias must be float32 [{num_experts}], not {bias.dtype} {list(bias.shape)}")
+    _check_groups(rule, num_experts, num_chosen)
 
 
 def _check_groups(rule: Rule, X: int, num_chosen: int) -> None:
@@ -132,8 +139,21 @@ def _route_kernel(
     GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    expert = tl.arange(0, BLOCK)
+    expert, choice = tl.arange(0, BLOCK), tl.arange(0, CHOICES)
     logits = tl.load(logits_ptr + row * stride + expert, mask=expert < X, other=float("-inf")).to(tl.float32)
+    chosen, shares = best_of(
+        logits, expert, choice, bias_ptr, X, C, RENORMALISE, SIGMOID, BIASED, GROUPS, KEPT, BLOCK
+    )  # fmt: skip
+    tl.store(chosen_ptr + row * C + choice, chosen, mask=choice < C)
+    tl.store(shares_ptr + row * C + choice, shares * scale, mask=choice < C)
+
+
+@jit
+def best_of(
+    logits, expert, choice, bias_ptr, X, C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr,
+    BIASED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the experts that a row of logits chooses, at the places `choice`, and their shares, not yet scaled."""
     if SIGMOID:
         scores = 1.0 / (1.0 + tl.exp(-logits))
     else:
@@ -146,8 +166,7 @@ def _route_kernel(
     if GROUPS > 1:
         left = _of_best_groups_kernel(left, expert, X // GROUPS, GROUPS, KEPT, BLOCK)
     left = tl.where(expert < X, left, -3e30)
-    choice = tl.arange(0, CHOICES)
-    chosen, found = tl.zeros([CHOICES], tl.int32), tl.zeros([CHOICES], tl.float32)
+    chosen, found = tl.zeros_like(choice), tl.zeros(choice.shape, tl.float32)
     for c in tl.static_range(C):
         best = tl.min(tl.where(left == tl.max(left, 0), expert, BLOCK), 0)
         share = tl.sum(tl.where(expert == best, scores, 0.0), 0)
@@ -157,8 +176,7 @@ def _route_kernel(
     if RENORMALISE:
         whole = tl.sum(found, 0)
         found = found / tl.where(whole < 1e-20, 1e-20, whole)
-    tl.store(chosen_ptr + row * C + choice, chosen, mask=choice < C)
-    tl.store(shares_ptr + row * C + choice, found * scale, mask=choice < C)
+    return chosen, found
 
 
 @jit

@@ -165,7 +165,7 @@ class Attention:
 
     def add_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
-        kv: LayerKv, then: few_rows.RmsNormWeights,
+        kv: LayerKv, then: few_rows.RmsNormWeights | None,
     ) -> few_rows.HalfNormed | None:  # fmt: skip
         """Add the layer's output for norm(total) to `total` [T, E] in place.
 

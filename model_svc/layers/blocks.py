@@ -14,12 +14,14 @@ from torch import Tensor
 from kernels import dispatch, few_rows
 from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.attention import Attention
+from model_svc.layers.experts import Experts, ExpertsBesideShared
 from model_svc.layers.gated_delta_net import GatedDeltaNet
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.step import LayerKv, StepBatch
 
 Mlp = Callable[[Tensor | QuantizedRows], Tensor]
+FewRowsMlp = GatedMlp | Experts | ExpertsBesideShared  # they have `add_few_rows`
 Stream = tuple[Tensor, Tensor | None]
 
 
@@ -56,14 +58,14 @@ class FewRows:
 
     following: FewRows | None = None
 
-    def __init__(self, norm: RmsNorm, attention: Attention, mlp_norm: RmsNorm, mlp: GatedMlp) -> None:
+    def __init__(self, norm: RmsNorm, attention: Attention, mlp_norm: RmsNorm, mlp: FewRowsMlp) -> None:
         self._norm, self._attention, self._mlp_norm, self._mlp = norm.weights, attention, mlp_norm.weights, mlp
         self._begun: few_rows.HalfNormed | None = None  # by the layer before, in this same step
 
     @classmethod
     def of(cls, norm: Norm, attention: Attention | GatedDeltaNet, mlp_norm: Norm, mlp: Mlp) -> FewRows | None:
         """Return the fused form of a layer with these parts, None if a part is of another kind."""
-        if not (isinstance(norm, RmsNorm) and isinstance(mlp_norm, RmsNorm) and isinstance(mlp, GatedMlp)):
+        if not (isinstance(norm, RmsNorm) and isinstance(mlp_norm, RmsNorm) and isinstance(mlp, FewRowsMlp)):
             return None
         if isinstance(attention, GatedDeltaNet):
             return None
@@ -78,7 +80,8 @@ class FewRows:
     def __call__(self, total: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Add both parts to `total` in place and return it."""
         begun, self._begun = self._begun, None
-        begun = self._attention.add_few_rows(self._norm, begun, total, step, kv, self._mlp_norm)
+        ended = self._mlp_norm if self._mlp.ends_norm else None
+        begun = self._attention.add_few_rows(self._norm, begun, total, step, kv, ended)
         if self.following is None:
             self._mlp.add_few_rows(self._mlp_norm, begun, total, None)
         else:

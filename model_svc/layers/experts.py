@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels import few_rows
 from kernels.activation import SILU
+from kernels.expert_choice import Router, expert_choice
 from kernels.expert_order import expert_order
-from kernels.expert_sum import expert_sum
+from kernels.expert_sum import expert_add, expert_sum
 from kernels.quantize_rows import QuantizedRows
 from kernels.route import USUAL, Rule, route
 from model_svc.layers.linear import Linear
@@ -49,6 +51,7 @@ class Experts:
         whole = loader.shard(1)  # every rank chooses for itself
         self._router = loader.columns((names.router,), (X,), E, (whole,), bias=bias)
         self._blocks = loader.experts(names, X, E, config.inner, config.act, bias=bias)
+        self._arrived: Tensor | None = None
 
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
@@ -62,6 +65,37 @@ class Experts:
         if self._group.size > 1:
             self._group.add_up(out)
         return out
+
+    ends_norm = False  # experts take the normed rows themselves
+
+    @property
+    def serves_few_rows(self) -> bool:
+        """Whether `add_few_rows` computes this block."""
+        return self._router.dense is not None
+
+    def rounds(self, x: Tensor) -> bool:  # noqa: ARG002 - as `GatedMlp.rounds`
+        """Whether one of its products rounds rows like `x`."""
+        return False
+
+    def add_few_rows(
+        self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor,  # noqa: ARG002
+        then: few_rows.RmsNormWeights | None,
+    ) -> few_rows.HalfNormed | None:  # fmt: skip
+        """Add the block's output for norm(total) to `total` [T, E] in place; may begin `then`, the norm of the sum."""
+        config, router, group = self._config, self._router.dense, self._group
+        assert router is not None
+        if self._arrived is None:
+            self._arrived = torch.zeros(few_rows.MAX_ROWS + 1, dtype=torch.int32, device=total.device)
+        rule = Router(router.weight, router.bias, config.num_chosen, config.renormalise, config.rule, config.deciding)
+        normed, routes, order = expert_choice(total, norm, rule, self._arrived)
+        parts = self._blocks(normed, order)
+        if group.size == 1:
+            return expert_add(parts, order.places, routes.shares, total, then)
+        if group.rank:  # the first adds to what was there, the others to nothing
+            total.zero_()
+        expert_add(parts, order.places, routes.shares, total)
+        group.add_up(total)
+        return None
 
     def _logits(self, x: Tensor) -> Tensor:
         """Return the router's logits; where a bias decides, small differences do, so that they are not rounded."""
@@ -82,3 +116,23 @@ class ExpertsBesideShared:
         """Return the block's output [T, E]."""
         shared = self._shared(x)
         return self._experts(x) + (shared if self._gate is None else torch.sigmoid(self._gate(x)) * shared)
+
+    ends_norm = True
+
+    @property
+    def serves_few_rows(self) -> bool:
+        """Whether `add_few_rows` computes this block."""
+        return self._gate is None and self._experts.serves_few_rows and self._shared.serves_few_rows
+
+    def rounds(self, x: Tensor) -> bool:
+        """Whether one of its products rounds rows like `x`."""
+        return self._shared.rounds(x)
+
+    def add_few_rows(
+        self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor,
+        then: few_rows.RmsNormWeights | None,
+    ) -> few_rows.HalfNormed | None:  # fmt: skip
+        """Add the block's output for norm(total) to `total` [T, E] in place, as `GatedMlp.add_few_rows` does."""
+        beside = self._shared.gated_few_rows(norm, begun, total)  # before experts change the sum
+        self._experts.add_few_rows(norm, None, total, None)
+        return self._shared.add_gated(beside, total, then)

@@ -47,6 +47,11 @@ class Linear:
         return self._op if isinstance(self._op, PackedLinear) and not self._adapts else None
 
     @property
+    def dense(self) -> DenseLinear | None:
+        """The product if it is one with dense numbers; what adapters add is not in it."""
+        return self._op if isinstance(self._op, DenseLinear) else None
+
+    @property
     def is_plain(self) -> bool:
         """Whether this is a product with dense numbers and nothing else, which more can be fused with."""
         return isinstance(self._op, DenseLinear) and self._op.bias is None and not self._adapts

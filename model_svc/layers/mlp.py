@@ -72,6 +72,8 @@ class GatedMlp:
         gate_up, down = self._gate_up, self._down
         return gate_up.serves_few_rows and gate_up.bias is None and down.serves_few_rows
 
+    ends_norm = True  # that the product before it has begun
+
     def add_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor,
         then: few_rows.RmsNormWeights | None,
@@ -80,5 +82,14 @@ class GatedMlp:
 
         `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
-        gated = few_rows.norm_gate(total, norm, self._gate_up.weight, self._act, begun)
+        return self.add_gated(self.gated_few_rows(norm, begun, total), total, then)
+
+    def gated_few_rows(self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor) -> Tensor:
+        """Return what is inside the block [T, F] for norm(total)."""
+        return few_rows.norm_gate(total, norm, self._gate_up.weight, self._act, begun)
+
+    def add_gated(
+        self, gated: Tensor, total: Tensor, then: few_rows.RmsNormWeights | None
+    ) -> few_rows.HalfNormed | None:
+        """Add the block's output for what `gated_few_rows` returned to `total` [T, E] in place, as above."""
         return self._down.add_few_rows(gated, total, then)

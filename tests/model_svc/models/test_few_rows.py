@@ -14,10 +14,18 @@ from kernels import few_rows
 from model_svc.layers.blocks import FewRows, PreNorm
 from model_svc.models.decoder import Decoder
 from tests.model_svc.paged import ModelDriver, Tracked
-from tests.model_svc.tiny import VOCAB, tiny_llama
+from tests.model_svc.tiny import EXPERTS, VOCAB, tiny_llama
 
 NORMED = {"architectures": ["Qwen3ForCausalLM"]}
 PARTLY = {"architectures": ["GlmForCausalLM"], "partial_rotary_factor": 0.5, "attention_bias": True}
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"], "use_qk_norm": True, "attention_bias": True, "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 7,
+}  # fmt: skip
 FORMS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama with biases": {"attention_bias": True, "head_dim": 24},
@@ -26,6 +34,14 @@ FORMS: dict[str, dict[str, Any]] = {
     "qwen3, wide heads": NORMED | {"head_dim": 24, "num_attention_heads": 8, "num_key_value_heads": 1},
     "a window": {"architectures": ["MistralForCausalLM"], "sliding_window": 5},
     "neighbours turn, and half of a head": PARTLY,
+    "qwen3 with experts": EXPERTS,
+    "experts without norms of heads": {
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "experts, sinks and biases": GPT_OSS,
+    "experts beside a shared block": GLM,
 }
 IDS = [(7 * n + n * n) % VOCAB for n in range(40)]
 
