@@ -2,7 +2,7 @@
 
 Each of the four is a start and little work. So programs norm a token and compute a few of its logits, the last of a
 token to arrive chooses, and the last token to have chosen puts all in the order of experts. The router's weights, which
-do not change, are fetched before the wait for what is normed.
+do not change, are fetched before the wait for what is normed. For more rows than 16 that would be too many programs.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,12 +14,15 @@ from torch.nn import functional
 
 from kernels import dependent, dispatch, expert_order, rms_norm, route
 from kernels.expert_order import ExpertOrder, order_few
-from kernels.few_rows_product import MAX_ROWS, RmsNormWeights
+from kernels.few_rows_product import RmsNormWeights
 from kernels.language import TRITON_INSTALLED, cdiv, jit_alike, next_power_of_2, tl
 from kernels.route import USUAL, Routes, Rule, best_of
 
 if TRITON_INSTALLED:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+MAX_ROWS = 16
 
 
 class Router(NamedTuple):
@@ -78,8 +81,7 @@ def _launch(x: Tensor, norm: RmsNormWeights, router: Router, arrived: Tensor) ->
     order = ExpertOrder(*(x.new_empty(shape, dtype=torch.int32) for shape in ((T * C,), (T, C), (X + 1,))))
     normed = torch.empty_like(x)
     block = next_power_of_2(E)
-    # One token has a program for each expert; more tokens share them, so that they remain about 1,000 at the most.
-    rows = max(1, min(next_power_of_2(T) // 8, 16384 // block))
+    rows = 1 if T <= 8 else 2  # of the router's weight: 1,024 programs at the most for 128 experts
     _expert_choice_kernel[(cdiv(X, rows), T)](
         x, norm.weight, norm.eps, norm.offset, router.weight, router.bias, router.deciding, normed, logits, arrived,
         *routes, *order, rule.scale, T, X=X, E=E, C=C, BLOCK=block, ROWS=rows, MOST=MAX_ROWS,

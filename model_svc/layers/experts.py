@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels import few_rows
+from kernels import expert_choice, few_rows
 from kernels.activation import SILU
-from kernels.expert_choice import Router, expert_choice
+from kernels.expert_choice import ExpertChoice, Router
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_add, expert_sum
 from kernels.quantize_rows import QuantizedRows
+from kernels.rms_norm import rms_norm
 from kernels.route import USUAL, Rule, route
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
@@ -56,12 +57,8 @@ class Experts:
     def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
         """Return the block's output [T, E]."""
         assert isinstance(x, Tensor)
-        config = self._config
-        routes = route(
-            self._logits(x), config.num_chosen, renormalise=config.renormalise, rule=config.rule, bias=config.deciding
-        )
-        order = expert_order(routes, config.num_experts)
-        out = expert_sum(self._blocks(x, order), order.places, routes.shares)
+        normed, routes, order = self._choice(x)
+        out = expert_sum(self._blocks(normed, order), order.places, routes.shares)
         if self._group.size > 1:
             self._group.add_up(out)
         return out
@@ -82,13 +79,11 @@ class Experts:
         then: few_rows.RmsNormWeights | None,
     ) -> few_rows.HalfNormed | None:  # fmt: skip
         """Add the block's output for norm(total) to `total` [T, E] in place; may begin `then`, the norm of the sum."""
-        config, router, group = self._config, self._router.dense, self._group
-        assert router is not None
-        if self._arrived is None:
-            self._arrived = torch.zeros(few_rows.MAX_ROWS + 1, dtype=torch.int32, device=total.device)
-        rule = Router(router.weight, router.bias, config.num_chosen, config.renormalise, config.rule, config.deciding)
-        normed, routes, order = expert_choice(total, norm, rule, self._arrived)
-        parts = self._blocks(normed, order)
+        if len(total) <= expert_choice.MAX_ROWS:
+            normed, routes, order = self._choice_of_few(total, norm)
+        else:
+            normed, routes, order = self._choice(rms_norm(total, norm.weight, norm.eps, offset=norm.offset))
+        parts, group = self._blocks(normed, order), self._group
         if group.size == 1:
             return expert_add(parts, order.places, routes.shares, total, then)
         if group.rank:  # the first adds to what was there, the others to nothing
@@ -96,6 +91,22 @@ class Experts:
         expert_add(parts, order.places, routes.shares, total)
         group.add_up(total)
         return None
+
+    def _choice(self, normed: Tensor) -> ExpertChoice:
+        config = self._config
+        routes = route(
+            self._logits(normed), config.num_chosen, renormalise=config.renormalise, rule=config.rule,
+            bias=config.deciding,
+        )  # fmt: skip
+        return ExpertChoice(normed, routes, expert_order(routes, config.num_experts))
+
+    def _choice_of_few(self, x: Tensor, norm: few_rows.RmsNormWeights) -> ExpertChoice:
+        config, router = self._config, self._router.dense
+        assert router is not None
+        if self._arrived is None:
+            self._arrived = torch.zeros(expert_choice.MAX_ROWS + 1, dtype=torch.int32, device=x.device)
+        rule = Router(router.weight, router.bias, config.num_chosen, config.renormalise, config.rule, config.deciding)
+        return expert_choice.expert_choice(x, norm, rule, self._arrived)
 
     def _logits(self, x: Tensor) -> Tensor:
         """Return the router's logits; where a bias decides, small differences do, so that they are not rounded."""

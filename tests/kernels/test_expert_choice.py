@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.expert_choice import Router, expert_choice
-from kernels.few_rows import MAX_ROWS, RmsNormWeights
+from kernels.expert_choice import MAX_ROWS, Router, expert_choice
+from kernels.few_rows import RmsNormWeights
 from kernels.route import Rule
 from tests.kernels.close import Close
 from tests.kernels.test_route import truth_of
@@ -16,8 +16,8 @@ from tests.kernels.test_route import truth_of
         (1, 12, 3, 48, False, Rule()),
         (2, 128, 8, 40, True, Rule()),
         (5, 24, 4, 33, True, Rule(sigmoid=True, groups=6, kept=2, scale=1.5)),
-        (17, 6, 2, 64, False, Rule()),
-        (64, 5, 1, 16, True, Rule(sigmoid=True, scale=2.5)),
+        (9, 6, 2, 64, False, Rule()),
+        (16, 5, 1, 16, True, Rule(sigmoid=True, scale=2.5)),
     ],
 )
 def test_rows_are_normed_and_ordered_by_the_experts_that_they_choose(

@@ -13,6 +13,7 @@ from kernels.activation import CLAMPED, GELU
 from kernels.native.library import built
 from model_svc.layers.experts import Experts, ExpertsConfig
 from model_svc.layers.loader import Loader
+from model_svc.layers.norm import RmsNorm
 from model_svc.models.config import parse_config
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import build_model
@@ -80,6 +81,18 @@ def test_the_block_means_the_same_in_every_form(num_tokens: int, act: int, bias:
                 found.append(block(x))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("num_tokens", "bias"), [(1, True), (9, False), (17, True)])
+def test_few_rows_are_added_what_the_block_makes_of_their_norm(num_tokens: int, bias: bool) -> None:
+    loader = Loader(RandomSource(tied=False, spread=0.3), Dequantized(torch.float32, CPU))
+    block = Experts(loader, ExpertsConfig(48, 40, num_experts=6, num_chosen=3, bias=bias))
+    norm, total = RmsNorm(loader, "norm", 48, 1e-5), torch.randn(num_tokens, 48)
+    wanted = total + block(norm(total))
+    with dispatch.forced("triton"):
+        begun = block.add_few_rows(norm.weights, None, total, norm.weights)
+    torch.testing.assert_close(total, wanted, rtol=1e-4, atol=1e-4)
+    assert (begun is not None) == (num_tokens > 1)
 
 
 @needs_native

@@ -15,9 +15,12 @@ from model_svc.layers.parallel_linear import head_parts
 from model_svc.models.decoder import Decoder
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import Threads, ranks
-from tests.model_svc.tiny import VOCAB, tiny_llama
+from tests.model_svc.tiny import EXPERTS, VOCAB, tiny_llama
 
 IDS = [(7 * n + n * n) % VOCAB for n in range(23)]
+BIASED = {
+    "architectures": ["GptOssForCausalLM"], "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 7,
+}  # fmt: skip
 GRANITE = {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.4, "logits_scaling": 2.0}
 
 
@@ -52,14 +55,19 @@ def test_one_rank_adds_the_residual_where_products_end_in_the_addition(
     assert sorted(set(calls)) == [0.0, 1.0]
 
 
-def test_one_rank_adds_the_residual_in_the_kernels_of_few_rows(two: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = logits(ALONE)
+@pytest.mark.parametrize(
+    "changes", [{}, EXPERTS | {"moe_intermediate_size": 64}, BIASED], ids=["llama", "experts", "experts with biases"]
+)
+def test_one_rank_adds_the_residual_in_the_kernels_of_few_rows(
+    two: Threads, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = logits(ALONE, **changes)
     calls: list[int] = []
     add = few_rows.linear_add
     monkeypatch.setattr(few_rows, "linear_add", lambda *args: calls.append(1) or add(*args))  # type: ignore[func-returns-value]
     monkeypatch.setattr(few_rows, "fits", lambda _x, rows: rows <= few_rows.MAX_ROWS)
     monkeypatch.setattr(few_rows, "linear_into", lambda x, weight, out: out.copy_(x @ weight.t()))
-    for found in two.each(logits):
+    for found in two.each(lambda group: logits(group, **changes)):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert calls
 
