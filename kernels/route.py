@@ -4,7 +4,7 @@ Scores are a softmax of the logits, or each logit's sigmoid. A bias for each exp
 while shares stay those of the scores alone; and experts may lie in groups, of which only the best few are looked at.
 
 Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); the softmax over all experts is Mixtral's, bias
-and groups are DeepSeek-V3's (arXiv 2412.19437).
+and groups are DeepSeek-V3's (arXiv 2412.19437), groups by their best expert DeepSeek-V2's (arXiv 2405.04434).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -33,13 +33,15 @@ class Routes(NamedTuple):
 class Rule(NamedTuple):
     """How logits become scores, who may be chosen, and what shares are multiplied with.
 
-    Only experts in the `kept` best of `groups` are chosen. A group is as good as its two best experts together.
+    Only experts in the `kept` best of `groups` are chosen. A group is as good as its best `leaders` experts together,
+    one or two.
     """
 
     sigmoid: bool = False
     scale: float = 1.0
     groups: int = 1
     kept: int = 1
+    leaders: int = 2
 
 
 USUAL = Rule()
@@ -76,7 +78,9 @@ def _check_groups(rule: Rule, X: int, num_chosen: int) -> None:
     groups, kept = rule.groups, rule.kept
     if groups == kept == 1:
         return
-    if not 1 <= kept <= groups or X % groups or 2 * groups > X or num_chosen > kept * (X // groups):
+    if rule.leaders not in (1, 2):
+        raise ValueError(f"{rule.leaders} experts cannot stand for a group; one can, or two")
+    if not 1 <= kept <= groups or X % groups or rule.leaders * groups > X or num_chosen > kept * (X // groups):
         raise ValueError(f"{num_chosen} of {X} experts cannot be chosen from {kept} of {groups} groups")
 
 
@@ -99,7 +103,8 @@ def _of_best_groups(deciding: Tensor, rule: Rule) -> Tensor:
     """Leave experts outside of the best groups out of the choice."""
     T, X = deciding.shape
     grouped = deciding.view(T, rule.groups, X // rule.groups)
-    best = grouped.topk(2, dim=-1).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices[:, : rule.kept]
+    good = grouped.topk(rule.leaders, dim=-1).values.sum(-1)
+    best = good.sort(dim=-1, descending=True, stable=True).indices[:, : rule.kept]
     closed = torch.ones(T, rule.groups, 1, dtype=torch.bool, device=deciding.device)
     closed.scatter_(1, best.unsqueeze(-1), value=False)
     return grouped.masked_fill(closed, float("-inf")).view(T, X)
@@ -108,7 +113,7 @@ def _of_best_groups(deciding: Tensor, rule: Rule) -> Tensor:
 def _native(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias: Tensor | None) -> Routes:
     T, X = logits.shape
     out = Routes(record.empty((T, num_chosen), torch.int32), record.empty((T, num_chosen)))
-    flags = (int(renormalise), int(rule.sigmoid), rule.groups, rule.kept)
+    flags = (int(renormalise), int(rule.sigmoid), rule.groups, rule.kept, rule.leaders)
     numbers = (T, X, logits.stride(0), num_chosen, *flags)
     pointers = (logits.data_ptr(), out.chosen.data_ptr(), out.shares.data_ptr(), record.pointer(bias))
     record.call([record.Record(record.ROUTE, numbers, pointers, (rule.scale,))], (logits, *out, bias))
@@ -126,8 +131,8 @@ def _launch(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias
         _route_kernel[(T,)](
             logits, logits if bias is None else bias, *out, X, logits.stride(0), rule.scale,
             C=num_chosen, RENORMALISE=renormalise, SIGMOID=rule.sigmoid, BIASED=bias is not None,
-            GROUPS=rule.groups, KEPT=rule.kept, BLOCK=next_power_of_2(X), CHOICES=next_power_of_2(num_chosen),
-            num_warps=1,
+            GROUPS=rule.groups, KEPT=rule.kept, LEADERS=rule.leaders, BLOCK=next_power_of_2(X),
+            CHOICES=next_power_of_2(num_chosen), num_warps=1,
         )  # fmt: skip
     return out
 
@@ -136,7 +141,7 @@ def _launch(logits: Tensor, num_chosen: int, renormalise: bool, rule: Rule, bias
 def _route_kernel(
     logits_ptr, bias_ptr, chosen_ptr, shares_ptr, X, stride, scale,
     C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
-    GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     expert, choice = tl.arange(0, BLOCK), tl.arange(0, CHOICES)
@@ -164,7 +169,7 @@ def best_of(
         left += tl.load(bias_ptr + expert, mask=expert < X, other=0.0)
     left = tl.where(left == left, left, -1e30)  # no number: chosen last, but by its number it is an expert all the same
     if GROUPS > 1:
-        left = _of_best_groups_kernel(left, expert, X // GROUPS, GROUPS, KEPT, BLOCK)
+        left = _of_best_groups_kernel(left, expert, X // GROUPS, GROUPS, KEPT, LEADERS, BLOCK)
     left = tl.where(expert < X, left, -3e30)
     chosen, found = tl.zeros_like(choice), tl.zeros(choice.shape, tl.float32)
     for c in tl.static_range(C):
@@ -181,17 +186,18 @@ def best_of(
 
 @jit
 def _of_best_groups_kernel(
-    left, expert, size, GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr
+    left, expert, size, GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Put experts outside of the best groups behind all others."""
     group = expert // size
     good = tl.full([BLOCK], -3e30, tl.float32)  # of each expert, how good its group is
     for g in tl.static_range(GROUPS):
         members = tl.where(group == g, left, -3e30)
-        first = tl.max(members, 0)
-        at = tl.min(tl.where(members == first, expert, BLOCK), 0)
-        second = tl.max(tl.where(expert == at, -3e30, members), 0)
-        good = tl.where(group == g, first + second, good)
+        best = tl.max(members, 0)
+        if LEADERS == 2:
+            at = tl.min(tl.where(members == best, expert, BLOCK), 0)
+            best += tl.max(tl.where(expert == at, -3e30, members), 0)
+        good = tl.where(group == g, best, good)
     kept = tl.zeros([BLOCK], tl.int32)
     for _ in tl.static_range(KEPT):
         best = tl.min(tl.where(good == tl.max(good, 0), expert, BLOCK), 0) // size

@@ -28,7 +28,7 @@ def truth_of(logits: torch.Tensor, C: int, renormalise: bool, rule: Rule, bias: 
     for row in scores + (0 if bias is None else bias.cpu().double()):
         size = X // rule.groups
         groups = [row[n * size : (n + 1) * size] for n in range(rule.groups)]
-        good = torch.stack([group.topk(min(2, size)).values.sum() for group in groups])
+        good = torch.stack([group.topk(min(rule.leaders, size)).values.sum() for group in groups])
         open_groups = good.topk(rule.kept).indices.tolist()
         allowed = [e for e in range(X) if e // size in open_groups]
         chosen.append(sorted(allowed, key=lambda e: -float(row[e]))[:C])
@@ -46,6 +46,8 @@ def truth_of(logits: torch.Tensor, C: int, renormalise: bool, rule: Rule, bias: 
         (24, 4, Rule(sigmoid=True, groups=6, kept=2, scale=1.5)),
         (30, 6, Rule(groups=5, kept=1)),
         (12, 3, Rule()),
+        (24, 4, Rule(groups=6, kept=2, leaders=1, scale=16.0)),
+        (6, 3, Rule(groups=6, kept=3, leaders=1)),
         (256, 8, Rule(sigmoid=True, groups=8, kept=4, scale=2.5)),
     ],
 )
@@ -90,5 +92,7 @@ def test_no_token_is_fine_and_what_cannot_be_chosen_is_not(device: str) -> None:
     for num_chosen, groups, kept in ((2, 4, 1), (4, 2, 1), (1, 2, 3), (1, 6, 6)):
         with pytest.raises(ValueError, match=f"{num_chosen} of 6 experts .* {kept} of {groups} groups"):
             route(some, num_chosen, renormalise=True, rule=Rule(groups=groups, kept=kept))
+    with pytest.raises(ValueError, match="3 experts cannot stand for a group"):
+        route(some, 1, renormalise=True, rule=Rule(groups=2, leaders=3))
     with pytest.raises(ValueError, match="float32"):
         route(some, 2, renormalise=True, bias=torch.zeros(5, device=device))

@@ -7,15 +7,16 @@
 
 /* The experts of each row that a router scores highest. p: logits, chosen (int32), shares, what is added to scores that
  * decide (or nothing). n: T, X, stride, C, whether the shares of a row add up to 1, whether scores are sigmoids (else a
- * softmax), groups, how many of them are looked at. f: what shares are multiplied with. A row that is no numbers chooses the
+ * softmax), groups, how many of them are looked at, how many experts stand for a group (1 or 2). f: what shares are multiplied with. A row that is no numbers chooses the
  * first experts, with shares that are no numbers either. */
 #define MAX_EXPERTS 4096 /* MAX_NATIVE of kernels/route.py */
 
 static int64_t route_items(const Op *op) { return op->n[0]; }
 
-/* How good each group is: its two best experts together. Experts outside of the best `kept` groups get out of the choice. */
-static void close_groups(float *key, int64_t X, int64_t groups, int64_t kept) {
-  float good[MAX_EXPERTS / 2];
+/* How good each group is: its best expert, or its two best together. Experts outside of the best `kept` groups get out of the
+ * choice. */
+static void close_groups(float *key, int64_t X, int64_t groups, int64_t kept, int64_t leaders) {
+  float good[MAX_EXPERTS];
   int64_t size = X / groups;
   for (int64_t g = 0; g < groups; g++) {
     float first = -INFINITY, second = -INFINITY;
@@ -23,7 +24,7 @@ static void close_groups(float *key, int64_t X, int64_t groups, int64_t kept) {
       if (*k > first) second = first, first = *k;
       else if (*k > second) second = *k;
     }
-    good[g] = first + second;
+    good[g] = leaders == 1 ? first : first + second;
   }
   for (int64_t g = 0; g < groups; g++) {
     int64_t before = 0; /* groups that are better, or as good with a lower number */
@@ -43,7 +44,7 @@ static void route_row(const Op *op, const float *x, int32_t *chosen, float *shar
     key[e] = bias ? SCORE(e) + bias[e] : sigmoid || op->n[6] > 1 ? SCORE(e) : x[e];
     if (key[e] != key[e]) key[e] = -1e30f;
   }
-  if (op->n[6] > 1) close_groups(key, X, op->n[6], op->n[7]);
+  if (op->n[6] > 1) close_groups(key, X, op->n[6], op->n[7], op->n[8]);
   for (int64_t c = 0; c < C; c++) {
     int64_t next = -1; /* the first of the largest that stand behind the last choice: smaller, or equal with a higher number */
     for (int64_t e = 0; e < X; e++) {

@@ -59,9 +59,10 @@ def experts(rng: random.Random) -> None:
     logits = torch.randn(T, X + 2)[:, 2:]
     if rng.random() < 0.5:
         logits[rng.randrange(T), rng.randrange(X)] = rng.choice([torch.nan, torch.inf, -torch.inf])
-    groups = rng.choice([n for n in range(1, X + 1) if X % n == 0 and (n == 1 or 2 * n <= X)])
+    leaders = rng.randint(1, 2)
+    groups = rng.choice([n for n in range(1, X + 1) if X % n == 0 and (n == 1 or leaders * n <= X)])
     kept, bias = rng.randint(1, groups), torch.randn(X) if rng.random() < 0.5 else None
-    rule = Rule(rng.random() < 0.5, 1.5, groups, kept)
+    rule = Rule(rng.random() < 0.5, 1.5, groups, kept, leaders)
     routes = route(logits, rng.randint(1, kept * X // groups), renormalise=rng.random() < 0.5, rule=rule, bias=bias)
     order = expert_order(routes, X)
     biases = (torch.randn(X, 2 * F), torch.randn(X, E)) if rng.random() < 0.5 else None
