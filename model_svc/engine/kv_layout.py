@@ -10,9 +10,10 @@ import msgspec
 class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     """A cache's form, and whose states it holds.
 
-    `shapes`: KV heads and head dimension of each layer. With `heads_first` a block lies in memory as [K, B, D], else as
-    [B, K, D]. `weights` is a digest of the model's files, so that a model that was replaced under its old name is told
-    from the old one. `device` is the kind that computed them: what a GPU computes is not to the bit what a CPU would.
+    `shapes`: KV heads and head dimension of each tensor: of each layer its keys, then its values, or its latents. With
+    `heads_first` a block lies in memory as [K, B, D], else as [B, K, D]. `weights` is a digest of the model's files, so
+    that a model that was replaced under its old name is told from the old one. `device` is the kind that computed them:
+    what a GPU computes is not to the bit what a CPU would.
     """
 
     dtype: str
@@ -27,7 +28,7 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def block_bytes(self) -> int:
         """How much one block takes, keys and values of all layers."""
-        return 2 * self.element_bytes * self.block_size * sum(heads * dim for heads, dim in self.shapes)
+        return self.element_bytes * self.block_size * sum(heads * dim for heads, dim in self.shapes)
 
     @property
     def digest(self) -> str:

@@ -117,26 +117,27 @@ class Attention:
     def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * D]."""
         q, k, v, gate = self._split(self._qkv(x))
+        cache = kv[0], kv[1]
         if self._config.stretch is not None:
             q = q * self._config.stretch[step.positions, None, None].to(q.dtype)
         if self._rope is not None and self._config.norm_qk == "rotated":
             rope(q, k, *self._rope, step.positions, interleaved=self._config.interleaved)
             q, k = self._normed(q, k)
-            store_kv(k, v, *kv, step.slot_mapping, self._scales)
+            store_kv(k, v, *cache, step.slot_mapping, self._scales)
         elif self._rope is None:
-            store_kv(k, v, *kv, step.slot_mapping, self._scales)
+            store_kv(k, v, *cache, step.slot_mapping, self._scales)
         else:
             rope_store_kv(
-                q, k, v, *self._rope, step.positions, *kv, step.slot_mapping, self._scales,
+                q, k, v, *self._rope, step.positions, *cache, step.slot_mapping, self._scales,
                 interleaved=self._config.interleaved,
             )  # fmt: skip
-        out = self._paged(q, step, kv)
+        out = self._paged(q, step, cache)
         return out if gate is None else out * torch.sigmoid(gate).flatten(1)
 
-    def _paged(self, q: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _paged(self, q: Tensor, step: StepBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
         """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""
         out = paged_attention(
-            q, *kv, step.block_tables, step.query_start, step.context_lens,
+            q, *cache, step.block_tables, step.query_start, step.context_lens,
             scale=self._scale, window=self._config.window, softcap=self._config.softcap, sinks=self._sinks,
             scales=self._scales, max_query_len=step.max_query_len, max_context_len=step.max_context_len,
         )  # fmt: skip
@@ -171,26 +172,27 @@ class Attention:
 
         `norm` may be `begun`; so may `then`, the norm of the sum, which is returned.
         """
-        qkv = self._project_few_rows(norm, begun, total, step, kv)
+        cache = kv[0], kv[1]
+        qkv = self._project_few_rows(norm, begun, total, step, cache)
         if step.max_query_len > 1 or not self._attends_to_all:
             q = qkv.view(total.shape[0], -1, self._config.head_dim)[:, : self.num_heads]
-            out = self._paged(q, step, kv)
+            out = self._paged(q, step, cache)
         else:
             if self._arrived is None:
                 self._arrived = torch.zeros(MAX_ROWS * self.num_kv_heads, dtype=torch.int32, device=total.device)
             out = few_rows_attention(
-                qkv, *kv, step.block_tables, step.context_lens, self._scale, self._arrived, self._scales
+                qkv, *cache, step.block_tables, step.context_lens, self._scale, self._arrived, self._scales
             )  # fmt: skip
         return self._o.add_few_rows(out, total, then)
 
     def _project_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,
-        kv: LayerKv,
+        cache: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """Return queries, keys and values [T, (H + 2K) D] of norm(total), turned; stores keys and values in `kv`."""
+        """Return queries, keys and values [T, (H + 2K) D] of norm(total), turned; keys and values are in `cache`."""
         assert self._rope is not None
         D, product = self._config.head_dim, self._qkv
-        turn = few_rows.Rotation(*self._rope, step.positions, *kv, step.slot_mapping, self._scales)
+        turn = few_rows.Rotation(*self._rope, step.positions, *cache, step.slot_mapping, self._scales)
         if self._turns_in_product:
             return few_rows.norm_qkv(total, norm, product.weight, D, turn, product.arrived, begun)
         qkv = few_rows.norm_linear(total, norm, product.weight, product.bias, product.arrived, begun)

@@ -9,8 +9,9 @@ from torch import Tensor
 from kernels.lora import LoraRows
 
 # Per layer: keys and values [N, B, K, D]; one tensor each, so that an in-place write never touches another layer. Of a
-# layer with a state instead: windows [slots, W - 1, C] and states [slots, V, Dk, Dv], float32.
-LayerKv = tuple[Tensor, Tensor]
+# layer of latents one tensor [N, B, 1, R + P]; of one with a state instead: windows [slots, W - 1, C] and states
+# [slots, V, Dk, Dv], float32.
+LayerKv = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,21 @@ from model_svc.layers.experts import Experts, ExpertsConfig
 from model_svc.layers.loader import Loader
 from model_svc.layers.mlp import GatedMlp, activation_named
 from model_svc.layers.norm import Norm, RmsNorm
-from model_svc.layers.rope import RopeTables, rope_tables
+from model_svc.layers.rope import RopeConfig, RopeTables, rope_tables
 from model_svc.layers.step import LayerKv, StepBatch
 from model_svc.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """The size of one layer's keys (and of its values) per token."""
+    """What one layer keeps of a token: `tensors` of `num_kv_heads` heads of `head_dim` numbers.
+
+    Two are keys and values, one is of latents, which stand for both.
+    """
 
     num_kv_heads: int
     head_dim: int
+    tensors: int = 2
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,9 @@ class Decoder:
     def rope(self, layer_type: str | None = None) -> RopeTables:
         """Return the rotary tables, computed once for each kind of layers."""
         if layer_type not in self._ropes:
-            self._ropes[layer_type] = rope_tables(
-                self.config.rope(layer_type, self.rotated()), self.max_len, self.device
-            )
+            self._ropes[layer_type] = rope_tables(self.rope_config(layer_type), self.max_len, self.device)
         return self._ropes[layer_type]
+
+    def rope_config(self, layer_type: str | None = None) -> RopeConfig:
+        """Return what the rotary tables are made of."""
+        return self.config.rope(layer_type, self.rotated())

@@ -1,4 +1,4 @@
-"""The paged KV cache: two tensors per layer, and how many blocks of it fit."""
+"""The paged KV cache: two tensors per layer, one of a layer of latents, and how many blocks of it fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CPU_LIMIT = 1 << 30  # a laptop's memory belongs to its owner
 
 
 class KvCache:
-    """Keys and values of layers with attention: `paged[i]` is (k, v), each [N, B, K, D].
+    """Keys and values of layers with attention: `paged[i]` is (k, v), each [N, B, K, D], or (latents,).
 
     `layers` are all of a model: those, and between them the layers that have `states`.
 
@@ -47,7 +47,7 @@ class KvCache:
                 return _zeros(size, dtype, device).transpose(1, 2)
             return _zeros((num_blocks, block_size, shape.num_kv_heads, shape.head_dim), dtype, device)
 
-        self.paged: list[LayerKv] = [(zeros(shape), zeros(shape)) for shape in shapes]
+        self.paged: list[LayerKv] = [tuple(zeros(shape) for _ in range(shape.tensors)) for shape in shapes]
         self.states = states or StatePool((), 0, 0, device)
         self.layers = self.states.among(self.paged)
 
@@ -64,7 +64,7 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 def bytes_per_token(shapes: Sequence[KvShape], dtype: torch.dtype) -> int:
     """Return how much one token takes in all layers together."""
-    return sum(2 * shape.num_kv_heads * shape.head_dim for shape in shapes) * dtype.itemsize
+    return sum(shape.tensors * shape.num_kv_heads * shape.head_dim for shape in shapes) * dtype.itemsize
 
 
 def free_bytes() -> int:

@@ -1,4 +1,7 @@
-"""Copies whole blocks between a KV cache and bytes: for each layer the keys of all blocks, then their values."""
+"""Copies whole blocks between a KV cache and bytes: for each layer the keys of all blocks, then their values.
+
+Of a layer of latents these are all that there is.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from model_svc.runner.staging import on_stream
 
 def layout_of(cache: KvCache) -> KvLayout:
     """Return the form of a cache's blocks."""
-    keys = [keys for keys, _ in cache.paged]
+    tensors = [tensor for layer in cache.paged for tensor in layer]
     return KvLayout(
-        dtype=str(keys[0].dtype).removeprefix("torch."),
-        element_bytes=keys[0].element_size(),
+        dtype=str(tensors[0].dtype).removeprefix("torch."),
+        element_bytes=tensors[0].element_size(),
         block_size=cache.block_size,
-        heads_first=not keys[0][0].is_contiguous(),
-        shapes=tuple((one.shape[2], one.shape[3]) for one in keys),
-        device=keys[0].device.type,
+        heads_first=not tensors[0][0].is_contiguous(),
+        shapes=tuple((one.shape[2], one.shape[3]) for one in tensors),
+        device=tensors[0].device.type,
     )
 
 

@@ -28,7 +28,7 @@ SECRET = b"s" * 32
 NAMES = [number.to_bytes(16, "little") for number in range(1, 41)]
 BLOCK_BYTES = 1 << 20  # four of them fill a slot
 LAYOUT = KvLayout(
-    dtype="float16", element_bytes=2, block_size=16, heads_first=False, shapes=((64, 256),), model="m", weights="w"
+    dtype="float16", element_bytes=2, block_size=16, heads_first=False, shapes=((64, 256),) * 2, model="m", weights="w"
 )
 assert LAYOUT.block_bytes == BLOCK_BYTES
 

@@ -121,7 +121,7 @@ class NoEngine:
 
 
 async def test_sharing_that_does_not_come_about_leaves_no_socket_behind(bus: Bus, bus_url: str, tmp_path: Path) -> None:
-    form = KvLayout(dtype="float32", element_bytes=4, block_size=BLOCK_SIZE, heads_first=False, shapes=((1, 8),))
+    form = KvLayout(dtype="float32", element_bytes=4, block_size=BLOCK_SIZE, heads_first=False, shapes=((1, 8), (1, 8)))
     settings = settings_for(tmp_path / "no models", bus_url, state_dir=str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no models"):
         async with BlockSharing.open(bus, NoEngine(), settings, form, "a"):

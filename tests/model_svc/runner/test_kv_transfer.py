@@ -12,6 +12,7 @@ from model_svc.runner.kv_transfer import KvTransfer, layout_of
 SHAPES = [
     [KvShape(2, 16)],
     [KvShape(3, 20), KvShape(1, 7), KvShape(3, 20)],  # layers that differ, and no power of two anywhere
+    [KvShape(1, 28, tensors=1), KvShape(1, 28, tensors=1)],  # latents
 ]
 
 
@@ -25,7 +26,7 @@ def cache(
     return made
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=["even", "odd"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=["even", "odd", "latents"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
@@ -65,7 +66,7 @@ def test_a_layout_tells_forms_apart_by_name() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("shapes", SHAPES, ids=["even", "odd"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=["even", "odd", "latents"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("ends", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
 def test_blocks_arrive_between_cards_and_hosts_beside_steps(
