@@ -9,7 +9,7 @@ from kernels.native import record
 from kernels.native.library import threads
 
 _SPLIT = 512  # keys; SPLIT in attention.c
-_FLOATS, _ROWS, _MAX_D = 8192, 64, 512  # the C form's accumulators
+_FLOATS, _ROWS, _MAX_D = 8192, 64, 576  # the C form's accumulators
 
 
 def fits(q: Tensor, k_cache: Tensor, out: Tensor, sinks: Tensor | None) -> bool:
@@ -18,7 +18,12 @@ def fits(q: Tensor, k_cache: Tensor, out: Tensor, sinks: Tensor | None) -> bool:
     group = H // k_cache.shape[2]
     floats = all(tensor.dtype == torch.float32 for tensor in (q, out, *(() if sinks is None else (sinks,))))
     floats = floats and k_cache.dtype in (torch.float32, torch.float16)
-    return floats and D <= _MAX_D and group <= _ROWS and group * cdiv(D, 16) * 16 <= _FLOATS
+    return floats and holds(group, D)
+
+
+def holds(group: int, D: int) -> bool:
+    """Tell whether the C form can hold as many heads of D numbers as share a KV head."""
+    return D <= _MAX_D and group <= _ROWS and group * cdiv(D, 16) * 16 <= _FLOATS
 
 
 def run(step: Step, max_context_len: int, decodes: bool) -> None:

@@ -47,6 +47,7 @@ def reference_into(
 ) -> None:
     """Write attention to `out`; rows of no sequence are left as they are. Scales as in `attention_step.Step`.
 
+    Values may be narrower than keys, where they are their beginning: a view of the same cache.
     Sequences with equally many queries (all decodes, above all) are one group and run as one batch.
     """
     starts = query_start.tolist()
@@ -75,8 +76,9 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attend for a group of S sequences with n queries each: `q` [S, n, H, D] -> [S, n, H, D] float32."""
+    """Attend for a group of S sequences with n queries each: `q` [S, n, H, D] -> [S, n, H, Dv] float32."""
     S, n, H, D = q.shape
+    Dv = v_cache.shape[3]
     B, K = k_cache.shape[1:3]
     G = H // K
     q = (q.float() * scale).view(S, n, K, G, D).permute(0, 2, 3, 1, 4)  # [S, K, G, n, D]
@@ -87,7 +89,7 @@ def _attend(
     else:
         top = sinks.float().view(K, G, 1).expand(S, K, G, n).clone()
         total = torch.ones_like(top)
-    acc = q.new_zeros(S, K, G, n, D)
+    acc = q.new_zeros(S, K, G, n, Dv)
     shallowest, deepest = int(context.min()), int(context.max())
     first = max(0, shallowest - n - window + 1) // B if window else 0
     # About 4 MB of keys or of scores at a time: both stay in the CPU's cache, and no long context is ever dense.
@@ -114,19 +116,22 @@ def _attend(
         decay = torch.exp(top[..., i:] - pivot)
         top[..., i:] = higher
         total[..., i:] = total[..., i:] * decay + weights.sum(-1)
-        acc[..., i:, :].mul_(decay[..., None]).add_((weights.view(S, K, -1, c) @ values).view(S, K, G, n - i, D))
+        acc[..., i:, :].mul_(decay[..., None]).add_((weights.view(S, K, -1, c) @ values).view(S, K, G, n - i, Dv))
     acc /= total.masked_fill(total == 0, 1.0)[..., None]
-    return acc.permute(0, 3, 1, 2, 4).reshape(S, n, H, D)
+    return acc.permute(0, 3, 1, 2, 4).reshape(S, n, H, Dv)
 
 
 def _cached(k_cache: Tensor, v_cache: Tensor, blocks: Tensor, dead: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys [S, K, D, c] and values [S, K, c, D] of `blocks` [S, c / B], float32; `dead` [S, c] are none."""
+    """Return keys [S, K, D, c] and values [S, K, c, Dv] of `blocks` [S, c / B], float32; `dead` [S, c] are none."""
     S, (B, K, D) = blocks.shape[0], k_cache.shape[1:]
     some_dead = bool(dead.any())
     if some_dead:  # ids of blocks that nobody holds may be anything
         blocks = blocks.masked_fill(dead.view(S, -1, B).all(-1), 0)
     keys = k_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 3, 1).float()
-    values = v_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 1, 3).float()
+    if v_cache.data_ptr() == k_cache.data_ptr():
+        values = keys[:, :, : v_cache.shape[3]].transpose(2, 3)
+    else:
+        values = v_cache[blocks].reshape(S, -1, K, D).permute(0, 2, 1, 3).float()
     if some_dead:  # stale or never written: NaN there must not reach the sum
-        values = values.masked_fill(dead[:, None, :, None], 0.0)
+        values.masked_fill_(dead[:, None, :, None], 0.0)
     return keys, values

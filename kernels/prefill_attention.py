@@ -105,7 +105,7 @@ def _find_sequence(query_start_ptr, S, tile, QUERIES: tl.constexpr):
 
 
 @jit
-def _find_tile(query_start_ptr, context_ptr, S, tile, QUERIES: tl.constexpr):
+def find_tile(query_start_ptr, context_ptr, S, tile, QUERIES: tl.constexpr):
     """Sequence of a query tile, its first query's row, its numbers of queries and keys, the tile's first query."""
     sequence = _find_sequence(query_start_ptr, S, tile, QUERIES)
     query_start = tl.load(query_start_ptr + sequence)
@@ -163,7 +163,7 @@ def _prefill_kernel(
     # Later queries see more keys: they start first, so that the last programs to run are the short ones.
     tile = tiles - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    sequence, query_start, n, context, i0 = _find_tile(query_start_ptr, context_ptr, S, tile, QUERIES)
+    sequence, query_start, n, context, i0 = find_tile(query_start_ptr, context_ptr, S, tile, QUERIES)
     first_tile, stop, per_part = _key_tiles(context, n, i0, window, QUERIES, KEYS, SPLITS, MIN_TILES, WINDOW)
     begin = first_tile + tl.program_id(2) * per_part
     end = tl.minimum(begin + per_part, stop)
@@ -225,7 +225,7 @@ def _merge_prefill_kernel(
 ):  # fmt: skip
     QUERIES: tl.constexpr = ROWS // G
     tile = tiles - 1 - tl.program_id(0)
-    _sequence, query_start, n, context, i0 = _find_tile(query_start_ptr, context_ptr, S, tile, QUERIES)
+    _sequence, query_start, n, context, i0 = find_tile(query_start_ptr, context_ptr, S, tile, QUERIES)
     begin, stop, per_part = _key_tiles(context, n, i0, window, QUERIES, KEYS, SPLITS, MIN_TILES, WINDOW)
     if (n > DECODE_LIMIT) & (i0 < n) & (per_part < stop - begin):
         row, d = tl.program_id(2) * MERGE_ROWS + tl.arange(0, MERGE_ROWS), tl.arange(0, BLOCK_D)

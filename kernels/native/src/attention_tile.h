@@ -9,7 +9,7 @@
 #include "simd.h"
 
 #define KEYS 64
-#define MAX_D 512
+#define MAX_D 576 /* a latent of 512 and what carries its position */
 #define MAX_ROWS 64
 #define LOW -1.0e30f
 #define CHUNK (4 * LANES)                 /* dimensions of values taken at a time */
