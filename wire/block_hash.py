@@ -2,13 +2,18 @@
 
 The chain's root binds everything that makes two equal token runs different states (model, adapter, tenant, client salt,
 block size), keyed by a secret of the deployment, so that names cannot be guessed or collide on purpose.
+
+All pictures have the same image token, so a block that holds a part of one is named by its ids and by the digest of the
+picture, whole: none can be made that passes for another.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from wire.messages.images import ImageSpan
 
 DIGEST_BYTES = 16
 
@@ -32,17 +37,35 @@ def root(
     return hashlib.blake2b(data, key=secret[:64], digest_size=DIGEST_BYTES).digest()
 
 
-def extend(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Return the name of the block that holds `token_ids` after the block named `parent`."""
-    return hashlib.blake2b(array("i", token_ids).tobytes(), key=parent, digest_size=DIGEST_BYTES).digest()
+def extend(parent: bytes, token_ids: Sequence[int], pictures: bytes = b"") -> bytes:
+    """Return the name of the block that holds `token_ids` after the block named `parent`.
+
+    `pictures` is what `pictures_in` says of it.
+    """
+    return hashlib.blake2b(array("i", token_ids).tobytes() + pictures, key=parent, digest_size=DIGEST_BYTES).digest()
 
 
-def chain(start: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Return the names of all full blocks of `token_ids`, in order."""
+def pictures_in(images: Iterable[ImageSpan], begin: int, end: int) -> bytes:
+    """Return what tells the tokens `begin` .. `end` - 1 of a prompt from the same ids with other pictures.
+
+    That is the digest of each picture that stands there, and where the block begins in it.
+    """
+    return b"".join(
+        image.digest + (begin - image.position).to_bytes(4, "little", signed=True)
+        for image in images
+        if image.position < end and begin < image.position + image.num_tokens
+    )
+
+
+def chain(start: bytes, token_ids: Sequence[int], block_size: int, images: Sequence[ImageSpan] = ()) -> list[bytes]:
+    """Return the names of all full blocks of `token_ids`, in order; `images` stand among them."""
     names: list[bytes] = []
     parent = start
     ids = array("i", token_ids)
     for at in range(0, len(ids) - block_size + 1, block_size):
-        parent = hashlib.blake2b(ids[at : at + block_size].tobytes(), key=parent, digest_size=DIGEST_BYTES).digest()
+        held = ids[at : at + block_size].tobytes()
+        if images:
+            held += pictures_in(images, at, at + block_size)
+        parent = hashlib.blake2b(held, key=parent, digest_size=DIGEST_BYTES).digest()
         names.append(parent)
     return names

@@ -185,9 +185,10 @@ class Sequence:
             given = self.request.prompt.block_hashes
             names += [given[at : at + DIGEST_BYTES] for at in range(0, len(given), DIGEST_BYTES)]
         while len(names) < num_blocks:
-            begin = len(names) * block_size
+            begin, end = len(names) * block_size, (len(names) + 1) * block_size
             parent = names[-1] if names else self._root()
-            names.append(block_hash.extend(parent, self.token_ids[begin : begin + block_size]))
+            pictures = block_hash.pictures_in(self.request.prompt.images, begin, end)
+            names.append(block_hash.extend(parent, self.token_ids[begin:end], pictures))
         return names[:num_blocks]
 
     def new_in_slot(self) -> NewSequence:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire import block_hash
+from wire.messages import Image, ImageSpan
 
 token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=70)
 ROOT = block_hash.root(b"secret", model="m", block_size=16)
@@ -69,3 +70,43 @@ def test_no_two_of_these_roots_are_equal_and_the_secret_keys_them() -> None:
         for secret in (b"one", b"two")
     }
     assert len(roots) == 2 * len(salts)
+
+
+IDS = [7, 8, *[9] * 6, 7, 8, 7, 8]
+
+
+def span(data: bytes, position: int = 2, num_tokens: int = 6) -> ImageSpan:
+    return ImageSpan(position=position, num_tokens=num_tokens, digest=Image.of("image/png", data).digest)
+
+
+def test_blocks_that_hold_a_part_of_a_picture_are_named_by_it() -> None:
+    plain = block_hash.chain(ROOT, IDS, 4)
+    one, other = (block_hash.chain(ROOT, IDS, 4, [span(data)]) for data in (b"one", b"other"))
+    assert one == block_hash.chain(ROOT, IDS, 4, [span(b"one")])
+    assert len({*plain, *one, *other}) == 9  # from the first token of the picture on, all names differ
+
+
+def test_a_prompt_has_the_names_of_a_longer_one_as_far_as_both_go_whatever_pictures_follow() -> None:
+    longer = [*IDS, *[9] * 4]
+    one, other = (block_hash.chain(ROOT, longer, 4, [span(b"one"), span(data, 12, 4)]) for data in (b"a", b"b"))
+    assert one[:3] == other[:3] == block_hash.chain(ROOT, IDS, 4, [span(b"one")])
+    assert one[3] != other[3]
+
+
+def test_a_block_where_one_picture_ends_is_not_one_where_another_of_the_same_look_goes_on() -> None:
+    ids = [9] * 8
+    split = [span(b"one", 0, 4), span(b"one", 4, 4)]
+    whole = [span(b"one", 0, 8)]
+    assert block_hash.chain(ROOT, ids, 4, split)[1] != block_hash.chain(ROOT, ids, 4, whole)[1]
+
+
+@given(token_ids, st.integers(1, 9), st.integers(0, 40), st.integers(1, 30))
+def test_a_chain_with_pictures_names_what_extending_it_block_by_block_does(
+    ids: list[int], size: int, position: int, num_tokens: int
+) -> None:
+    images = [span(b"one", position, num_tokens)]
+    parent = ROOT
+    for at, name in enumerate(block_hash.chain(ROOT, ids, size, images)):
+        begin, end = at * size, (at + 1) * size
+        parent = block_hash.extend(parent, ids[begin:end], block_hash.pictures_in(images, begin, end))
+        assert name == parent

@@ -27,6 +27,10 @@ from wire.messages import (
     HistoryCall,
     HistoryReply,
     Holder,
+    Image,
+    ImageRef,
+    Images,
+    ImageSpan,
     Job,
     Match,
     Matches,
@@ -100,6 +104,33 @@ CHUNK = TokenChunk(
     prompt_note=PromptNote(2, 64),
     energy_j=1.5,
 )
+
+PICTURE = Image.of("image/png", b"\x89PNG")
+PICTURES: list[tuple[Any, str]] = [
+    (
+        Images(images=(PICTURE,)),
+        "81a6696d616765739183a6646967657374c410070d3b3c795cd5e15ad12953ce31f4e3aa6d656469615f74797065a9696d616765"
+        "2f706e67a464617461c40489504e47",
+    ),
+    (
+        ChatMessage(
+            role="user",
+            content="hi",
+            images=(ImageRef(offset=1, digest=PICTURE.digest, width=640, height=480),),
+        ),
+        "83a4726f6c65a475736572a7636f6e74656e74a26869a6696d616765739184a66f666673657401a6646967657374c410070d3b3c"
+        "795cd5e15ad12953ce31f4e3a57769647468cd0280a6686569676874cd01e0",
+    ),
+    (
+        Prompt(
+            token_ids=pack_ids([1, 2]),
+            num_tokens=2,
+            images=(ImageSpan(position=0, num_tokens=2, digest=PICTURE.digest),),
+        ),
+        "83a9746f6b656e5f696473c4080100000002000000aa6e756d5f746f6b656e7302a6696d616765739183a8706f736974696f6e00"
+        "aa6e756d5f746f6b656e7302a6646967657374c410070d3b3c795cd5e15ad12953ce31f4e3",
+    ),
+]
 
 EXAMPLES: list[Any] = [
     Job(
@@ -272,6 +303,8 @@ RECORDS: list[Any] = [
     Closed(at={0: (12,)}),
     Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
     Trial(attempt=3),
+    Images(images=(PICTURE,)),
+    Images(images=(PICTURE,)),
 ]
 
 
@@ -309,6 +342,12 @@ def test_there_is_an_example_of_each_record_field_and_it_comes_back() -> None:
     assert [type(example) for example in RECORDS] == list(RECORD_FIELDS.values())
     for example in RECORDS:
         assert codec.decode(codec.encode(example), type(example)) == example
+
+
+@pytest.mark.parametrize(("example", "golden"), PICTURES, ids=lambda value: type(value).__name__)
+def test_what_is_known_of_pictures_has_its_golden_bytes(example: Any, golden: str) -> None:
+    assert codec.encode(example).hex() == golden
+    assert codec.decode(bytes.fromhex(golden), type(example)) == example
 
 
 def test_an_envelope_stays_small_whatever_the_request_holds() -> None:

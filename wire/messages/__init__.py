@@ -9,6 +9,7 @@ from __future__ import annotations
 from wire.messages.base import ID_BYTES, Message, pack_ids, unpack_ids
 from wire.messages.calls import MAX_METADATA, HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
 from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
+from wire.messages.images import PICTURE_DIGEST_BYTES, Image, ImageRef, Images, ImageSpan
 from wire.messages.record import (
     PROOF_TOKENS,
     RECORD_FIELDS,
@@ -75,6 +76,7 @@ __all__ = [
     "ID_BYTES",
     "MARKUP",
     "MAX_METADATA",
+    "PICTURE_DIGEST_BYTES",
     "PROOF_TOKENS",
     "REASONING",
     "RECORD_FIELDS",
@@ -93,6 +95,10 @@ __all__ = [
     "HistoryCall",
     "HistoryReply",
     "Holder",
+    "Image",
+    "ImageRef",
+    "ImageSpan",
+    "Images",
     "Job",
     "Match",
     "Matches",

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from wire.messages.images import Images, ImageSpan
 from wire.messages.request import ChatMessage, Request
 from wire.messages.tokens import PhaseMark, PromptNote
 
@@ -56,7 +57,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     The inputs of an embedding request lie in `token_ids` one after another; `lengths` are their numbers of tokens. Of a
     request for scores these are the beginnings of all pairs, one for each query, and their ends, one for each document.
     `longest`: the tokens of its longest input, or pair.
-    `prediction_ids` packed int32: the client's guess at the answer.
+    `prediction_ids` packed int32: the client's guess at the answer. `images`: where pictures stand, in their order;
+    their bytes are in the record's `images` or `recalled_images`.
     """
 
     token_ids: bytes
@@ -72,6 +74,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lengths: tuple[int, ...] = ()
     prediction_ids: bytes = b""
     longest: int | None = None
+    images: tuple[ImageSpan, ...] = ()
 
     @property
     def note(self) -> PromptNote:
@@ -191,4 +194,6 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "closed": Closed,
     "holder": Holder,
     "trial": Trial,
+    "images": Images,
+    "recalled_images": Images,
 }

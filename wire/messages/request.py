@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from wire.messages.images import ImageRef
+
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an answer must look like; thinking before it is free. Checked by the edge before it is admitted.
@@ -79,7 +81,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a conversation. `item_id` is the history desk's name for it, if it has one."""
+    """One message of a conversation. `item_id` is the history desk's name for it, if it has one.
+
+    `images`: where pictures stand in `content`, in their order.
+    """
 
     role: str
     content: str = ""
@@ -88,6 +93,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tool_call_id: str | None = None
     reasoning: str = ""
     item_id: str | None = None
+    images: tuple[ImageRef, ...] = ()
 
 
 class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from model_svc.engine.grammar import Matchers
 from model_svc.engine.request import EngineRequest
 from tests.model_svc.engine.oracle import Received
 from tests.model_svc.scripted_runner import Reply, ScriptedRunner
-from wire.messages import Prompt, ReasoningPlan, SamplingParams, TokenChunk, pack_ids
+from wire.messages import ImageSpan, Prompt, ReasoningPlan, SamplingParams, TokenChunk, pack_ids
 
 EOS = 256
 
@@ -60,6 +60,7 @@ class Driver:
         bad_words: Sequence[tuple[int, ...]] = (),
         block_hashes: bytes = b"",
         block_size: int = 16,
+        images: Sequence[ImageSpan] = (),
         **sampling: Any,
     ) -> EngineRequest:
         """Add a request."""
@@ -77,6 +78,7 @@ class Driver:
                 max_tokens=max_tokens,
                 reasoning=reasoning,
                 bad_word_ids=tuple(bad_words),
+                images=tuple(images),
             ),
             sampling=SamplingParams(**sampling),
             checkpoint={choice: pack_ids(ids) for choice, ids in (checkpoint or {}).items()},

@@ -10,6 +10,7 @@ import pytest
 from tests.model_svc.engine.driver import Driver
 from tests.model_svc.scripted_runner import hashed_reply
 from wire import block_hash
+from wire.messages import Image, ImageSpan
 
 BLOCK = 4
 
@@ -43,6 +44,16 @@ def test_a_cached_prompt_answers_as_an_uncached_one(length: int, depth: int) -> 
     assert driver.cached("second") == (length - 1) // BLOCK * BLOCK
     assert driver.cached("longer") == length // BLOCK * BLOCK
     assert driver.cached("first") == 0
+
+
+def test_another_picture_is_another_cache_from_its_block_on() -> None:
+    prompt = [*range(1, 6), *[9] * 6, *range(20, 30)]  # the picture begins in the second block
+    driver = fresh()
+    for number, data in enumerate([b"one", b"other", b"one"]):
+        digest = Image.of("image/png", data).digest
+        driver.ask(f"r{number}", prompt, images=[ImageSpan(position=5, num_tokens=6, digest=digest)], seed=1)
+        driver.run()
+    assert [driver.cached(f"r{number}") for number in range(3)] == [0, BLOCK, 20]
 
 
 def test_another_root_is_another_cache() -> None:
