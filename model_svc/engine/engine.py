@@ -19,6 +19,7 @@ from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.kv_tier import HasKept
 from model_svc.engine.load import EngineLoad, load_of
+from model_svc.engine.pictures import placed
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
 from model_svc.engine.reasoning import ReasoningTracker
@@ -88,6 +89,7 @@ class Engine:
         Raises InvalidRequestError or ContextLengthExceededError when it can never work.
         """
         max_tokens = admission.check(request, self._info, self._eos_token_ids)
+        pictures = placed(request, self._info)
         if request.sampling.grammar is not None and self._matchers is None:
             raise InvalidRequestError("this replica has no grammars", param=request.sampling.grammar.field or "tools")
         known = self._choices.get(request.request_id)
@@ -101,11 +103,10 @@ class Engine:
         self._choices[request.request_id] = choices
         leader: Sequence | None = None
         for seq in choices:
+            seq.pictures = pictures
             self.scheduler.roster.add(seq)
-            if self._replay(seq):
-                continue
-            seq.leader = leader
-            leader = leader or seq
+            if not self._replay(seq):
+                seq.leader, leader = leader, leader or seq
         self._drop_finished(request.request_id)
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:

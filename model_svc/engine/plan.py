@@ -48,6 +48,28 @@ class DrawRules(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     barred_ids: tuple[int, ...] = ()
 
 
+class Picture(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A picture as a vision tower takes it: `num_tiles` tiles of `height` times `width` pixels, a byte for each colour.
+
+    `num_features` is how many tokens it makes. Equal names mean equal pictures.
+    """
+
+    name: bytes
+    tiles: bytes
+    num_tiles: int
+    height: int
+    width: int
+    num_features: int
+
+
+class PictureRows(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Which tokens of a share (`rows`, packed int32) take features of a picture, from `first` on, and no embeddings."""
+
+    name: bytes
+    first: int
+    rows: bytes
+
+
 class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One sequence's share of a step: compute positions start .. start + num_tokens - 1.
 
@@ -69,6 +91,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     Of a model with states a slot also holds the state behind the last position computed. A share that starts at 0
     begins with none, one with `restore` >= 0 with this snapshot; what is there behind the share goes to the snapshot
     `save` >= 0 too.
+
+    `pictures` say which of its tokens stand for parts of pictures.
     """
 
     slot: int
@@ -92,6 +116,7 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     later_rules: tuple[DrawRules, ...] = ()
     restore: int = -1
     save: int = -1
+    pictures: tuple[PictureRows, ...] = ()
 
 
 class BlockCopy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -107,6 +132,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     Before anything is computed, `saves` go from the device to the tier, then `loads` from there to the device, in this
     order; a plan may hold nothing else. No place is twice in a plan, but for loads of what it did not save.
+
+    The runner keeps the features of pictures by name: it forgets those of `forgotten`, then looks at `pictures`.
     """
 
     step: int
@@ -114,6 +141,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     freed_slots: tuple[int, ...] = ()
     saves: tuple[BlockCopy, ...] = ()
     loads: tuple[BlockCopy, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    forgotten: tuple[bytes, ...] = ()
 
 
 class SampledToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -155,7 +184,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
     are the names of those that a sequence can ask for. A model with states keeps `state_bytes` of each sequence beside
     its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
-    takes `tier_block_ms`.
+    takes `tier_block_ms`. A model that sees has an `image_token_id`, which stands where a picture's features go, and
+    room for `max_features` of them.
     """
 
     num_blocks: int
@@ -177,6 +207,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_snapshots: int = 0
     num_tier_blocks: int = 0
     tier_block_ms: float = 0.0
+    image_token_id: int = -1
+    max_features: int = 0
 
 
 class Runner(Protocol):

@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from model_svc.engine.plan import Picture
 from wire.messages import Prompt, SamplingParams
 
 
@@ -15,7 +16,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     `checkpoint` holds, per choice, the packed ids that an earlier attempt generated: generation goes on after them and
     the first new token has index len(ids). `closed_at` holds, per choice, after how many generated tokens its client
     ended thinking. Lower `priority` goes first (policies `fair` and `priority`); `tenant` shares fairly with others.
-    `adapter` is one of the runner's, or "".
+    `adapter` is one of the runner's, or "". `pictures` are those that `prompt.images` places, by index.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     closed_at: dict[int, tuple[int, ...]] = {}
     tenant: str = ""
     adapter: str = ""
+    pictures: tuple[Picture, ...] = ()
 
 
 def choice_seed(request: EngineRequest, choice: int) -> int:

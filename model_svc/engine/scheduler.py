@@ -14,6 +14,7 @@ import msgspec
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts
 from model_svc.engine.kv_tier import Kept
+from model_svc.engine.pictures import Pictures
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.precedence import Precedence
@@ -42,6 +43,7 @@ class Scheduler:
     ) -> None:  # fmt: skip
         """`kept` is what a second tier holds from before the start."""
         self.roster = Roster(info, policy, clock)
+        self.pictures = Pictures(info.max_features)
         self.costs = StepCosts()
         self.recall: Recall | None = None
         if info.num_tier_blocks:
@@ -218,6 +220,8 @@ class Scheduler:
         states = self.roster.states
         if states is not None and (said := states.plan(seq, share.start + num_tokens)):
             share = msgspec.structs.replace(share, **said)
+        if seq.pictures and (rows := self.pictures.plan(seq.pictures, share.start, share.start + num_tokens)):
+            share = msgspec.structs.replace(share, pictures=rows)
         self._items.append(share)
         self._planned.append(seq)
         seq.num_computed_tokens += num_tokens
@@ -246,9 +250,11 @@ class Scheduler:
         freed = self.roster.take_freed_slots().difference(item.slot for item in items)
         if self.roster.states is not None:
             self.roster.states.planned()
+        pictures, forgotten = self.pictures.close_plan()
         plan = StepPlan(
-            step=self._step, sequences=tuple(items), freed_slots=tuple(sorted(freed)), saves=saves, loads=loads
-        )
+            step=self._step, sequences=tuple(items), freed_slots=tuple(sorted(freed)), saves=saves, loads=loads,
+            pictures=pictures, forgotten=forgotten,
+        )  # fmt: skip
         self._step += 1
         self.num_prefilled_tokens += num_prefill_tokens
         return ScheduledStep(plan, self._planned, [seq.epoch for seq in self._planned], num_prefill_tokens)

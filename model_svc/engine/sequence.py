@@ -9,6 +9,7 @@ from enum import Enum
 from model_svc.engine.bad_words import BadWords
 from model_svc.engine.drafting import Drafting
 from model_svc.engine.grammar import AnswerGrammar
+from model_svc.engine.pictures import PlacedPicture
 from model_svc.engine.plan import NewSequence
 from model_svc.engine.prompt_scores import PromptScores
 from model_svc.engine.reasoning import ReasoningTracker
@@ -39,10 +40,10 @@ class Sequence:
         "drafting", "energy_j", "epoch", "finish_reason", "first_scheduled_at", "first_token_at", "free", "grammar",
         "key", "leader", "logprobs", "mark", "newest_state", "num_accepted_drafts", "num_blocks_sent",
         "num_cached_tokens", "num_computed_tokens", "num_drafts", "num_emitted", "num_inflight", "num_output_tokens",
-        "num_pending", "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "plain",
-        "prefilled", "prompt_scores", "rank", "reasoning", "request", "request_id", "restarted", "restore", "resync",
-        "seed", "sentence_ends", "slot", "started_output", "state_cuts", "state_end", "status", "stop", "stop_token",
-        "stuck", "token_ids", "waited_s", "waiting_since", "work_ms",
+        "num_pending", "num_prompt_tokens", "num_registered", "num_rejected_drafts", "num_replayed", "pictures",
+        "plain", "prefilled", "prompt_scores", "rank", "reasoning", "request", "request_id", "restarted", "restore",
+        "resync", "seed", "sentence_ends", "slot", "started_output", "state_cuts", "state_end", "status", "stop",
+        "stop_token", "stuck", "token_ids", "waited_s", "waiting_since", "work_ms",
     )  # fmt: skip
 
     def __init__(self, request: EngineRequest, choice: int, stop: StopRule, arrived_at: float = 0.0) -> None:
@@ -63,6 +64,7 @@ class Sequence:
         self.reasoning: ReasoningTracker | None = None
         self.grammar: AnswerGrammar | None = None
         self.sentence_ends = b""
+        self.pictures: tuple[PlacedPicture, ...] = ()
         self.bad_words = BadWords(request.prompt.bad_word_ids) if request.prompt.bad_word_ids else None
         self.free = False  # its draws hang on no rules that change; like the next one it is set once, at the beginning
         self.plain = False  # and nothing but ids is said of them

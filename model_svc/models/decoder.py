@@ -20,6 +20,7 @@ from model_svc.layers.norm import Norm, RmsNorm
 from model_svc.layers.rope import RopeConfig, RopeTables, rope_tables
 from model_svc.layers.step import LayerKv, StepBatch
 from model_svc.models.config import ModelConfig
+from model_svc.vision.vision import Vision
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Decoder:
         self.adapters = loader.adapters
         self.device = device
         self.max_len = max_len
-        self.weight_bytes = 0  # set when all are loaded
+        self.weight_bytes = 0  # set when all are loaded, like the next one
+        self.vision: Vision | None = None
         self._ropes: dict[str | None, RopeTables] = {}
         tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
         if "text_config" in config.raw:  # both parts of such a config may say, each something else
@@ -105,13 +107,19 @@ class Decoder:
         self.group.take(taken)
         return taken
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings [T, E] of `ids` [T]."""
+        assert self._embed is not None, "the first stage has the table"
+        return self._embed(ids)
+
     def forward(self, inputs: Tensor, step: StepBatch, caches: list[LayerKv]) -> Tensor:
         """Compute the normed hidden states [T, E] of `inputs`, ids [T] int32; the caches are written.
 
-        A stage behind another one begins with hidden states [T, E], which it may write over, and one before another
-        returns what is to be passed on: the sum, not yet normed.
+        A step with pictures begins with embeddings [T, E], some of which are features; a stage behind another one with
+        hidden states [T, E]. Both may be written over. One before another returns what is to be passed on: the sum,
+        not yet normed.
         """
-        x, residual = inputs if self._embed is None else self._embed(inputs), None
+        x, residual = inputs if inputs.dim() == 2 else self.embed(inputs), None
         with self.adapters.serving(step.adapters) if self.adapters is not None else nullcontext():
             for layer, kv in zip(self._layers, caches, strict=True):
                 x, residual = layer(x, residual, step, kv)

@@ -49,13 +49,15 @@ MODELS: dict[str, tuple[str, str]] = {
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
 
-# Models of texts and images are served as models of texts: (architecture, kind of the part of texts) -> its name.
+# The part of texts of models of texts and images: (architecture, kind of the part of texts) -> its name.
 TEXT_PARTS = {
     ("Gemma3ForConditionalGeneration", "gemma3_text"): "Gemma3ForCausalLM",
+    ("Idefics3ForConditionalGeneration", "llama"): "LlamaForCausalLM",
     ("Mistral3ForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "ministral3"): "Ministral3ForCausalLM",
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"): "Qwen3_5ForCausalLM",
     ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"): "Qwen3_5MoeForCausalLM",
+    ("SmolVLMForConditionalGeneration", "llama"): "LlamaForCausalLM",
 }
 
 

@@ -21,7 +21,10 @@ from model_svc.runner.slots import Slots
 
 def is_decode(plan: StepPlan) -> bool:
     """Tell whether each sequence has one token and guesses, draws behind all of them, and asks for nothing else."""
-    return all(item.num_tokens == 1 + item.num_drafts and item.sample and not item.targets for item in plan.sequences)
+    return all(
+        item.num_tokens == 1 + item.num_drafts and item.sample and not item.targets and not item.pictures
+        for item in plan.sequences
+    )
 
 
 def size_of(plan: StepPlan) -> tuple[int, bool]:

@@ -32,6 +32,7 @@ from model_svc.runner.outcome import step_output
 from model_svc.runner.packed_step import StepShape, shape_of
 from model_svc.runner.recorded_steps import RecordedSteps
 from model_svc.runner.sampler import Drawn, TopLogprobs
+from model_svc.runner.sight import Sight
 from model_svc.runner.staging import Returns, Timers, fetch, on_stream, send
 from model_svc.runner.target_logprobs import Found, asked, score
 from model_svc.runner.tier_copies import TierCopies, with_tier
@@ -61,6 +62,7 @@ class GpuRunner:
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring, info.adapters)
         self._returns = Returns(S + info.max_drafts, ring, device)
+        self._sight = Sight(model)
         self._step = GpuStep(model, cache, info, self._slots, self._returns, ring)
         self._timers = Timers(3 * ring) if self._stream is not None else None
         if self._stream is not None:
@@ -112,6 +114,7 @@ class GpuRunner:
             self._slots.begin(plan)
             self._scored: Found = []
             self._cache.states.restore(plan.sequences)
+            self._sight.look(plan)
             computed = self._compute(plan.sequences) if plan.sequences else None
             self._cache.states.save(plan.sequences)
             drawing = plan.sequences if self._group.is_last else ()
@@ -156,7 +159,7 @@ class GpuRunner:
         if self._copies is not None:
             self._copies.close()
         self._recorded.clear()
-        del self._recorded, self._model, self._cache, self._slots, self._step
+        del self._recorded, self._model, self._cache, self._slots, self._step, self._sight
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -180,7 +183,8 @@ class GpuRunner:
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, fixed=fixed)
         step, recording, plain = self._shape_of(sequences), None, self._draws_plainly(sequences)
-        if scores:  # of all rows; recorded steps keep the last ones only
+        begin = self._sight.begin(sequences)
+        if scores or begin:  # of all rows, and recorded steps keep the last ones only; or it begins with other rows
             shape = self._recorded.fit(step)
         else:
             shape, recording = self._recorded.find(step, fixed=fixed, plain=plain)
@@ -193,11 +197,11 @@ class GpuRunner:
             recording.forward()
             hidden = recording.hidden
         elif scores:
-            whole = self._step.hidden(shape)
+            whole = self._step.hidden(shape, begin)
             self._scored = score(self._model, whole, sequences)
             hidden = self._step.last_logits(shape, whole)
         else:
-            hidden = self._step.forward(shape)
+            hidden = self._step.forward(shape, begin)
         if not self._group.is_last:
             self._group.pass_on(hidden[: step.num_tokens])
         return Computed(sequences, shape, line, recording, hidden, plain)
@@ -209,14 +213,15 @@ class GpuRunner:
         self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
     ) -> Computed:
         """Queue everything between a plan with guesses and its hidden states."""
-        longest = max(item.num_tokens for item in sequences)
-        shape, recording = self._recorded.find_checks(self._shape_of(sequences), longest, fixed=fixed or scores)
+        longest, begin = max(item.num_tokens for item in sequences), self._sight.begin(sequences)
+        eager = fixed or scores or begin is not None
+        shape, recording = self._recorded.find_checks(self._shape_of(sequences), longest, fixed=eager)
         line = self._returns.next()
         self._step.stage(sequences, shape, blocks, line)
         if recording is not None:
             recording.forward()
             return Computed(sequences, shape, line, recording, recording.hidden)
-        whole = self._step.hidden(shape)
+        whole = self._step.hidden(shape, begin)
         if scores:
             self._scored = score(self._model, whole, sequences)
         return Computed(sequences, shape, line, None, whole)

@@ -27,6 +27,7 @@ from model_svc.runner.memory import free_on_gpu, kv_bytes, too_large
 from model_svc.runner.precision import RunnerConfigError as RunnerConfigError
 from model_svc.runner.precision import kv_dtype_of, precision_of
 from model_svc.runner.runner import TorchRunner
+from model_svc.runner.sight import sight_bytes, with_sight
 from model_svc.runner.state_pool import StatePool, row_bytes
 from model_svc.runner.state_room import states_bytes, with_states
 from model_svc.runner.tier import NO_TIER, TierOptions, make_store
@@ -177,12 +178,14 @@ def make_runner(
         cards=_cards(model),
         adapters=model.adapters.names if model.adapters is not None else (),
     )
+    info = with_sight(info, model)
     free = free_on_gpu(model.device) if on_gpu else free_bytes()
     if on_gpu and packed is not False:
         compile_steps(model, kv_dtype, info)
     if num_blocks is None:
         if kv_memory_bytes is None:
-            kv_memory_bytes = _gpu_bytes(model, kv_dtype, info, free) - tier.buffer_bytes(info) if on_gpu else free
+            beside = tier.buffer_bytes(info) + sight_bytes(model)
+            kv_memory_bytes = _gpu_bytes(model, kv_dtype, info, free) - beside if on_gpu else free
         info = with_states(info, kv_memory_bytes)
         num_blocks = _num_blocks(info, kv_memory_bytes - states_bytes(info))
     else:

@@ -25,6 +25,7 @@ from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.kv_transfer import KvTransfer
 from model_svc.runner.outcome import step_output
 from model_svc.runner.sampler import Drawn
+from model_svc.runner.sight import Sight
 from model_svc.runner.slots import Slots
 from model_svc.runner.target_logprobs import Found, asked, score
 from model_svc.runner.tier_copies import TierCopies, with_tier
@@ -56,6 +57,7 @@ class TorchRunner:
         max_blocks = -(-info.max_model_len // info.block_size)
         self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device, info.adapters)
         self._untouched = Untouched(cache)
+        self._sight = Sight(model)
 
     @property
     def info(self) -> RunnerInfo:
@@ -83,6 +85,7 @@ class TorchRunner:
         items = tuple(item for item in plan.sequences if item.sample) if self._model.group.is_last else ()
         self._scored: Found = []
         self._cache.states.restore(plan.sequences)
+        self._sight.look(plan)
         drawn = self._compute(plan, items) if plan.sequences else None
         self._cache.states.save(plan.sequences)
         bad = frozenset(item.slot for item in plan.sequences) & self._slots.bad
@@ -110,14 +113,14 @@ class TorchRunner:
         """Free the model and the cache."""
         if self._copies is not None:
             self._copies.close()
-        del self._model, self._cache, self._slots
+        del self._model, self._cache, self._slots, self._sight
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         step = self._laid_out(plan)
         with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
-            hidden = self._model.forward(self._model.inputs(step.ids), step.batch, self._cache.layers)
+            hidden = self._model.forward(self._sight.inputs(step.ids, plan.sequences), step.batch, self._cache.layers)
             if not self._model.group.is_last:
                 self._model.group.pass_on(hidden)
                 return None

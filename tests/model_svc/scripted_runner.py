@@ -87,6 +87,7 @@ class ScriptedRunner:
         self._slots: dict[int, _Slot] = {}
         self._states: dict[int, int] = {}
         self._snapshots: dict[int, int] = {}
+        self._seen: set[bytes] = set()
         self.tier: dict[int, tuple[bytes, list[int | None]]] = {}
         self._uncollected: deque[StepOutput] = deque()
         self._undrawn: StepPlan | None = None
@@ -106,6 +107,7 @@ class ScriptedRunner:
         for slot in plan.freed_slots:
             assert self._slots.pop(slot, None) is not None, "a slot freed twice"
         self._copy(plan)
+        self._look(plan)
         assert len({item.slot for item in plan.sequences}) == len(plan.sequences), "a slot twice in one step"
         assert sum(item.num_tokens for item in plan.sequences) <= self._info.max_num_batched_tokens
         assert sum(item.num_drafts for item in plan.sequences) <= self._info.max_drafts
@@ -130,6 +132,17 @@ class ScriptedRunner:
             name, cells = self.tier[copy.place]
             assert name == copy.name, "a place that holds something else"
             self._cells[copy.block * size : (copy.block + 1) * size] = cells
+
+    def _look(self, plan: StepPlan) -> None:
+        assert self._seen.issuperset(plan.forgotten), "a picture forgotten that is not there"
+        self._seen.difference_update(plan.forgotten)
+        assert self._seen.isdisjoint([picture.name for picture in plan.pictures]), "a picture looked at twice"
+        self._seen.update([picture.name for picture in plan.pictures])
+        for item in plan.sequences:
+            for part in item.pictures:
+                assert part.name in self._seen, "features of a picture that was not looked at"
+                ids = unpack_ids(item.token_ids)
+                assert {ids[row] for row in unpack_ids(part.rows)} == {self._info.image_token_id}
 
     def _check_turns(self, plan: StepPlan) -> None:
         """Assert that a plan hangs on nothing that is still drawn: a slot comes again only with another sequence."""

@@ -8,6 +8,7 @@ from typing import Any
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.grammar import Matchers
+from model_svc.engine.plan import Picture
 from model_svc.engine.request import EngineRequest
 from tests.model_svc.engine.oracle import Received
 from tests.model_svc.scripted_runner import Reply, ScriptedRunner
@@ -63,7 +64,7 @@ class Driver:
         images: Sequence[ImageSpan] = (),
         **sampling: Any,
     ) -> EngineRequest:
-        """Add a request."""
+        """Add a request; its pictures make as many features as they have image tokens."""
         request = EngineRequest(
             request_id=request_id,
             attempt=attempt,
@@ -83,6 +84,17 @@ class Driver:
             sampling=SamplingParams(**sampling),
             checkpoint={choice: pack_ids(ids) for choice, ids in (checkpoint or {}).items()},
             closed_at=closed_at or {},
+            pictures=tuple(
+                Picture(
+                    name=span.digest,
+                    tiles=b"",
+                    num_tiles=1,
+                    height=1,
+                    width=1,
+                    num_features=prompt_ids[span.position :][: span.num_tokens].count(self.runner.info.image_token_id),
+                )
+                for span in images
+            ),
         )
         for choice in range(request.sampling.n):
             received = self.received[request_id, choice] = Received(self._token_bytes)

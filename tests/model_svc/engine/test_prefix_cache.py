@@ -48,7 +48,7 @@ def test_a_cached_prompt_answers_as_an_uncached_one(length: int, depth: int) -> 
 
 def test_another_picture_is_another_cache_from_its_block_on() -> None:
     prompt = [*range(1, 6), *[9] * 6, *range(20, 30)]  # the picture begins in the second block
-    driver = fresh()
+    driver = fresh(image_token_id=9)
     for number, data in enumerate([b"one", b"other", b"one"]):
         digest = Image.of("image/png", data).digest
         driver.ask(f"r{number}", prompt, images=[ImageSpan(position=5, num_tokens=6, digest=digest)], seed=1)

@@ -1,0 +1,154 @@
+"""Pictures in prompts: looked at when first needed, kept for whoever comes next, forgotten for want of room."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from model_svc.engine.pictures import Pictures, PlacedPicture, placed
+from model_svc.engine.plan import Picture, StepPlan
+from tests.model_svc.engine.driver import Driver
+from tests.model_svc.scripted_runner import hashed_reply
+from wire.errors import InvalidRequestError
+from wire.messages import Image, ImageSpan, unpack_ids
+
+TOKEN, MARK = 9, 8  # what stands for a part of a picture, and what between its rows
+PICTURE = [TOKEN, TOKEN, MARK, TOKEN, TOKEN, MARK, TOKEN, TOKEN]
+TEXT = [1, 2, 3, 4, 5]
+
+
+def driver(**sizes: int) -> Driver:
+    all_sizes: dict[str, Any] = {"image_token_id": TOKEN, "max_features": 64} | sizes
+    return Driver(hashed_reply(250), **all_sizes)
+
+
+def span(data: bytes, position: int = len(TEXT)) -> ImageSpan:
+    digest = Image.of("image/png", data).digest
+    return ImageSpan(position=position, num_tokens=len(PICTURE), digest=digest)
+
+
+_names = count()
+
+
+def show(it: Driver, data: bytes, *, behind: list[int] = TEXT, **options: Any) -> str:
+    """Ask about a picture between texts, up to the end of the answer; returns the request's id."""
+    name = f"r{next(_names)}"
+    it.ask(name, [*TEXT, *PICTURE, *behind], images=[span(data)], **options)
+    it.run()
+    return name
+
+
+def looks(plans: list[StepPlan]) -> int:
+    """Count how often a picture was looked at."""
+    return sum(len(plan.pictures) for plan in plans)
+
+
+@pytest.mark.parametrize("num_tokens", [3, 4, 7, 64])
+def test_chunks_take_all_features_of_a_picture_in_order_and_one_look_is_enough(num_tokens: int) -> None:
+    it = driver(max_num_batched_tokens=num_tokens)
+    show(it, b"one")
+    parts = [(item.start, part) for plan in it.runner.plans for item in plan.sequences for part in item.pictures]
+    taken = [(part.first + n, start + row) for start, part in parts for n, row in enumerate(unpack_ids(part.rows))]
+    stands = [len(TEXT) + n for n, token in enumerate(PICTURE) if token == TOKEN]
+    assert taken == list(enumerate(stands))
+    assert looks(it.runner.plans) == 1
+
+
+def test_choices_and_later_turns_need_no_other_look_and_a_prefix_hit_none() -> None:
+    it = driver()
+    show(it, b"one", n=3, seed=1)
+    show(it, b"one", behind=[6, 7])
+    assert looks(it.runner.plans) == 1
+    assert (
+        sum(bool(item.pictures) for plan in it.runner.plans for item in plan.sequences) == 2
+    )  # the last block differs
+
+
+def test_what_a_prefix_hit_covers_is_not_looked_at() -> None:
+    it = driver(max_features=1)
+    show(it, b"one", behind=TEXT * 2)
+    show(it, b"other")
+    num_plans = len(it.runner.plans)
+    show(it, b"one", behind=[*TEXT, 20])
+    assert looks(it.runner.plans[num_plans:]) == 0
+
+
+def test_the_picture_used_longest_ago_is_forgotten_for_a_new_one_and_looked_at_again() -> None:
+    kept = Pictures(max_features=20)
+    seen: list[tuple[list[bytes], list[bytes]]] = []
+    for name in (b"a", b"b", b"a", b"c", b"b"):
+        picture = Picture(name=name, tiles=b"", num_tiles=1, height=1, width=1, num_features=8)
+        kept.plan((PlacedPicture(picture, np.arange(8)),), 0, 4)
+        new, forgotten = kept.close_plan()
+        seen.append(([each.name for each in new], list(forgotten)))
+    assert seen == [([b"a"], []), ([b"b"], []), ([], []), ([b"c"], [b"b"]), ([b"b"], [b"a"])]
+
+
+def test_a_step_has_all_its_pictures_however_little_room_there_is() -> None:
+    it = driver(max_features=1)
+    for name, data in (("a", b"one"), ("b", b"two")):
+        it.ask(name, [*TEXT, *PICTURE, *TEXT], images=[span(data)])
+    it.run()
+    assert [len(plan.pictures) for plan in it.runner.plans if plan.pictures] == [2]
+
+
+def test_a_preempted_prompt_takes_its_features_again() -> None:
+    it = driver(num_blocks=12, max_num_seqs=2)
+    for name, data in (("a", b"one"), ("b", b"two")):
+        it.ask(name, [*TEXT, *PICTURE, *TEXT], images=[span(data)], max_tokens=16)
+    it.run()
+    alone = driver()
+    for name, data in (("a", b"one"), ("b", b"two")):
+        alone.ask(name, [*TEXT, *PICTURE, *TEXT], images=[span(data)], max_tokens=16)
+        alone.run()
+    assert it.engine.load().num_preemptions > 0
+    assert [it.ids(name) for name in "ab"] == [alone.ids(name) for name in "ab"]
+
+
+def test_others_than_may_share_blocks_do_not_share_looks() -> None:
+    it = driver()
+    show(it, b"one", root=b"mine")
+    show(it, b"one", root=b"yours")
+    assert looks(it.runner.plans) == 2
+
+
+def test_an_answer_that_goes_on_elsewhere_has_its_pictures() -> None:
+    it = driver()
+    show(it, b"one", checkpoint={0: [TOKEN, 5]})  # drawn, it is a token like all others
+    rows = [unpack_ids(part.rows) for plan in it.runner.plans for item in plan.sequences for part in item.pictures]
+    assert sum(map(len, rows)) == PICTURE.count(TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "position", "fault"),
+    [
+        ({"image_token_id": -1}, 5, "sees no pictures"),
+        ({}, 100, "picture 1 of the prompt did not come with it"),
+    ],
+)
+def test_pictures_that_do_not_fit_the_prompt_are_refused(sizes: dict[str, int], position: int, fault: str) -> None:
+    with pytest.raises(InvalidRequestError, match=fault) as caught:
+        driver(**sizes).ask("r", [*TEXT, *PICTURE], images=[span(b"one", position)])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("num_features", [5, 7])
+def test_a_prompt_with_other_tokens_for_a_picture_than_it_makes_is_refused(num_features: int) -> None:
+    it = driver()
+    request = it.ask("r", [*TEXT, *PICTURE], images=[span(b"one")])
+    (picture,) = request.pictures
+    other = msgspec.structs.replace(request, pictures=(msgspec.structs.replace(picture, num_features=num_features),))
+    with pytest.raises(InvalidRequestError, match=f"picture 1 has {num_features} features for 6 tokens"):
+        placed(other, it.runner.info)
+
+
+def test_a_prompt_that_is_cut_may_hold_the_beginning_of_a_picture() -> None:
+    it = driver()
+    request = it.ask("r", [*TEXT, *PICTURE], images=[span(b"one")])
+    cut = msgspec.structs.replace(request.prompt, token_ids=request.prompt.token_ids[: 4 * 8])
+    (found,) = placed(msgspec.structs.replace(request, prompt=cut), it.runner.info)
+    assert found.positions.tolist() == [5, 6]
