@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from wire.errors import StartError
+from wire.model_files import ModelCardError, read
+from wire.pictures import PictureForm, read_form
 from wire.tool_style import SCAFFOLD, tool_style
 from wire.usual_text import usual_text
 
-S = TypeVar("S", bound=msgspec.Struct)
+__all__ = ["CROSS_ENCODERS", "ENCODERS", "SAMPLING", "ModelCard", "ModelCardError", "first_position"]
 
 ENCODERS = frozenset({"BertModel", "RobertaModel", "XLMRobertaModel"})
 """Architectures that make one vector of a text instead of going on with it."""
@@ -28,10 +29,6 @@ SAMPLING: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-6, 10.0),
 }
 """What generation_config.json may say of how a model is best sampled, and the range in which it is heeded."""
-
-
-class ModelCardError(StartError):
-    """The model directory lacks a file or holds a malformed one; the message names it."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -89,7 +86,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_len` is the longest sequence in tokens (prompt and answer). `chat_template` is Jinja source or None.
     `eos_token_ids` end an answer. `tool_style` is how it writes tool calls; `tool_tags` are the control tokens in them,
     by text (known where the vocabulary is at hand). `sampling` is what its makers advise, by the names of a request.
-    `adapter_of` is the model that an adapter changes; all else of its card is that model's.
+    `adapter_of` is the model that an adapter changes; all else of its card is that model's. `pictures` says how it sees
+    some, None: it reads texts alone.
     """
 
     name: str
@@ -108,6 +106,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tool_tags: dict[str, int] = {}
     sampling: dict[str, float] = {}
     adapter_of: str = ""
+    pictures: PictureForm | None = None
 
     @property
     def kind(self) -> Literal["chat", "embedding", "rerank"]:
@@ -123,11 +122,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         Raises ModelCardError that names the file at fault, and the field.
         """
         path = Path(path)
-        config = _read(path / "config.json", _Config)
+        config = read(path / "config.json", _Config)
         of_text = config.text_config or config
         usual = usual_text(str(of_text.model_type)) if config.text_config is not None else {}
-        generation = _read(path / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
-        tokenizer = _read(path / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
+        generation = read(path / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
+        tokenizer = read(path / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
         vocab_size = of_text.vocab_size or config.vocab_size or usual.get("vocab_size")
         if vocab_size is None:
             raise ModelCardError(f"{path / 'config.json'}: vocab_size is missing")
@@ -150,6 +149,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             created=int((path / "config.json").stat().st_mtime),
             tool_style=tool_style(chat_template),
             sampling=_sampling(generation),
+            pictures=read_form(path, architecture),
         )
 
 
@@ -172,19 +172,8 @@ def _sampling(generation: _GenerationConfig) -> dict[str, float]:
 
 def _max_len(path: Path, longest: int) -> int:
     """Return the context; embedding models say how much of it they were trained for."""
-    trained = _read(path / "sentence_bert_config.json", _SentenceConfig, missing=_SentenceConfig()).max_seq_length
+    trained = read(path / "sentence_bert_config.json", _SentenceConfig, missing=_SentenceConfig()).max_seq_length
     return min(longest, trained) if trained is not None and trained > 0 else longest
-
-
-def _read(path: Path, kind: type[S], missing: S | None = None) -> S:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        if missing is not None:
-            return missing
-        raise ModelCardError(f"{path}: file is missing; `headrace pull` makes a model directory") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ModelCardError(f"{path}: {error}") from error
 
 
 def _ids(value: int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -1,0 +1,104 @@
+"""Which models see pictures, and how: read from config.json and what the checkpoint says of its image processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from wire.model_files import ModelCardError, read
+from wire.pictures.gemma3 import Gemma3Form
+from wire.pictures.idefics3 import Idefics3Form
+from wire.pictures.layout import PictureForm, Size
+from wire.pictures.pixtral import PixtralForm
+
+
+class _Vision(msgspec.Struct):
+    image_size: int | None = None
+    patch_size: int | None = None
+
+
+class _Config(msgspec.Struct):
+    vision_config: _Vision | None = None
+    scale_factor: int = 2
+    mm_tokens_per_image: int = 256
+    spatial_merge_size: int = 2
+
+
+class _Pixels(msgspec.Struct):
+    longest_edge: int | None = None
+    height: int | None = None
+    width: int | None = None
+
+
+class _Processor(msgspec.Struct):
+    """preprocessor_config.json, or the part of processor_config.json that newer checkpoints have instead."""
+
+    size: _Pixels | None = None
+    max_image_size: _Pixels | None = None
+    do_image_splitting: bool | None = None
+
+
+class _ProcessorConfig(msgspec.Struct):
+    image_processor: _Processor | None = None
+
+
+def read_form(path: Path, architecture: str) -> PictureForm | None:
+    """Return how the model in a directory sees pictures, None if it sees none. Raises ModelCardError."""
+    make = _FORMS.get(architecture)
+    if make is None:
+        return None
+    file = path / "config.json"
+    config = read(file, _Config)
+    if config.vision_config is None:  # the part of texts alone
+        return None
+    try:
+        return make(config, config.vision_config, _processor(path))
+    except ValueError as error:
+        raise ModelCardError(f"{file}: {error}") from None
+
+
+def _processor(path: Path) -> _Processor:
+    newer = read(path / "processor_config.json", _ProcessorConfig, missing=_ProcessorConfig())
+    return newer.image_processor or read(path / "preprocessor_config.json", _Processor, missing=_Processor())
+
+
+def _idefics3(config: _Config, vision: _Vision, processor: _Processor) -> Idefics3Form:
+    size = processor.size or _Pixels(longest_edge=4 * 364)
+    tile = (processor.max_image_size or _Pixels()).longest_edge or 364
+    patches = tile // _known(vision.patch_size, "vision_config.patch_size")
+    return Idefics3Form(
+        longest_edge=size.longest_edge,
+        fixed=Size(size.width or tile, size.height or tile),
+        tile=tile,
+        splits=processor.do_image_splitting is not False,
+        tile_tokens=patches**2 // config.scale_factor**2,
+    )
+
+
+def _gemma3(config: _Config, vision: _Vision, processor: _Processor) -> Gemma3Form:
+    edge = _known(vision.image_size, "vision_config.image_size")
+    size = processor.size or _Pixels()
+    return Gemma3Form(size=Size(size.width or edge, size.height or edge), num_tokens=config.mm_tokens_per_image)
+
+
+def _pixtral(config: _Config, vision: _Vision, processor: _Processor) -> PixtralForm:
+    size = processor.size or _Pixels()
+    edge = size.longest_edge or _known(vision.image_size, "vision_config.image_size")
+    patch = _known(vision.patch_size, "vision_config.patch_size") * config.spatial_merge_size
+    return PixtralForm(most=Size(size.width or edge, size.height or edge), patch=patch)
+
+
+def _known(value: int | None, name: str) -> int:
+    if value is None or value < 1:
+        raise ValueError(f"{name} is missing, or no positive number")
+    return value
+
+
+_FORMS: dict[str, Callable[[_Config, _Vision, _Processor], PictureForm]] = {
+    "Gemma3ForConditionalGeneration": _gemma3,
+    "Idefics3ForConditionalGeneration": _idefics3,
+    "Mistral3ForConditionalGeneration": _pixtral,
+    "SmolVLMForConditionalGeneration": _idefics3,
+}
