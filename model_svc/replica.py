@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,6 +14,7 @@ from model_svc.commands import Commands
 from model_svc.disagg.orders import BlocksDone
 from model_svc.disagg.prefill import next_fields, next_job, note_prefilled, prefill_of
 from model_svc.disagg.sharing import BlockSharing
+from model_svc.engine.plan import Picture
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
 from model_svc.engine_messages import CancelSequences, CloseThinking, Progress, Ready, Refused
@@ -31,9 +33,13 @@ from wire.errors import (
     DeadlineExceededError,
     HeadraceError,
     InternalError,
+    InvalidRequestError,
     RequestCancelledError,
 )
 from wire.messages import Job, Placement, Prompt
+
+if TYPE_CHECKING:  # only a replica whose model sees needs it
+    from model_svc.pictures.reader import PictureReader
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,7 @@ class Replica:
         self.ready = anyio.Event()
         self.heard_at = time.monotonic()  # of the engine, last
         self.sharing: BlockSharing | None = None  # where blocks can be exchanged with other replicas
+        self.reader: PictureReader | None = None  # where the model sees pictures
         self._bus = bus
         self._link = link
         self._heartbeat = heartbeat
@@ -201,6 +208,7 @@ class Replica:
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
             request.begin_with(checkpoint)
+        pictures = await self._pictures(job, prompt)
         if placement is not None and wanted.sampling.prompt_logprobs is None:  # else all of it is computed anyway
             await self._fetch(request, prompt, placement)
         await self._quarantine.admit(request, job, placement)
@@ -218,6 +226,7 @@ class Replica:
             tenant=wanted.tenant,
             closed_at=request.closed_at,
             adapter=wanted.adapter,
+            pictures=pictures,
         )
         if placement is not None and placement.prefill and placement.attempt == job.attempt:
             await self._prefill(request, engine_request)
@@ -237,6 +246,13 @@ class Replica:
             await self._link.send(whole)
         else:
             request.pass_on()
+
+    async def _pictures(self, job: Job, prompt: Prompt) -> tuple[Picture, ...]:
+        if not prompt.images:
+            return ()
+        if self.reader is None:
+            raise InvalidRequestError("this replica's model sees no pictures", param="messages")
+        return await self.reader.pictures_of(job, prompt)
 
     async def _fetch(self, request: OpenRequest, prompt: Prompt, placement: Placement) -> None:
         """Get what another replica has computed of the prompt. Raises RequestCancelledError."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -58,7 +59,8 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
         async with Bus.open(settings.redis_url) as bus:
             heartbeat = Heartbeat(bus, replica_id=replica_id, model=model, interval_s=settings.heartbeat_s)
             try:
-                if not _generates(settings):
+                card = _card(settings)
+                if card is not None and card.kind != "chat":
                     # Imported where it is needed: this process does without torch when it has an engine.
                     os.environ.update({**TORCH_ENVIRONMENT, **os.environ})
                     embedding = importlib.import_module("model_svc.embedding.service")
@@ -67,6 +69,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                     async with EngineLink.open(settings) as link:
                         who = {"replica_id": replica_id, "model": model}
                         replica = Replica(bus, link, heartbeat, **who, awake_s=settings.awake_s)
+                        replica.reader = _reader(bus, card)
                         heartbeat.role = settings.role
                         share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
                         await _run(replica, heartbeat, settings, share, stop, task_status)
@@ -86,11 +89,19 @@ async def _say_gone(heartbeat: Heartbeat) -> None:
         await heartbeat.beat()
 
 
-def _generates(settings: ModelSettings) -> bool:
+def _card(settings: ModelSettings) -> ModelCard | None:
     try:
-        return ModelCard.load(settings.model_path(settings.served_model)).kind == "chat"
+        return ModelCard.load(settings.model_path(settings.served_model))
     except StartError:
-        return True  # whoever loads the model says better what is wrong with it
+        return None  # whoever loads the model says better what is wrong with it
+
+
+def _reader(bus: Bus, card: ModelCard | None) -> Any:
+    """Return what reads the pictures of prompts for a model that sees; without one Pillow is not imported."""
+    if card is None or card.pictures is None:
+        return None
+    reader = importlib.import_module("model_svc.pictures.reader")
+    return reader.PictureReader(bus, card.pictures, card.path)
 
 
 async def _run(

@@ -27,6 +27,7 @@ def prefill_of(request: EngineRequest) -> EngineRequest | None:
         block_hashes=prompt.block_hashes[: num_blocks * DIGEST_BYTES],
         block_size=prompt.block_size,
         max_tokens=1,  # a draw ends it; nobody sees the token
+        images=tuple(span for span in prompt.images if span.position < num_tokens),
     )
     return EngineRequest(
         request_id=request.request_id,
@@ -35,6 +36,7 @@ def prefill_of(request: EngineRequest) -> EngineRequest | None:
         attempt=request.attempt,
         priority=request.priority,
         tenant=request.tenant,
+        pictures=request.pictures,
     )
 
 

@@ -1,4 +1,4 @@
-"""From bytes of red, green and blue to the numbers that a vision tower was trained on, by preprocessor_config.json."""
+"""From bytes of red, green and blue to the numbers that a vision tower was trained on, by the processor's config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ from torch import Tensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.json_file import read_json
 
-PREPROCESSOR = "preprocessor_config.json"
+
+def processor_of(directory: Path) -> tuple[Path, dict[str, Any]]:
+    """Return what is said of its image processor, {} if nothing, and in which file. Raises CheckpointError."""
+    for name, part in (("processor_config.json", "image_processor"), ("preprocessor_config.json", "")):
+        try:
+            whole = read_json(directory / name)
+        except FileNotFoundError:
+            continue
+        if not isinstance(whole, dict):
+            raise CheckpointError(directory / name, "must hold a JSON object")
+        found = whole.get(part) if part else whole
+        if isinstance(found, dict):
+            return directory / name, found
+    return directory, {}
 
 
 class Pixels:
@@ -21,13 +34,7 @@ class Pixels:
 
     def __init__(self, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
         """Read the three from a model directory; what it does not say is as usual. Raises CheckpointError."""
-        path = directory / PREPROCESSOR
-        try:
-            raw = read_json(path)
-        except FileNotFoundError:
-            raw = {}
-        if not isinstance(raw, dict):
-            raise CheckpointError(path, "must hold a JSON object")
+        path, raw = processor_of(directory)
         values = np.arange(256, dtype=np.float64)
         if raw.get("do_rescale", True):
             values = values * _numbers(path, raw, "rescale_factor", 1 / 255, 1)[0]

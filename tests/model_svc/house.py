@@ -25,6 +25,9 @@ from wire.messages import (
     Checkpoint,
     Failure,
     Holder,
+    Image,
+    Images,
+    ImageSpan,
     Job,
     Placement,
     Prompt,
@@ -105,7 +108,8 @@ class House:
                     reasoning: ReasoningPlan | None = None, sampling: SamplingParams | None = None,
                     checkpoint: dict[int, list[int]] | None = None, deadline_s: float = 60.0,
                     partition: int = 0, holder: str = "", ended: tuple[int, ...] = (),
-                    placement: dict[str, Any] | None = None, **job: Any) -> Job:  # fmt: skip
+                    placement: dict[str, Any] | None = None, spans: tuple[ImageSpan, ...] = (),
+                    images: tuple[Image, ...] = (), **job: Any) -> Job:  # fmt: skip
         """Admit a request straight to the replica's stream, as if all desks before had done their part."""
         envelope = Job(
             request_id=request_id, partition=partition, model=MODEL, edge=self.edge, deadline=time.time() + deadline_s,
@@ -113,14 +117,16 @@ class House:
         )  # fmt: skip
         prompt = Prompt(
             token_ids=pack_ids(prompt_ids), num_tokens=len(prompt_ids), block_root=ROOT, block_size=BLOCK_SIZE,
-            max_tokens=max_tokens, reasoning=reasoning,
-            block_hashes=b"".join(block_hash.chain(ROOT, prompt_ids, BLOCK_SIZE)),
+            max_tokens=max_tokens, reasoning=reasoning, images=spans,
+            block_hashes=b"".join(block_hash.chain(ROOT, prompt_ids, BLOCK_SIZE, spans)),
         )  # fmt: skip
         fields: dict[str, msgspec.Struct] = {
             "request": Request(model=MODEL, sampling=sampling or SamplingParams()),
             "prompt": prompt,
             "placement": Placement(replica_id=self.replica_id, attempt=attempt, **(placement or {})),
         }
+        if images:
+            fields["images"] = Images(images=images)
         if checkpoint is not None:
             packed = {choice: pack_ids(ids) for choice, ids in checkpoint.items()}
             fields["checkpoint"] = Checkpoint(attempt=attempt, token_ids=packed, ended=ended)

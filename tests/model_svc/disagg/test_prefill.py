@@ -11,13 +11,14 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from model_svc.disagg.prefill import prefill_of
+from model_svc.engine.plan import Picture
 from model_svc.engine.request import EngineRequest
 from tests.model_svc.disagg.test_sharing import GREEDY, PROMPT, ask, replica
 from tests.model_svc.disagg.test_sharing import folder as folder
 from tests.model_svc.house import BLOCK_SIZE, House, engines_of
 from wire import telemetry, topics
 from wire.bus import Bus
-from wire.messages import EndReasoning, Job, Prefilled, Prompt, SamplingParams, Source, pack_ids
+from wire.messages import EndReasoning, ImageSpan, Job, Prefilled, Prompt, SamplingParams, Source, pack_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,22 @@ async def test_the_job_comes_back_with_its_blocks_and_another_replica_goes_on(
         [first] = [chunk for chunk in d.chunks if chunk.request_id == "s" and chunk.num_prompt_tokens]
         assert first.num_fetched_tokens == 10 * BLOCK_SIZE
         assert await ask(p, "t") == fetched
+
+
+def test_pictures_that_begin_in_whole_blocks_come_along() -> None:
+    images = tuple(ImageSpan(position=at, num_tokens=6, digest=name) for at, name in ((1, b"a"), (6, b"b"), (15, b"c")))
+    pictures = tuple(
+        Picture(name=image.digest, tiles=b"", num_tiles=1, height=1, width=1, num_features=6) for image in images
+    )
+    prompt = Prompt(token_ids=pack_ids(range(22)), num_tokens=22, block_size=8, images=images)
+    whole = prefill_of(EngineRequest(request_id="r", prompt=prompt, pictures=pictures))
+    assert whole is not None
+    assert whole.prompt.num_tokens == 16
+    assert (whole.prompt.images, whole.pictures) == (images, pictures)
+    shorter = msgspec.structs.replace(prompt, token_ids=pack_ids(range(16)), num_tokens=16)
+    whole = prefill_of(EngineRequest(request_id="r", prompt=shorter, pictures=pictures))
+    assert whole is not None
+    assert whole.prompt.images == images[:2]
 
 
 async def test_a_trace_tells_who_computed_the_prompt_and_who_answered(bus: Bus, bus_url: str, folder: Path) -> None:

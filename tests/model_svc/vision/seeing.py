@@ -1,0 +1,170 @@
+"""A tiny random model of the Idefics3 family on disk, its oracle, pictures of odd sizes, and prompts that show them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image as Pil
+from torch import Tensor
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+from model_svc.engine.plan import Picture
+from model_svc.engine.request import EngineRequest
+from model_svc.pictures.decode import decode
+from model_svc.pictures.tiles import tiles_of
+from wire import block_hash
+from wire.messages import Image, ImageSpan, Prompt, SamplingParams, pack_ids
+from wire.pictures import PictureForm, read_form
+
+VOCAB, IMAGE_TOKEN, MARK = 97, 96, 90
+BLOCK = 4
+ROOT = block_hash.root(b"secret", model="tiny", block_size=BLOCK)
+TEXT: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,
+    "max_position_embeddings": 512,
+}
+SEES: dict[str, Any] = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 12,
+    "patch_size": 2,
+    "initializer_range": 0.3,
+}
+CUT = {"size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}, "return_row_col_info": True}
+PROCESSORS: dict[str, Any] = {"Idefics3": Idefics3ImageProcessorPil, "SmolVLM": SmolVLMImageProcessorPil}
+SIZES = [(23, 37), (11, 9), (40, 5)]
+
+
+def picture_of(number: int) -> Image:
+    """Return the picture of this number, of noise, as PNG."""
+    width, height = SIZES[number]
+    colours = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return png(Pil.fromarray(colours))
+
+
+def png(picture: Pil.Image, **options: Any) -> Image:
+    """Return a picture as its client sends it."""
+    out = io.BytesIO()
+    picture.save(out, "PNG", **options)
+    return Image.of("image/png", out.getvalue())
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """A checkpoint in `directory` and the same model in transformers."""
+
+    directory: Path
+    oracle: Any
+    processor: Any
+
+    @cached_property
+    def form(self) -> PictureForm:
+        """How pictures are cut."""
+        form = read_form(self.directory, self.oracle.config.architectures[0])
+        assert form is not None
+        return form
+
+    def numbers(self, image: Image) -> Tensor:
+        """Return what the oracle's processor makes of a picture, [n, 3, side, side]."""
+        shown = Pil.open(io.BytesIO(image.data))
+        found: Tensor = self.processor([shown], return_tensors="pt", return_row_col_info=True)["pixel_values"][0]
+        return found
+
+    def picture(self, image: Image) -> Picture:
+        """Return a picture as the engine takes it."""
+        pixels = decode(image, 1)
+        layout = self.form.layout(*pixels.size)
+        tiles = tiles_of(pixels, layout, Pil.Resampling(self.processor.resample))
+        return Picture(
+            name=image.digest, tiles=tiles.tobytes(), num_tiles=len(tiles), height=tiles.shape[1],
+            width=tiles.shape[2], num_features=layout.num_image_tokens,
+        )  # fmt: skip
+
+    def request(self, name: str, *parts: list[int] | int, **sampling: Any) -> Asked:
+        """Return a greedy request whose prompt consists of texts (ids) and pictures (their numbers)."""
+        ids: list[int] = []
+        spans: list[ImageSpan] = []
+        images = []
+        for part in parts:
+            if isinstance(part, list):
+                ids += part
+                continue
+            image = picture_of(part)
+            tokens = _tokens(self.picture(image))
+            spans.append(ImageSpan(position=len(ids), num_tokens=len(tokens), digest=image.digest))
+            images.append(image)
+            ids += tokens
+        prompt = Prompt(
+            token_ids=pack_ids(ids),
+            num_tokens=len(ids),
+            block_root=ROOT,
+            block_hashes=b"".join(block_hash.chain(ROOT, ids, BLOCK, spans)),
+            block_size=BLOCK,
+            max_tokens=5,
+            images=tuple(spans),
+        )
+        asked = SamplingParams(**{"temperature": 0.0, "logprobs": VOCAB, "ignore_eos": True} | sampling)
+        pictures = {image.digest: self.picture(image) for image in images}
+        request = EngineRequest(request_id=name, prompt=prompt, sampling=asked, pictures=tuple(pictures.values()))
+        return Asked(request, ids, images)
+
+    def logprobs(self, asked: Asked, answer: Sequence[int]) -> Tensor:
+        """Return what the oracle holds likely at each token of an answer, [n, V]."""
+        shown = (
+            {"pixel_values": torch.cat([self.numbers(image) for image in asked.images])[None]} if asked.images else {}
+        )
+        with torch.inference_mode():
+            logits = self.oracle(torch.tensor([[*asked.ids, *answer[:-1]]]), **shown).logits[0]
+        found: Tensor = logits[len(asked.ids) - 1 :].log_softmax(-1)
+        return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, the ids of its prompt, and the pictures in it."""
+
+    request: EngineRequest
+    ids: list[int]
+    images: list[Image]
+
+
+def _tokens(picture: Picture) -> list[int]:
+    """Return the tokens of a picture, from the first image token to the last one: marks before each other tile."""
+    each = picture.num_features // picture.num_tiles
+    tiles = [[MARK, MARK + 1 + n % 5, *[IMAGE_TOKEN] * each] for n in range(picture.num_tiles)]
+    return [token for tile in tiles for token in tile][2:]
+
+
+def save(directory: Path, family: str = "Idefics3", **text: Any) -> Seeing:
+    """Write a checkpoint of a family; `text` changes its part of texts."""
+    config = getattr(transformers, f"{family}Config")(
+        text_config=TEXT | text,
+        vision_config=SEES,
+        scale_factor=2,
+        image_token_id=IMAGE_TOKEN,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(3)
+    oracle = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    oracle.save_pretrained(directory)
+    processor = PROCESSORS[family](**CUT)
+    processor.save_pretrained(directory)
+    return Seeing(directory, oracle, processor)
