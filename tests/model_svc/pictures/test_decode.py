@@ -82,10 +82,10 @@ def test_a_bomb_is_refused_by_its_size_before_it_is_unpacked() -> None:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    side = 60000
+    side = 10000
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     packed = zlib.compress(bytes(1 << 20), 9)
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
     assert side * side > MAX_PIXELS
-    with pytest.raises(InvalidRequestError, match=r"picture 1 .*(60000 x 60000 pixels|exceeds limit)"):
+    with pytest.raises(InvalidRequestError, match=f"picture 1 has 10000 x 10000 pixels; at most {MAX_PIXELS}"):
         decode(Image.of("image/png", data), 1)
