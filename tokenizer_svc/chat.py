@@ -11,10 +11,12 @@ from tokenizer_svc.harmony import as_harmony, with_descriptions
 from tokenizer_svc.marking import Marks, map_strings
 from tokenizer_svc.template import ChatTemplate, RefusedError
 from tokenizer_svc.tool_scaffold import spell_out
-from wire.errors import InvalidRequestError
+from wire.errors import InvalidRequestError, TemplateError
 from wire.messages import ChatMessage, Request
 from wire.model_card import ModelCard
 from wire.tool_style import HARMONY, knows_tools, tool_style
+
+_PROBE = "headrace-probe"
 
 
 class ChatRenderer:
@@ -30,6 +32,9 @@ class ChatRenderer:
         self._wants_descriptions = style == HARMONY
         self._adds_arguments = style in ("deepseek_v3", "deepseek_v31")  # to a text, so they must be one
         self._knows_developer = "developer" in (card.chat_template or "")
+        self._takes_parts_only = (
+            card.pictures is not None and self._template is not None and takes_parts_only(self._template, self._tokens)
+        )
 
     @property
     def source(self) -> str:
@@ -77,6 +82,7 @@ class ChatRenderer:
             messages,
             knows_developer=self._knows_developer,
             arguments_as_text=self._adds_arguments,
+            in_parts=self._takes_parts_only,
             change=change,
             change_key=key,
         )
@@ -84,6 +90,19 @@ class ChatRenderer:
         variables["tools"] = map_strings(tools, change, key) or None
         variables.setdefault("add_generation_prompt", True)
         return self._template.render(variables)
+
+
+def takes_parts_only(template: ChatTemplate, tokens: dict[str, str]) -> bool:
+    """Tell whether a template shows what users say only if it is a list of parts: that of SmolVLM is one."""
+
+    def shows(content: Any) -> bool:
+        variables = {**tokens, "messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
+        try:
+            return _PROBE in template.render(variables)
+        except TemplateError:
+            return False
+
+    return not shows(_PROBE) and shows([{"type": "text", "text": _PROBE}])
 
 
 def _as_they_are(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:

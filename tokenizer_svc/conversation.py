@@ -10,7 +10,7 @@ import msgspec
 
 from tokenizer_svc.marking import map_strings
 from wire.errors import TemplateError
-from wire.messages import ChatMessage, ToolCall
+from wire.messages import ChatMessage, ImageRef, ToolCall
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 ROLES = SYSTEM_ROLES | {"user", "assistant", "tool", "function"}
@@ -45,11 +45,11 @@ def system_folded(messages: Sequence[ChatMessage]) -> list[ChatMessage] | None:
     waiting: list[str] = []
     for message in messages[1:]:
         if message.role in SYSTEM_ROLES and not waiting and told[-1].role in {*SYSTEM_ROLES, "user"}:
-            told[-1] = _with_content(told[-1], f"{told[-1].content}\n\n{message.content}")
+            told[-1] = told[-1].saying([*told[-1].parts, f"\n\n{message.content}"])
         elif message.role in SYSTEM_ROLES:
             waiting.append(message.content)
         elif waiting and message.role == "user":
-            told.append(_with_content(message, "\n\n".join((*waiting, message.content))))
+            told.append(message.saying(["\n\n".join((*waiting, "")), *message.parts]))
             waiting = []
         else:
             told += [ChatMessage(role="user", content="\n\n".join(waiting)), message] if waiting else [message]
@@ -57,10 +57,6 @@ def system_folded(messages: Sequence[ChatMessage]) -> list[ChatMessage] | None:
     if waiting:
         told.append(ChatMessage(role="user", content="\n\n".join(waiting)))
     return told if any(message.role in SYSTEM_ROLES for message in messages[1:]) else None
-
-
-def _with_content(message: ChatMessage, content: str) -> ChatMessage:
-    return msgspec.structs.replace(message, content=content)
 
 
 def without_tags(message: ChatMessage) -> ChatMessage:
@@ -76,13 +72,19 @@ def as_dicts(
     *,
     knows_developer: bool,
     arguments_as_text: bool = False,
+    in_parts: bool = False,
     change: Change,
     change_key: Change,
 ) -> list[dict[str, Any]]:
-    """Return the messages for the template; `change` is applied to every string a caller wrote."""
+    """Return the messages for the template; `change` is applied to every string a caller wrote.
+
+    What a message with pictures says is a list of parts; `in_parts`: what the others say, too.
+    """
     told = []
     for message in messages:
         entry = _as_dict(message, knows_developer, change)
+        if in_parts or message.images:
+            entry["content"] = [_part(part, change) for part in message.parts or [""]]
         if message.tool_calls:
             entry["tool_calls"] = [
                 _tool_call(call, arguments_as_text, change, change_key) for call in message.tool_calls
@@ -101,6 +103,10 @@ def _as_dict(message: ChatMessage, knows_developer: bool, change: Change) -> dic
     if message.tool_call_id is not None:
         entry["tool_call_id"] = _id(message.tool_call_id, change)
     return entry
+
+
+def _part(part: str | ImageRef, change: Change) -> dict[str, Any]:
+    return {"type": "text", "text": change(part)} if isinstance(part, str) else {"type": "image"}
 
 
 def _tool_call(call: ToolCall, as_text: bool, change: Change, change_key: Change) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Encoder:
         self._word_of_id = {token_id: self._words[text] for text, token_id in controls.items()}
         self._vocabulary = vocabulary
         self.control_ids = frozenset(controls.values())
-        self._longest = max((len(vocabulary.token_bytes(n)) for n in range(vocabulary.size)), default=0) or 1
+        longest = max((len(vocabulary.token_bytes(n)) for n in range(vocabulary.size)), default=1)
+        self._longest = max(longest, *map(len, self._words.values()), 1)
         self._longest *= 4 if data.get("normalizer") else 1  # a normalizer may make text shorter
         self._tokenizer = Tokenizer.from_str(msgspec.json.encode(renamed(data, self._words)).decode())
         self._tokenizer.no_truncation()

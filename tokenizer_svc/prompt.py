@@ -8,25 +8,45 @@ become one, BOS included; clients that want control tokens send ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tokenizer_svc import reasoning
 from tokenizer_svc.chat import ChatRenderer
 from tokenizer_svc.conversation import check_roles, with_system, without_tags
 from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.encoder import Encoder
+from tokenizer_svc.pictures import PicturePlacer
 from tokenizer_svc.splice import splice
 from tokenizer_svc.template import check_kwargs
 from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire import block_hash
 from wire.errors import ContextLengthExceededError, InvalidRequestError
 from wire.harmony import STOPS, speaks_harmony
-from wire.messages import ChatMessage, Prompt, ReasoningPlan, Recalled, Request, TokenizeCall, pack_ids, unpack_ids
+from wire.messages import (
+    ChatMessage,
+    ImageSpan,
+    Prompt,
+    ReasoningPlan,
+    Recalled,
+    Request,
+    TokenizeCall,
+    pack_ids,
+    unpack_ids,
+)
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
 
 _MOST_CHARACTERS = 16  # of a token, on the average; what is behind so many is not worth looking at
 _ANY_LENGTH = 1 << 30  # contexts
 _COUNTED_CONTEXTS = 4  # a text that is too long is counted, so that a client sees by how much; not just any text
+
+
+class Encoded(NamedTuple):
+    """A conversation as prompt text (with stand-ins), as token ids, and where in these its pictures stand."""
+
+    text: str
+    ids: list[int]
+    images: tuple[ImageSpan, ...]
 
 
 class PromptBuilder:
@@ -46,6 +66,7 @@ class PromptBuilder:
         self._vocabulary = Vocabulary.load(card.path)
         self._encoder = Encoder(card.path, self._vocabulary, template=card.chat_template or "")
         self._renderer = ChatRenderer(card, self._encoder.marks, timeout_s=render_timeout_s)
+        self._pictures = PicturePlacer(card, self._encoder.marks, self._vocabulary)
         self._secret = secret
         self._block_size = block_size
         # A message to a function ends an answer as its end does, whatever generation_config.json says.
@@ -90,7 +111,7 @@ class PromptBuilder:
         stored = unpack_ids(recalled.prompt_ids)
         return self.encode_chat(
             request, messages, thinking, stored, answer_follows=follows, contexts=_COUNTED_CONTEXTS
-        )[1]
+        ).ids
 
     def _checked_ids(self, raw: bytes) -> list[int]:
         ids = unpack_ids(raw)
@@ -107,15 +128,18 @@ class PromptBuilder:
         if cuts:
             wanted = request.sampling.max_tokens or room
             dropped = num_to_drop(candidates.turns, candidates.count, context=room, room=min(wanted, room // 4))
-        text, ids = candidates.encoded(dropped)
+        text, ids, images = candidates.encoded(dropped)
         num_dropped = len(messages) - len(without_oldest(kept, dropped))
-        return self._prompt(ids, request, room, thinking=candidates.thinking, text=text, num_dropped=num_dropped)
+        return self._prompt(
+            ids, request, room, thinking=candidates.thinking, text=text, num_dropped=num_dropped, images=images
+        )
 
     def _checked_messages(self, messages: Sequence[ChatMessage], request: Request) -> list[ChatMessage]:
         check_kwargs(request.template_kwargs)
         if not messages:  # the edge lets that in only where a conversation may hold some
             raise InvalidRequestError("the conversation is empty, and so is the input", param="input")
         check_roles(messages)
+        self._pictures.check(messages)
         return [without_tags(message) for message in messages]
 
     def encode_chat(
@@ -127,14 +151,15 @@ class PromptBuilder:
         *,
         answer_follows: bool = True,
         contexts: int = 1,
-    ) -> tuple[str, list[int]]:
-        """Return prompt text (with stand-ins) and ids of a conversation, up to where an answer begins or goes on."""
+    ) -> Encoded:
+        """Return what a conversation is in text and ids, up to where an answer begins or goes on."""
         begun = messages[-1].content if request.continues else ""
         messages = messages[:-1] if request.continues else messages
         for extra in (reasoning.SCAFFOLD if thinking.scaffold else "", request.instructions):
             messages = with_system(messages, extra) if extra else messages
         told = reasoning.variables(thinking, self._renderer.source) | {"add_generation_prompt": answer_follows}
-        text = self._renderer.render(messages, request, told)
+        images = [image for message in messages for image in message.images]
+        text = self._pictures.place(self._renderer.render(messages, request, told), images)
         text += self._encoder.marks.place(thinking.opening) if answer_follows else ""
         if begun and answer_follows:
             resuming = thinking.resuming(is_open=self._is_open(text, thinking))
@@ -142,7 +167,8 @@ class PromptBuilder:
         self._refuse_early(text, param="messages", contexts=contexts)
         ids, _ = splice(self._encoder, stored, text)
         missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
-        return text, [*missing, *ids]
+        ids = [*missing, *ids]
+        return Encoded(text, ids, self._pictures.spans(ids, images))
 
     def thinking(self, request: Request) -> reasoning.Thinking:
         """Return how a request thinks with this model."""
@@ -174,6 +200,7 @@ class PromptBuilder:
         thinking: reasoning.Thinking | None = None,
         text: str = "",
         num_dropped: int = 0,
+        images: tuple[ImageSpan, ...] = (),
     ) -> Prompt:
         left = self.card.max_model_len - len(ids)
         if left < 1:
@@ -194,7 +221,7 @@ class PromptBuilder:
             token_ids=pack_ids(ids),
             num_tokens=len(ids),
             block_root=root,
-            block_hashes=b"".join(block_hash.chain(root, ids, self._block_size)),
+            block_hashes=b"".join(block_hash.chain(root, ids, self._block_size, images)),
             block_size=self._block_size,
             max_tokens=max_tokens,
             stop_token_ids=self._stop_ids,
@@ -202,6 +229,7 @@ class PromptBuilder:
             messages_dropped=num_dropped,
             bad_word_ids=self._bad_word_ids(request.sampling.bad_words),
             prediction_ids=self._prediction_ids(request, max_tokens),
+            images=images,
         )
 
     def _prediction_ids(self, request: Request, max_tokens: int) -> bytes:
@@ -249,9 +277,9 @@ class _Candidates:
         self.turns = num_turns(messages)
         # What can be cut may be too long at first.
         self._contexts = 1 if self.turns <= 1 or not _is_cut(request) else _ANY_LENGTH
-        self._known: dict[int, tuple[str, list[int]]] = {}
+        self._known: dict[int, Encoded] = {}
 
-    def encoded(self, dropped: int) -> tuple[str, list[int]]:
+    def encoded(self, dropped: int) -> Encoded:
         if dropped not in self._known:
             kept = without_oldest(self._messages, dropped)
             self._known[dropped] = self._builder.encode_chat(
@@ -260,7 +288,7 @@ class _Candidates:
         return self._known[dropped]
 
     def count(self, dropped: int) -> int:
-        return len(self.encoded(dropped)[1])
+        return len(self.encoded(dropped).ids)
 
 
 def _is_cut(request: Request) -> bool:

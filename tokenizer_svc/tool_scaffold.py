@@ -45,10 +45,10 @@ def _as_text(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     after_result = False
     for message in messages:
         if message.role == "tool":
-            result = f"<tool_response>\n{message.content}\n</tool_response>"
+            result = ["<tool_response>\n", *message.parts, "\n</tool_response>"]
             if after_result:
-                result = f"{texts.pop().content}\n{result}"
-            message = ChatMessage(role="user", content=result)
+                result = [*texts.pop().parts, "\n", *result]
+            message = ChatMessage(role="user").saying(result)
             after_result = True
         else:
             after_result = False

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokenizer_svc.model_directories import builder, write_chatml
-from tokenizer_svc.prompt import PromptBuilder
+from tokenizer_svc.prompt import Encoded, PromptBuilder
 from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire.errors import ContextLengthExceededError
 from wire.messages import ChatMessage, ConversationRef, Prompt, Request, SamplingParams, ToolCall, unpack_ids
@@ -143,7 +143,7 @@ def test_a_conversation_of_any_length_is_cut_and_not_refused(
     encoded: list[int] = []
     encode = small.encode_chat
 
-    def watched(request: Request, messages: Sequence[ChatMessage], *rest: Any, **options: Any) -> tuple[str, list[int]]:
+    def watched(request: Request, messages: Sequence[ChatMessage], *rest: Any, **options: Any) -> Encoded:
         encoded.append(sum(len(message.content) for message in messages))
         return encode(request, messages, *rest, **options)
 

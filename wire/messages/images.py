@@ -7,6 +7,7 @@ for them carry them; who needs its size alone (the tokenizer desk) finds that wi
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -44,6 +45,27 @@ class ImageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: bytes
     width: int
     height: int
+
+
+def parts_of(content: str, images: Sequence[ImageRef]) -> list[str | ImageRef]:
+    """Return what a message consists of, in order: texts, none of them empty, and pictures."""
+    parts: list[str | ImageRef] = []
+    at = 0
+    for image in images:
+        parts += [content[at : image.offset], image]
+        at = image.offset
+    return [part for part in (*parts, content[at:]) if part != ""]
+
+
+def joined(parts: Iterable[str | ImageRef]) -> tuple[str, tuple[ImageRef, ...]]:
+    """Return the content of a message of these parts, and where its pictures stand there: undo `parts_of`."""
+    content, images = "", []
+    for part in parts:
+        if isinstance(part, str):
+            content += part
+        else:
+            images.append(msgspec.structs.replace(part, offset=len(content)))
+    return content, tuple(images)
 
 
 class ImageSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
-from wire.messages.images import ImageRef
+from wire.messages.images import ImageRef, joined, parts_of
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,6 +95,16 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reasoning: str = ""
     item_id: str | None = None
     images: tuple[ImageRef, ...] = ()
+
+    @property
+    def parts(self) -> list[str | ImageRef]:
+        """What it consists of, in order: texts, none of them empty, and pictures."""
+        return parts_of(self.content, self.images)
+
+    def saying(self, parts: Iterable[str | ImageRef]) -> ChatMessage:
+        """Return the message with other parts."""
+        content, images = joined(parts)
+        return msgspec.structs.replace(self, content=content, images=images)
 
 
 class ConversationRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
