@@ -31,8 +31,8 @@ class AttentionConfig:
     `norm_qk`: RMS norm of queries and keys over each head, over each head once it is `rotated`, or over the whole
     projection (before the heads are split).
     `window`: a query sees that many last keys. `stretch` float32 [P] is what queries are multiplied with, by position.
-    `fused`: the checkpoint's own name of a fused qkv tensor. `sinks`: each head has a logit of its own beside those of
-    keys, which takes a share of attention and gives nothing (gpt-oss).
+    `fused`: the checkpoint's own name of a fused qkv tensor; `out`: that of the last product. `sinks`: each head has a
+    logit of its own beside those of keys, which takes a share of attention and gives nothing (gpt-oss).
     `gated`: beside each head's query `q_proj` makes a gate, whose sigmoid its output is multiplied with (Qwen 3 Next).
     """
 
@@ -51,6 +51,7 @@ class AttentionConfig:
     norm_offset: float = 0.0
     interleaved: bool = False
     fused: str | None = None
+    out: str = "o_proj"
     stretch: Tensor | None = None
     sinks: bool = False
     gated: bool = False
@@ -76,7 +77,7 @@ class Attention:
         names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
         outs, shards = (q * (1 + config.gated), kv, kv), (own, shared, shared)
         self._qkv = loader.columns(names, outs, config.hidden, shards, bias=config.bias)
-        self._o = loader.rows("o_proj", config.hidden, q, bias=config.out_bias)
+        self._o = loader.rows(config.out, config.hidden, q, bias=config.out_bias)
         self._sinks = loader.part("sinks", (config.num_heads,), own) if config.sinks else None
         self._scales = KvScales(loader.kv_scale(K_SCALES), loader.kv_scale(V_SCALES))
         self._arrived: Tensor | None = None

@@ -15,11 +15,12 @@ from kernels import dispatch, few_rows
 from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.attention import Attention
 from model_svc.layers.experts import Experts, ExpertsBesideShared
-from model_svc.layers.gated_delta_net import GatedDeltaNet
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
+from model_svc.layers.state_mixer import StateMixer
 from model_svc.layers.step import LayerKv, StepBatch
 
+Mixer = Attention | StateMixer  # what lets tokens of a sequence know of one another
 Mlp = Callable[[Tensor | QuantizedRows], Tensor]
 FewRowsMlp = GatedMlp | Experts | ExpertsBesideShared  # they have `add_few_rows`
 Stream = tuple[Tensor, Tensor | None]
@@ -41,7 +42,7 @@ def add_norm(norm: Norm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Te
 
 
 def _add_norm_for(
-    part: Attention | GatedDeltaNet | Mlp, norm: Norm, x: Tensor, residual: Tensor | None
+    part: Mixer | Mlp, norm: Norm, x: Tensor, residual: Tensor | None
 ) -> tuple[Tensor | QuantizedRows, Tensor]:
     """The same for a part of a layer, which may want the normed rows in float8."""
     weight = part.first.rounds(x) if isinstance(part, Attention | GatedMlp) else None
@@ -63,11 +64,11 @@ class FewRows:
         self._begun: few_rows.HalfNormed | None = None  # by the layer before, in this same step
 
     @classmethod
-    def of(cls, norm: Norm, attention: Attention | GatedDeltaNet, mlp_norm: Norm, mlp: Mlp) -> FewRows | None:
+    def of(cls, norm: Norm, attention: Mixer, mlp_norm: Norm, mlp: Mlp) -> FewRows | None:
         """Return the fused form of a layer with these parts, None if a part is of another kind."""
         if not (isinstance(norm, RmsNorm) and isinstance(mlp_norm, RmsNorm) and isinstance(mlp, FewRowsMlp)):
             return None
-        if isinstance(attention, GatedDeltaNet):
+        if isinstance(attention, StateMixer):
             return None
         return cls(norm, attention, mlp_norm, mlp) if attention.serves_few_rows and mlp.serves_few_rows else None
 
@@ -96,9 +97,7 @@ class PreNorm:
     products o and down end in the addition, so that a norm need not read two tensors and write one more.
     """
 
-    def __init__(
-        self, norm: Norm, attention: Attention | GatedDeltaNet, mlp_norm: Norm, mlp: Mlp, multiplier: float = 1.0
-    ) -> None:
+    def __init__(self, norm: Norm, attention: Mixer, mlp_norm: Norm, mlp: Mlp, multiplier: float = 1.0) -> None:
         self._norm, self._attention, self._mlp_norm, self._mlp = norm, attention, mlp_norm, mlp
         self._multiplier = multiplier
         self._fused = FewRows.of(norm, attention, mlp_norm, mlp) if multiplier == 1.0 else None

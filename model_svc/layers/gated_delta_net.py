@@ -11,9 +11,9 @@ from kernels.causal_conv import causal_conv
 from kernels.fading import Fading
 from kernels.gated_delta import gated_delta
 from kernels.gated_norm import gated_norm
-from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
+from model_svc.layers.state_mixer import StateMixer
 from model_svc.layers.step import LayerKv, StepBatch
 
 
@@ -50,8 +50,8 @@ class DeltaNetConfig:
         return 2 * self.keys + self.values
 
 
-class GatedDeltaNet:
-    """One layer's gated delta net, `linear_attn` of the checkpoint. It takes the place of `Attention` in a layer."""
+class GatedDeltaNet(StateMixer):
+    """One layer's gated delta net, `linear_attn` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: DeltaNetConfig) -> None:
         self._config = config
@@ -62,20 +62,6 @@ class GatedDeltaNet:
         self._bias = loader.exact("dt_bias", (V,))
         self._norm = loader.dense("norm.weight", (config.value_dim,))
         self._out = loader.rows("out_proj", config.hidden, config.values)
-
-    def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
-        """Return the layer's output [T, E] for `x` [T, E]; `kv` are its windows and states."""
-        assert isinstance(x, Tensor)
-        return self._out(self._read(x, step, kv))
-
-    @property
-    def adds(self) -> bool:
-        """Whether `add` computes this layer."""
-        return self._out.is_plain
-
-    def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
-        """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
-        self._out.add(self._read(x, step, kv), total, multiplier)
 
     def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads read, normed and gated, [T, V * Dv]."""

@@ -19,7 +19,7 @@ from model_svc.weights.source import Shard, Stored, WeightSource, narrow
 
 
 class ExpertNames(NamedTuple):
-    """What a checkpoint calls the three matrices of an expert, and the router before them."""
+    """What a checkpoint calls the three matrices of an expert, or of a lone block, and the router before experts."""
 
     gate: str = "gate_proj"
     up: str = "up_proj"

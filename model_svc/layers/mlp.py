@@ -7,7 +7,7 @@ from torch import Tensor
 from kernels import activation, few_rows, gated_linear, quantize_rows
 from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.linear import Linear
-from model_svc.layers.loader import Loader
+from model_svc.layers.loader import USUAL_NAMES, ExpertNames, Loader
 
 _ACTIVATIONS = {"silu": activation.SILU, "gelu_pytorch_tanh": activation.GELU_TANH, "gelu": activation.GELU}
 
@@ -23,12 +23,13 @@ class GatedMlp:
     """Gate and up are one product; `fused` names a checkpoint's own fused tensor (Phi-3's gate_up_proj)."""
 
     def __init__(
-        self, loader: Loader, hidden: int, inner: int, act: str, *, bias: bool = False, fused: str | None = None
-    ) -> None:
-        names = (fused,) if fused else ("gate_proj", "up_proj")
-        self._gate_up = loader.columns(names, (inner, inner), hidden, (loader.shard(inner),) * 2, bias=bias)
+        self, loader: Loader, hidden: int, inner: int, act: str, *, bias: bool = False, fused: str | None = None,
+        names: ExpertNames = USUAL_NAMES,
+    ) -> None:  # fmt: skip
+        first = (fused,) if fused else (names.gate, names.up)
+        self._gate_up = loader.columns(first, (inner, inner), hidden, (loader.shard(inner),) * 2, bias=bias)
         self._act = activation_named(act)
-        self._down = loader.rows("down_proj", hidden, inner, bias=bias)
+        self._down = loader.rows(names.down, hidden, inner, bias=bias)
 
     @property
     def first(self) -> Linear:

@@ -154,7 +154,7 @@ def parse_config(path: Path, whole: dict[str, Any]) -> ModelConfig:
         architecture=architectures[0],
         vocab_size=count("vocab_size"),
         hidden_size=hidden,
-        intermediate_size=count("intermediate_size", raw.get("moe_intermediate_size")),
+        intermediate_size=count("intermediate_size", raw.get("block_ff_dim", raw.get("moe_intermediate_size"))),
         num_layers=count("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=kv_heads,

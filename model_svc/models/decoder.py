@@ -37,16 +37,17 @@ class KvShape:
 
 @dataclass(frozen=True)
 class StateShape:
-    """The size of what one layer keeps of a sequence however long it is, in float32: a window and a state."""
+    """The size of what one layer keeps of a sequence however long it is, in float32: a window, and mostly a state."""
 
     window: tuple[int, int]
-    state: tuple[int, int, int]
+    state: tuple[int, int, int] = (0, 0, 0)
 
 
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
 
-    `keeps_state`: some layers have a state instead of attention (`state_shape`).
+    `keeps_state`: some layers have a state instead of attention (`state_shape`). `last_norm`: what the last norm is
+    called.
 
     Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
     and the others are windowed (0: all are full).
@@ -56,6 +57,7 @@ class Decoder:
     window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
     keeps_state: ClassVar[bool] = False
+    last_norm: ClassVar[str] = "norm"
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
         """Fetch all weights. `max_len` is the longest sequence that will be served."""
@@ -85,7 +87,7 @@ class Decoder:
         for layer, following in pairwise(self._layers):
             if isinstance(layer, PreNorm):
                 layer.precede(following)
-        self._norm = self.norm(body, "norm")
+        self._norm = self.norm(body, self.last_norm)
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""

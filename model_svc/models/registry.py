@@ -27,6 +27,8 @@ MODELS: dict[str, tuple[str, str]] = {
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granite_moe", "GraniteMoe"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_dense", "HunYuanDense"),
+    "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
+    "Lfm2MoeForCausalLM": ("lfm2", "Lfm2Moe"),
     "MiniMaxM2ForCausalLM": ("minimax_m2", "MiniMaxM2"),
     "MinistralForCausalLM": ("mistral", "Ministral"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),

@@ -1,40 +1,53 @@
 """Causal convolutions over sequences against their sums, written out, and what they keep for the next step."""
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.causal_conv import causal_conv
+from kernels.causal_conv import Gates, causal_conv
 from tests.kernels.close import Close
 from tests.kernels.sequences import Sequences
 
 MIXED = ([5, 1, 40, 2, 1, 3], [0, 7, 2, 1, 0, 9])
+Way = Literal["silu", "biased", "gated", "gated and biased"]
+
+
+def sums(x: Tensor, weight: Tensor, before: Tensor) -> Tensor:
+    """Sum shifted copies in float64: `x` [n, C] behind `before` [W - 1, C]."""
+    whole = torch.cat((before, x)).double()
+    return torch.stack([whole[tap : tap + len(x)] * weight[:, tap].double() for tap in range(weight.shape[1])]).sum(0)
 
 
 def truth(x: Tensor, weight: Tensor, before: Tensor) -> Tensor:
-    """Sum shifted copies: `x` [n, C] behind `before` [W - 1, C]."""
-    whole = torch.cat((before, x)).double()
-    sums = sum(whole[tap : tap + len(x)] * weight[:, tap].double() for tap in range(weight.shape[1]))
-    assert isinstance(sums, Tensor)
-    return sums / (1 + torch.exp(-sums))
+    """Sum, and take the SiLU."""
+    made = sums(x, weight, before)
+    return made / (1 + torch.exp(-made))
 
 
-def check(device: str, close: Close, seqs: Sequences, C: int, W: int, dtype: torch.dtype) -> None:
+def check(device: str, close: Close, seqs: Sequences, C: int, W: int, dtype: torch.dtype, way: Way = "silu") -> None:
     T = seqs.num_tokens
-    x = torch.randn(T + 3, 2 * C, device=device).to(dtype)[:, C:]  # cut out of a fused row; three rows of nobody's
+    # Three parts of a fused row, as a layer has them; three rows of nobody's.
+    fused = torch.randn(T + 3, 3 * C, device=device).to(dtype)
+    fused = fused if device == "cuda" or seqs.longest > 1 else fused[:T]
+    first, last, x = fused.split(C, 1)
+    gates = Gates(first, last) if "gated" in way else None
     weight = torch.randn(C, W, device=device).to(dtype)
+    bias = torch.randn(C, device=device).to(dtype) if "biased" in way else None
     windows = seqs.states(W - 1, C)
     old = windows.cpu().clone()
-    rows = x if device == "cuda" or seqs.longest > 1 else x[:T]
     out = causal_conv(
-        rows, weight, windows, seqs.slots, seqs.query_start, seqs.context_lens, max_query_len=seqs.longest
-    )
+        x, weight, windows, seqs.slots, seqs.query_start, seqs.context_lens, max_query_len=seqs.longest, bias=bias,
+        gates=gates,
+    )  # fmt: skip
     used = seqs.slots.tolist()
     for slot, before, part in zip(used, seqs.before, seqs.parts(), strict=True):
         behind = old[slot] if before else torch.zeros(W - 1, C)
-        close(out[part], truth(x[part].cpu(), weight.cpu(), behind))
-        kept = torch.cat((behind, x[part].cpu().float()))[-(W - 1) :]
-        assert torch.equal(windows[slot].cpu(), kept)
+        taken = x[part].cpu().float() if gates is None else x[part].cpu().float() * first[part].cpu().float()
+        made = sums(taken, weight.cpu(), behind) + (0.0 if bias is None else bias.cpu().double())
+        close(out[part], made / (1 + torch.exp(-made)) if gates is None else made * last[part].cpu().double())
+        assert torch.equal(windows[slot].cpu(), torch.cat((behind, taken))[-(W - 1) :])
     free = [n for n in range(seqs.num_slots) if n not in used]
     assert windows[free].isnan().all()
 
@@ -50,6 +63,15 @@ def test_a_mixed_step_equals_shifted_sums_and_keeps_its_last_inputs(
 @pytest.mark.parametrize("C", [8, 300])
 def test_a_step_of_one_token_each_equals_shifted_sums(device: str, close: Close, C: int) -> None:
     check(device, close, Sequences([1] * 5, [3, 0, 1, 90, 2], device), C, 4, torch.float32)
+
+
+@pytest.mark.parametrize("steps", [MIXED, ([1] * 5, [3, 0, 1, 90, 2])], ids=["mixed", "decode"])
+@pytest.mark.parametrize("way", ["biased", "gated", "gated and biased"])
+def test_a_bias_stands_before_what_is_behind_the_sum_and_gates_stand_around_it(
+    device: str, close: Close, way: Way, steps: tuple[list[int], list[int]]
+) -> None:
+    dtype = torch.float16 if way == "gated" else torch.float32
+    check(device, close, Sequences(*steps, device), 300, 3, dtype, way)
 
 
 def test_who_has_no_slot_begins_with_nothing_and_keeps_nothing(device: str, close: Close) -> None:
@@ -74,3 +96,7 @@ def test_wrong_arguments_are_named() -> None:
     }.items():
         with pytest.raises(ValueError, match=match):
             causal_conv(*args, max_query_len=2)
+    with pytest.raises(ValueError, match="bias has shape"):
+        causal_conv(x, weight, windows, *sequences, max_query_len=2, bias=torch.zeros(7))
+    with pytest.raises(ValueError, match="the gate behind has shape"):
+        causal_conv(x, weight, windows, *sequences, max_query_len=2, gates=Gates(x, x[:1]))

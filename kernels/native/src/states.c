@@ -30,34 +30,42 @@ INLINE void store(float *p, vf a, int n) {
 
 INLINE vf silu(vf x) { return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x)))); }
 
-/* silu of a convolution of the last W inputs of each channel. p: x, weight [C, W], windows, slots, query starts, context
- * lengths, out. n: S, C, W, strides of x, of a slot's window, of its lines, the last row of windows. */
+/* silu of a convolution of the last W inputs of each channel; with gates, which inputs and outputs are multiplied with, no
+ * silu. p: x, weight [C, W], windows, slots, query starts, context lengths, out; bias, gates before and behind or NULL.
+ * n: S, C, W, strides of x, of a slot's window, of its lines, the last row of windows, strides of the gates. */
 static int64_t conv_items(const Op *op) { return op->n[0] * ((op->n[1] + CHANNELS - 1) / CHANNELS); }
 
 static void conv_channels(const Op *op, int64_t sequence, int64_t begin, int64_t width) {
-  int64_t C = op->n[1], W = op->n[2], stride = op->n[3], line = op->n[5];
+  int64_t C = op->n[1], W = op->n[2], line = op->n[5];
   Whose w = whose(op->p[3], op->p[4], op->p[5], sequence, op->n[6]);
   if (w.tokens < 1) return;
-  float before[MAX_TAPS][CHANNELS], taps[MAX_TAPS][CHANNELS];
-  const float *x = (const float *)op->p[0] + w.first * stride + begin, *weight = (const float *)op->p[1] + begin * W;
-  float *window = (float *)op->p[2] + w.row * op->n[4] + begin, *out = (float *)op->p[6] + w.first * C + begin;
+  /* `inputs` are the last W of them, that of place n at (n + W - 1) % W. */
+  float inputs[MAX_TAPS][CHANNELS], taps[MAX_TAPS][CHANNELS], start[CHANNELS];
+  const float *weight = (const float *)op->p[1] + begin * W;
+  float *window = (float *)op->p[2] + w.row * op->n[4] + begin;
   for (int64_t t = 0; t < W - 1; t++) {
-    if (w.begins) memset(before[t], 0, sizeof(float) * (size_t)width);
-    else memcpy(before[t], window + t * line, sizeof(float) * (size_t)width);
+    if (w.begins) memset(inputs[t], 0, sizeof(float) * (size_t)width);
+    else memcpy(inputs[t], window + t * line, sizeof(float) * (size_t)width);
   }
   for (int64_t t = 0; t < W; t++)
     for (int64_t c = 0; c < width; c++) taps[t][c] = weight[c * W + t];
-#define INPUT(at) ((at) < 0 ? before[(at) + W - 1] : x + (at)*stride)
-  for (int64_t n = 0; n < w.tokens; n++)
+  if (op->p[7]) memcpy(start, (const float *)op->p[7] + begin, sizeof(float) * (size_t)width);
+  else memset(start, 0, sizeof(float) * (size_t)width);
+  for (int64_t n = 0; n < w.tokens; n++) {
+    const float *x = (const float *)op->p[0] + (w.first + n) * op->n[3] + begin;
+    const float *before = op->p[8] ? (const float *)op->p[8] + (w.first + n) * op->n[7] + begin : NULL;
+    const float *behind = op->p[9] ? (const float *)op->p[9] + (w.first + n) * op->n[8] + begin : NULL;
+    float *out = (float *)op->p[6] + (w.first + n) * C + begin, *newest = inputs[(n + W - 1) % W];
     for (int64_t c = 0; c < width; c += LANES) {
       int count = width - c < LANES ? (int)(width - c) : LANES;
-      vf sum = vf_zero();
-      for (int64_t t = 0; t < W; t++) sum = vf_fma(load(INPUT(n + t - (W - 1)) + c, count), load(taps[t] + c, count), sum);
-      store(out + n * C + c, silu(sum), count);
+      vf now = load(x + c, count), sum = load(start + c, count);
+      if (before) now = vf_mul(now, load(before + c, count));
+      store(newest + c, now, count);
+      for (int64_t t = 0; t < W; t++) sum = vf_fma(load(inputs[(n + t) % W] + c, count), load(taps[t] + c, count), sum);
+      store(out + c, behind ? vf_mul(sum, load(behind + c, count)) : silu(sum), count);
     }
-  for (int64_t t = 0; t < W - 1; t++)
-    memcpy(window + t * line, INPUT(w.tokens - (W - 1) + t), sizeof(float) * (size_t)width);
-#undef INPUT
+  }
+  for (int64_t t = 0; t < W - 1; t++) memcpy(window + t * line, inputs[(w.tokens + t) % W], sizeof(float) * (size_t)width);
 }
 
 static void conv_run(const Op *op, int64_t from, int64_t to) {

@@ -88,3 +88,32 @@ def test_old_configs_without_a_list_of_layer_kinds_mean_what_transformers_makes_
     config = parse_config(Path("x/config.json"), GOOD | changes | {"architectures": [architecture]})
     pattern = model_class(config).window_pattern
     assert [config.layer_type(n, pattern) for n in range(14)] == wanted
+
+
+def test_lfm2_configs_as_they_were_published_give_the_sizes_that_follow_from_them() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    whole = {"architectures": ["Lfm2ForCausalLM"], "vocab_size": 96, "norm_eps": 1e-5, "full_attn_idxs": [1], **sizes}
+    old = {"block_ff_dim": 100, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0, "conv_L_cache": 3}
+
+    def matrices(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+
+        class Noted(RandomSource):
+            def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+                found[name] = shape
+                return super().get(name, shape)
+
+        config = parse_config(Path("x/config.json"), raw)
+        model = build_model(config, Noted(tied=True), Dequantized(torch.float32, CPU), device=CPU)
+        assert [shape is None for shape in model.state_shapes()] == [False, True, False]
+        return found
+
+    found = matrices(whole | old)
+    assert found["model.layers.0.feed_forward.w1.weight"] == (80, 32)  # two thirds, and up to a multiple
+    assert "model.layers.1.self_attn.out_proj.weight" in found
+    assert "model.layers.2.conv.conv.weight" in found
+    assert "lm_head.weight" not in found
+    new = matrices(whole | {"intermediate_size": 80, "block_auto_adjust_ff_dim": False})
+    assert new == found
+    with pytest.raises(CheckpointError, match="conv_L_cache 1: a convolution must be over 2 tokens or more"):
+        matrices(whole | old | {"conv_L_cache": 1})

@@ -72,6 +72,7 @@ STATES = {
     "linear_key_head_dim": 24,
     "linear_value_head_dim": 16,
 }
+CONVS = {"layer_types": ["conv", "full_attention", "conv", "conv"], "dtype": "float32"}
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.2,
@@ -183,6 +184,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3_5": ("Qwen3_5Text", STATES),
     "qwen3_5_moe": ("Qwen3_5MoeText", {**STATES, **EXPERTS, "shared_expert_intermediate_size": 40}),
+    "lfm2": ("Lfm2", {**CONVS, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.3}),
+    "lfm2_biased": ("Lfm2", {**CONVS, "conv_bias": True, "conv_L_cache": 5, "block_auto_adjust_ff_dim": False}),
+    "lfm2_moe": ("Lfm2Moe", {**CONVS, **EXPERTS, "num_dense_layers": 1, "routed_scaling_factor": 1.7}),
+    "lfm2_moe_bare": ("Lfm2Moe", {**CONVS, **EXPERTS, "use_expert_bias": False, "norm_topk_prob": False}),
     "cohere2": ("Cohere2", {"sliding_window": 8, "logit_scale": 0.25, "layer_types": SLIDING}),
 }
 
@@ -199,7 +204,7 @@ def oracle_model(case: str, **sizes: Any) -> Any:
         ):  # fresh models have ones and zeros there, which hide mix-ups
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     for name, buffer in model.named_buffers():
-        if name.endswith("correction_bias"):
+        if name.endswith(("correction_bias", "expert_bias")):
             buffer.add_(torch.randn_like(buffer) * 0.2)
     return model
 

@@ -32,6 +32,13 @@ STATES: dict[str, Any] = {
     "linear_conv_kernel_dim": 4,
     "partial_rotary_factor": 0.5,
 }
+CONVS: dict[str, Any] = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+    "block_multiple_of": 16,
+}
+KINDS = {"a matrix a head": STATES, "windows alone": CONVS}
 WAYS: dict[str, dict[str, Any]] = {
     "exact": {},
     "as on a GPU": {"packed": True, "depth": 1},
@@ -42,6 +49,12 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def model() -> Decoder:
     return tiny_llama(**STATES)
+
+
+@pytest.fixture(scope="module", params=list(KINDS.values()), ids=list(KINDS))
+def each(request: pytest.FixtureRequest) -> Decoder:
+    """Return a model of each kind of states."""
+    return tiny_llama(**request.param)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +110,15 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_conversations_next_turn_goes_on_from_the_answers_last_full_block(model: Decoder, way: str) -> None:
-    engine = fresh_engine(model, **WAYS[way])
+def test_a_conversations_next_turn_goes_on_from_the_answers_last_full_block(each: Decoder, way: str) -> None:
+    engine = fresh_engine(each, **WAYS[way])
     first = prompt(30, 1)
     answer, cached = ask(engine, "one", first)
     assert cached == 0
     turn = [*first, *answer, *prompt(5, 2)]
     again, cached = ask(engine, "two", turn)
     assert cached == (30 + 15) // BLOCK * BLOCK  # the last token was drawn and never computed
-    assert again == ask(fresh_engine(model, **WAYS[way]), "new", turn)[0]
+    assert again == ask(fresh_engine(each, **WAYS[way]), "new", turn)[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -159,6 +172,15 @@ def test_what_needs_a_state_rolled_back_or_cut_is_off_or_refused_by_name(model: 
         make_runner(model, num_blocks=50, block_size=BLOCK, tier=TierOptions(ram_bytes=1 << 20))
 
 
+def test_prompts_in_chunks_beside_answers_leave_windows_as_they_are_left_alone() -> None:
+    model, alike = tiny_llama(**CONVS), [request(f"g{n}", prompt(9 + 5 * n, n), temperature=0.0) for n in range(6)]
+    alone: Answers = {}
+    for item in alike:
+        alone |= run(fresh_engine(model), [item], at_once=True)
+    together = fresh_engine(model, **WAYS["as on a GPU"], max_num_batched_tokens=8)
+    assert run(together, alike, at_once=True) == alone
+
+
 def test_states_and_snapshots_have_half_of_the_memory_at_most(model: Decoder) -> None:
     each = row_bytes(model.state_shapes())
     assert each >= 4 * 3 * (3 * 112 + 4 * 16 * 12)
@@ -176,10 +198,10 @@ def test_states_and_snapshots_have_half_of_the_memory_at_most(model: Decoder) ->
 
 
 @pytest.mark.skipif(not built(), reason="native kernels are not built")
-def test_decode_steps_of_native_kernels_are_taped_and_say_what_others_say(model: Decoder) -> None:
-    engine = fresh_engine(model, **WAYS["native"])
+def test_decode_steps_of_native_kernels_are_taped_and_say_what_others_say(each: Decoder) -> None:
+    engine = fresh_engine(each, **WAYS["native"])
     taped = ask(engine, "taped", prompt(30, 1))[0]
     runner = engine._runner
     assert isinstance(runner, CpuRunner)
     assert any(tape is not None for tape in runner._tapes.values())
-    assert taped == ask(fresh_engine(model), "exact", prompt(30, 1))[0]
+    assert taped == ask(fresh_engine(each), "exact", prompt(30, 1))[0]
