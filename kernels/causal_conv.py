@@ -18,6 +18,7 @@ from torch.nn import functional
 from kernels import dispatch
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 from kernels.native import record
+from kernels.state_slots import check_sequences
 
 MAX_NATIVE = 8  # taps, MAX_TAPS in states.c
 
@@ -130,18 +131,6 @@ def _check(x: Tensor, weight: Tensor, windows: Tensor, bias: Tensor | None, gate
     for name, gate in gates._asdict().items() if gates is not None else ():
         if gate.shape != x.shape or gate.stride(1) != 1:
             raise ValueError(f"the gate {name} has shape {tuple(gate.shape)}; it must be as x, {tuple(x.shape)}")
-
-
-def check_sequences(slots: Tensor, query_start: Tensor, context_lens: Tensor) -> None:
-    """Raise ValueError naming the argument that does not fit (also for the gated delta rule)."""
-    S = slots.shape[0]
-    for name, tensor, shape in (
-        ("slots", slots, (S,)),
-        ("query_start", query_start, (S + 1,)),
-        ("context_lens", context_lens, (S,)),
-    ):
-        if tensor.shape != shape or tensor.dtype != torch.int32:
-            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be int32 {shape}")
 
 
 def _launch(

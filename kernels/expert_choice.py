@@ -85,7 +85,7 @@ def _launch(x: Tensor, norm: RmsNormWeights, router: Router, arrived: Tensor) ->
     _expert_choice_kernel[(cdiv(X, rows), T)](
         x, norm.weight, norm.eps, norm.offset, router.weight, router.bias, router.deciding, normed, logits, arrived,
         *routes, *order, rule.scale, T, X=X, E=E, C=C, BLOCK=block, ROWS=rows, MOST=MAX_ROWS,
-        RENORMALISE=router.renormalise, SIGMOID=rule.sigmoid, GROUPS=rule.groups, KEPT=rule.kept,
+        RENORMALISE=router.renormalise, SIGMOID=rule.sigmoid, GROUPS=rule.groups, KEPT=rule.kept, LEADERS=rule.leaders,
         EXPERTS=next_power_of_2(X), CHOICES=next_power_of_2(C), BORDERS=next_power_of_2(X + 1),
         PAIRS=next_power_of_2(T * C), num_warps=4, **dependent.launch(x),
     )  # fmt: skip
@@ -97,7 +97,7 @@ def _expert_choice_kernel(
     x_ptr, norm_ptr, eps, offset, weight_ptr, bias_ptr, deciding_ptr, normed_ptr, logits_ptr, arrived_ptr,
     chosen_ptr, shares_ptr, rows_ptr, places_ptr, begins_ptr, share_scale, T,
     X: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, MOST: tl.constexpr,
-    RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
+    RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr,
     EXPERTS: tl.constexpr, CHOICES: tl.constexpr, BORDERS: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Some logits of a token; what a last one does besides has the row in its registers, or reads past the L1 cache."""
@@ -127,7 +127,7 @@ def _expert_choice_kernel(
         row = tl.load(at, mask=expert < X, other=float("-inf"), cache_modifier=".cg")
         chosen, shares = best_of(
             row, expert, choice, deciding_ptr, X, C, RENORMALISE, SIGMOID, deciding_ptr is not None, GROUPS, KEPT,
-            EXPERTS,
+            LEADERS, EXPERTS,
         )  # fmt: skip
         tl.store(chosen_ptr + token * C + choice, chosen, mask=choice < C)
         tl.store(shares_ptr + token * C + choice, shares * share_scale, mask=choice < C)

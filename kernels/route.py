@@ -147,8 +147,8 @@ def _route_kernel(
     expert, choice = tl.arange(0, BLOCK), tl.arange(0, CHOICES)
     logits = tl.load(logits_ptr + row * stride + expert, mask=expert < X, other=float("-inf")).to(tl.float32)
     chosen, shares = best_of(
-        logits, expert, choice, bias_ptr, X, C, RENORMALISE, SIGMOID, BIASED, GROUPS, KEPT, BLOCK
-    )  # fmt: skip
+        logits, expert, choice, bias_ptr, X, C, RENORMALISE, SIGMOID, BIASED, GROUPS, KEPT, LEADERS, BLOCK
+    )
     tl.store(chosen_ptr + row * C + choice, chosen, mask=choice < C)
     tl.store(shares_ptr + row * C + choice, shares * scale, mask=choice < C)
 
@@ -156,7 +156,7 @@ def _route_kernel(
 @jit
 def best_of(
     logits, expert, choice, bias_ptr, X, C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr,
-    BIASED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    BIASED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Return the experts that a row of logits chooses, at the places `choice`, and their shares, not yet scaled."""
     if SIGMOID:
