@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.pull.errors import PullError
 from headrace.pull.gguf_families import FAMILIES, experts, floats
+from headrace.pull.gguf_states import STATE_FAMILIES
 from headrace.pull.gguf_tokenizer import end_of_answer_ids, token_id_of
 from model_svc.weights.gguf_header import GgufHeader
 
@@ -65,7 +66,7 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
         "intermediate_size": integer("feed_forward_length", integer("expert_feed_forward_length", 0) or None),
         "num_hidden_layers": integer("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": integer("attention.head_count_kv", heads),
+        "num_key_value_heads": header.largest(f"{arch}.attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": integer("context_length"),
         "rms_norm_eps": _short(_eps(header, arch)),
@@ -253,6 +254,7 @@ _SPECIAL: dict[str, Callable[[GgufHeader, dict[str, Any]], None]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     **FAMILIES,
+    **STATE_FAMILIES,
 }
 
 KNOWN = frozenset(_SPECIAL)

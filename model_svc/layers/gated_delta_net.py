@@ -19,11 +19,7 @@ from model_svc.layers.step import LayerKv, StepBatch
 
 @dataclass(frozen=True)
 class DeltaNetConfig:
-    """The sizes of a layer: K key heads of Dk and V value heads of Dv, and a convolution over W tokens.
-
-    `by_head`: the checkpoint has queries, keys, values and gates of one key head beside another (Qwen 3 Next), else
-    each of them in one piece.
-    """
+    """The sizes of a layer: K key heads of Dk and V value heads of Dv, and a convolution over W tokens."""
 
     hidden: int
     num_key_heads: int
@@ -32,7 +28,6 @@ class DeltaNetConfig:
     value_dim: int
     conv_width: int
     norm_eps: float
-    by_head: bool
 
     @property
     def keys(self) -> int:
@@ -56,7 +51,7 @@ class GatedDeltaNet(StateMixer):
     def __init__(self, loader: Loader, config: DeltaNetConfig) -> None:
         self._config = config
         V, channels = config.num_value_heads, config.channels
-        self._inputs, self._changes = (_by_head if config.by_head else _in_pieces)(loader, config)
+        self._inputs, self._changes = _inputs(loader, config), _changes(loader, config)
         self._filters = loader.dense("conv1d.weight", (channels, 1, config.conv_width)).view(channels, -1)
         self._rate = loader.exact("A_log", (V,)).exp()
         self._bias = loader.exact("dt_bias", (V,))
@@ -79,15 +74,26 @@ class GatedDeltaNet(StateMixer):
         return gated_norm(read, gate.view(T, V, Dv), self._norm, config.norm_eps).view(T, -1)
 
 
-def _in_pieces(loader: Loader, config: DeltaNetConfig) -> tuple[Linear, Linear]:
-    """Fetch the products that make queries, keys, values and gates, and what a token may change."""
-    E, V, whole = config.hidden, config.num_value_heads, loader.shard(1)
-    inputs = loader.columns(("in_proj_qkv", "in_proj_z"), (config.channels, config.values), E, (whole, whole))
-    return inputs, loader.columns(("in_proj_b", "in_proj_a"), (V, V), E, (whole, whole))
+def _inputs(loader: Loader, config: DeltaNetConfig) -> Linear:
+    """Fetch the product that makes queries, keys, values and gates.
 
-
-def _by_head(loader: Loader, config: DeltaNetConfig) -> tuple[Linear, Linear]:
-    """The same where each key head has its own beside one another."""
-    K, E, group = config.num_key_heads, config.hidden, config.num_value_heads // config.num_key_heads
+    Checkpoints have them in pieces (Qwen 3.5, GGUF files), or those of one key head beside another's (Qwen 3 Next).
+    """
+    K, E, group, whole = config.num_key_heads, config.hidden, _group(config), loader.shard(1)
+    if loader.has("in_proj_qkv.weight"):
+        return loader.columns(("in_proj_qkv", "in_proj_z"), (config.channels, config.values), E, (whole, whole))
     widths = (config.key_dim, config.key_dim, group * config.value_dim, group * config.value_dim)
-    return loader.by_head("in_proj_qkvz", E, K, widths), loader.by_head("in_proj_ba", E, K, (group, group))
+    return loader.by_head("in_proj_qkvz", E, K, widths)
+
+
+def _changes(loader: Loader, config: DeltaNetConfig) -> Linear:
+    """Fetch the product that makes what a token may change, in pieces or by key head."""
+    K, V, E, whole = config.num_key_heads, config.num_value_heads, config.hidden, loader.shard(1)
+    if loader.has("in_proj_b.weight"):
+        return loader.columns(("in_proj_b", "in_proj_a"), (V, V), E, (whole, whole))
+    return loader.by_head("in_proj_ba", E, K, (_group(config),) * 2)
+
+
+def _group(config: DeltaNetConfig) -> int:
+    """Return how many value heads a key head serves."""
+    return config.num_value_heads // config.num_key_heads

@@ -1,6 +1,7 @@
-"""Qwen 3 Next: three of four layers keep a state instead of keys and values, the fourth's attention is gated.
+"""Qwen 3 Next and 3.5: three of four layers keep a state instead of keys and values, the fourth's attention is gated.
 
-Its norms hold w - 1, a quarter of each head is rotated, and its feed-forward blocks are those of Qwen 2 with experts.
+Its norms hold w - 1, a quarter of each head is rotated, and its feed-forward blocks are those of Qwen 2 with experts;
+most sizes of Qwen 3.5 have none.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from model_svc.models.qwen2_moe import experts_beside_shared
 
 
 class Qwen3Next(Decoder):
-    """Qwen3NextForCausalLM."""
+    """Qwen3NextForCausalLM, Qwen3_5ForCausalLM and, with experts, Qwen3_5MoeForCausalLM."""
 
     norm_offset: ClassVar[float] = 1.0
     keeps_state: ClassVar[bool] = True
-    by_head: ClassVar[bool] = True  # how the inputs of states lie in the checkpoint
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
@@ -71,7 +71,6 @@ class Qwen3Next(Decoder):
             value_dim=config.whole("linear_value_head_dim", 128),
             conv_width=config.whole("linear_conv_kernel_dim", 4),
             norm_eps=config.norm_eps,
-            by_head=self.by_head,
         )
         if net.num_key_heads < 1 or net.num_value_heads % net.num_key_heads or not net.num_value_heads:
             counts = f"linear_num_value_heads {net.num_value_heads} of linear_num_key_heads {net.num_key_heads}"

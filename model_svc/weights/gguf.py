@@ -80,6 +80,8 @@ class GgufSource(TrackedSource):
             return stored.rows(order) if isinstance(stored, QuantizedTensor) else stored[order]
         if change.minus_one and isinstance(stored, Tensor):
             return stored - 1
+        if change.rate and isinstance(stored, Tensor):
+            return (-stored.float()).log()
         return stored
 
     def _enter(self, name: str, place: _Place) -> None:
@@ -88,7 +90,7 @@ class GgufSource(TrackedSource):
             raise CheckpointError(place.tensor.path, f"tensors {taken!r} and {place.tensor.name!r} are both {name!r}")
         self._tensors[name] = place
         shape = place.tensor.shape if place.expert is None else place.tensor.shape[1:]
-        self.shapes[name] = (1, *shape) if place.change.row and len(shape) == 1 else shape
+        self.shapes[name] = place.change.shape(shape)
 
     def release(self) -> None:
         """Forget the pages read: packed weights are copies, and the system reads again what a view still needs."""
@@ -97,7 +99,7 @@ class GgufSource(TrackedSource):
                 view.madvise(mmap.MADV_DONTNEED)
 
     def _num_heads(self, key: str, default: int | None = None) -> int:
-        count: int = self.header.value(key, int, default)
+        count = self.header.largest(key, default)
         if count < 1:
             raise CheckpointError(self.header.path, f"metadata key {key!r} is {count}; it must be at least 1")
         return count

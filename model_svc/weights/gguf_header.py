@@ -59,6 +59,13 @@ class GgufHeader(NamedTuple):
             raise CheckpointError(self.path, fault)
         return found
 
+    def largest(self, key: str, default: int | None = None) -> int:
+        """Return a count, or the largest of a list that has one for each layer. Raises CheckpointError."""
+        found = self.metadata.get(key)
+        if isinstance(found, list) and found and all(type(item) is int for item in found):
+            return int(max(found))
+        return int(self.value(key, int, default))
+
 
 def read_header(path: str | Path) -> GgufHeader:
     """Read and check the header of a GGUF file (version 2 or 3, little endian).

@@ -1,8 +1,8 @@
 """Hugging Face names for the tensors of a GGUF file, and what the converter did to them.
 
 llama.cpp renames tensors; for `llama` files and those like them it also reorders the rows of q and k (it rotates
-interleaved pairs, we rotate halves), and for Gemma it stores norm weights plus one. Source: llama.cpp
-`convert_hf_to_gguf.py`.
+interleaved pairs, we rotate halves), for Gemma it stores norm weights plus one, and rates of states as they are used
+instead of their logarithms. Source: llama.cpp `convert_hf_to_gguf.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _TOP = {
     "output_norm.weight": "model.norm.weight",
     "output_norm.bias": "model.norm.bias",
     "output.weight": "lm_head.weight",
+    "token_embd_norm.weight": "model.embedding_norm.weight",  # LFM2's last one, in spite of its name
 }
 _LAYER = {
     "attn_q": "self_attn.q_proj",
@@ -77,6 +78,36 @@ _GLM4_LAYER = _GLM_LAYER | {
     "post_attention_norm": "post_self_attn_layernorm",
     "post_ffw_norm": "post_mlp_layernorm",
 }
+_LFM2_LAYER = _LAYER | {
+    "attn_norm": "operator_norm",
+    "ffn_norm": "ffn_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "ffn_gate_exps": "feed_forward.experts.{}.w1",
+    "ffn_up_exps": "feed_forward.experts.{}.w3",
+    "ffn_down_exps": "feed_forward.experts.{}.w2",
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_",  # and then `bias`
+}
+_QWEN3_NEXT_LAYER = _QWEN2_MOE_LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_in": "linear_attn.in_proj_qkvz",  # of early files
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt": "linear_attn.dt_",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
 # What differs from _LAYER, by architecture.
 _LAYERS = {
     "llama": _LLAMA_LAYER,
@@ -100,22 +131,37 @@ _LAYERS = {
     "dots1": _DOTS_LAYER,
     "ernie4_5-moe": _ERNIE_MOE_LAYER,
     "minimax-m2": _MINIMAX_LAYER,
+    "lfm2": _LFM2_LAYER,
+    "lfm2moe": _LFM2_LAYER,
+    "qwen3next": _QWEN3_NEXT_LAYER,
 }
 _PAIRED = frozenset(
     {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
 )  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
-_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?\.(weight|bias)")
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+(?:\.[a-z]\w*)?)(?:\.(\d+))?\.(weight|bias)")
+_BARE = re.compile(r"blk\.(\d+)\.(ssm_a)")
 _OF_ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # the config has them
 _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
 
 
 class Change(NamedTuple):
-    """What must be undone on a tensor: `unpermute` heads of rows, `minus_one` on a norm's weight, a lost `row`."""
+    """What must be undone on a tensor: `unpermute` heads of rows, `minus_one` on a norm's weight, a lost `row`.
+
+    `filters`: of convolutions, which lost the dimension between channels and taps. `rate`: -exp of what is ours.
+    """
 
     unpermute: int = 0
     minus_one: bool = False
     row: bool = False
+    filters: bool = False
+    rate: bool = False
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of ours."""
+        if self.row and len(stored) == 1:
+            return (1, *stored)
+        return (stored[0], 1, stored[1]) if self.filters and len(stored) == 2 else stored
 
 
 class Renamed(NamedTuple):
@@ -132,11 +178,14 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     """
     if gguf_name in _OF_ROTATION:
         return None
-    minus_one = Change(minus_one=arch.startswith(("gemma", "nemotron")) and gguf_name.endswith("norm.weight"))
+    less = arch.startswith(("gemma", "nemotron", "qwen3next")) and "ssm_" not in gguf_name
+    minus_one = Change(minus_one=less and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)
     if guessing := _GUESSING.fullmatch(gguf_name):
         return Renamed(f"model.layers.{guessing[1]}.{guessing[2]}", Change())
+    if bare := _BARE.fullmatch(gguf_name):
+        return Renamed(f"model.layers.{bare[1]}.{_LAYERS.get(arch, _LAYER).get(bare[2], bare[2])}", Change(rate=True))
     found = _BLOCK.fullmatch(gguf_name)
     part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
@@ -145,7 +194,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
         return Renamed(f"model.layers.{found[1]}.{part}", Change())
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
     row = part.endswith(("shared_expert_gate", "moe_statics.e_score_correction_"))
-    change = Change(heads) if heads else Change(row=True) if row else minus_one
+    filters = part.endswith(("conv.conv", "conv1d")) and found[4] == "weight"
+    change = Change(heads) if heads else Change(row=row, filters=filters) if row or filters else minus_one
     return Renamed(f"model.layers.{found[1]}.{part}{'' if part.endswith('_') else '.'}{found[4]}", change)
 
 

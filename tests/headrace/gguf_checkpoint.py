@@ -20,6 +20,7 @@ from tests.headrace.gguf_vocab import byte_vocab, write
 _PERMUTED = frozenset(
     {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
 )  # llama.cpp rotates neighbours in these, transformers halves
+_NORMS_PLUS_ONE = frozenset({"nemotron", "qwen3next"})
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 
@@ -41,20 +42,23 @@ def gguf_of(
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     tensors: dict[str, np.ndarray] = dict(more)
-    for name, values in _merged(_parted(_saved(path.parent / "safetensors"))).items():
+    for name, values in _merged(_parted(_saved(path.parent / "safetensors"), config)).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
-        if arch == "nemotron" and name.endswith("norm.weight"):
+        if arch in _NORMS_PLUS_ONE and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
-        # Mixtral's experts go by the names that Llama's own files have.
-        known = names.get_name(re.sub(r"model\.(.*)block_sparse_moe\.experts", r"\1feed_forward.experts", name))
-        stem, _, suffix = re.sub(r"_correction_bias$", "_correction.bias", name).rpartition(".")
-        known = known or names.get_name(stem) or stem
+        if name.endswith("A_log"):
+            name, values = f"{name}.", -values.exp()
+        name = name.replace(".dt_bias", ".dt_proj.bias")
+        stem, _, suffix = re.sub(r"(_correction|expert)_bias$", r"\1.bias", name).rpartition(".")
+        # Experts of Mixtral and LFM2 go by the names that Llama's own files have.
+        llamas = re.sub(r"model\.(.*)(block_sparse_moe|feed_forward)\.experts", r"\1feed_forward.experts", stem)
+        known = next(filter(None, map(names.get_name, (name, stem, llamas))), stem)
         if old_experts and known.endswith("_exps"):
             for n, each in enumerate(values):
                 tensors[f"{known.removesuffix('_exps')}.{n}.{suffix}"] = each.numpy()
         else:
-            tensors[f"{known}.{suffix}"] = values.squeeze().numpy()
+            tensors[f"{known}.{suffix}".removesuffix(".")] = values.squeeze().numpy()
     return write(path, _metadata(config, arch) | {f"{arch}.{key}": value for key, value in extra.items()}, tensors)
 
 
@@ -69,13 +73,20 @@ def _saved(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / "model.safetensors")
 
 
-def _parted(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Part the tensor that holds gates and what they gate (Granite's experts)."""
+def _parted(saved: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tensor]:
+    """Part the tensor that holds gates and what they gate (Granite's experts), and that of all heads (Qwen 3 Next)."""
     parted: dict[str, torch.Tensor] = {}
     for name, values in saved.items():
         if name.endswith("block_sparse_moe.input_linear.weight"):
             place = name.removesuffix("block_sparse_moe.input_linear.weight") + "mlp.experts."
             parted |= dict(zip((f"{place}gate_proj.weight", f"{place}up_proj.weight"), values.chunk(2, 1), strict=True))
+        elif name.endswith("in_proj_qkvz.weight"):
+            place = name.removesuffix("qkvz.weight")
+            heads, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+            widths = [config.linear_key_head_dim] * 2 + [group * config.linear_value_head_dim] * 2
+            parts = values.view(heads, -1, values.shape[1]).split(widths, 1)
+            *qkv, z = (part.reshape(-1, values.shape[1]) for part in parts)
+            parted |= {f"{place}qkv.weight": torch.cat(qkv), f"{place}z.weight": z}
         else:
             parted[name] = values
     return parted
@@ -115,6 +126,13 @@ def _eps(config: Any, arch: str) -> dict[str, float]:
     return {f"{arch}.attention.layer_norm_epsilon": float(plain)}
 
 
+def _kv_heads(config: Any, arch: str) -> int | list[int]:
+    """Return how many KV heads there are, by layer where some have none."""
+    if not arch.startswith("lfm2"):
+        return int(config.num_key_value_heads)
+    return [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
+
+
 def _metadata(config: Any, arch: str) -> dict[str, Any]:
     vocab = {key: value for key, value in byte_vocab().items() if not key.startswith("llama.")}
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -126,7 +144,7 @@ def _metadata(config: Any, arch: str) -> dict[str, Any]:
         f"{arch}.embedding_length": config.hidden_size,
         f"{arch}.feed_forward_length": config.intermediate_size,
         f"{arch}.attention.head_count": config.num_attention_heads,
-        f"{arch}.attention.head_count_kv": config.num_key_value_heads,
+        f"{arch}.attention.head_count_kv": _kv_heads(config, arch),
         f"{arch}.attention.key_length": head_dim,
         f"{arch}.attention.value_length": head_dim,
         **_eps(config, arch),

@@ -113,6 +113,36 @@ FILES = {
     "olmo3": File("olmo2", "olmo3", WINDOWS | YARN),
     "smollm3": File("smollm3", "smollm3", {}),
     "granite": File("granite", "granite", SCALES),
+    "lfm2": File("lfm2", "lfm2", {"shortconv.l_cache": 3}),
+    "lfm2moe": File(
+        "lfm2moe",
+        "lfm2_moe",
+        {
+            "shortconv.l_cache": 3,
+            "expert_count": 7,
+            "expert_used_count": 3,
+            "expert_feed_forward_length": 48,
+            "leading_dense_block_count": 1,
+        },
+        {"routed_scaling_factor": 1.0},
+    ),
+    "qwen3next": File(
+        "qwen3next",
+        "qwen3_next",
+        {
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 24,
+            "ssm.group_count": 2,
+            "ssm.time_step_rank": 4,
+            "ssm.inner_size": 64,
+            "rope.dimension_count": 8,
+            "expert_count": 7,
+            "expert_used_count": 3,
+            "expert_feed_forward_length": 48,
+            "expert_shared_feed_forward_length": 40,
+        },
+        {"mlp_only_layers": []},
+    ),
     "granitemoe": File("granitemoe", "granite_moe", SCALES | {"expert_count": 5, "expert_used_count": 2}),
 }
 

@@ -17,8 +17,9 @@ HASHED = hashed_reply(200)
 
 def driver(depth: int) -> Driver:
     """Return an engine whose draws hang on tokens alone, not on a request's name."""
-    sizes = {"depth": depth, "block_size": 1, "state_bytes": 1, "num_snapshots": 40}
-    return Driver(lambda context, index, _: HASHED(context, index, 0), **sizes)
+    return Driver(
+        lambda context, index, _: HASHED(context, index, 0), depth=depth, block_size=1, state_bytes=1, num_snapshots=40
+    )
 
 
 def thinking(budget: int) -> ReasoningPlan:

@@ -1,0 +1,61 @@
+"""What the config.json of a GGUF file says beside sizes, for families of models that keep states beside attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.pull.gguf_families import Family, experts, rotated
+from model_svc.weights.gguf_header import GgufHeader
+
+
+def _lfm2(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Layers without KV heads are convolutions; the inner size is the adjusted one."""
+    arch = header.value("general.architecture", str)
+    kv_heads = header.value(f"{arch}.attention.head_count_kv", list)
+    config.update(
+        architectures=["Lfm2ForCausalLM"],
+        model_type="lfm2",
+        layer_types=["full_attention" if count else "conv" for count in kv_heads],
+        conv_L_cache=header.value(f"{arch}.shortconv.l_cache", int),
+        conv_bias=any(name.endswith("shortconv.conv.bias") for name in header.tensors),
+        block_auto_adjust_ff_dim=False,
+    )
+
+
+def _lfm2moe(header: GgufHeader, config: dict[str, Any]) -> None:
+    _lfm2(header, config)
+    config.update(
+        architectures=["Lfm2MoeForCausalLM"],
+        model_type="lfm2_moe",
+        num_dense_layers=header.value("lfm2moe.leading_dense_block_count", int, 0),
+        moe_intermediate_size=header.value("lfm2moe.expert_feed_forward_length", int),
+        use_expert_bias=any(name.endswith("exp_probs_b.bias") for name in header.tensors),
+        norm_topk_prob=True,  # all released models; the file does not say
+        **experts(header),
+    )
+
+
+def _qwen3next(header: GgufHeader, config: dict[str, Any]) -> None:
+    def whole(key: str, default: int | None = None) -> int:
+        return int(header.value(f"qwen3next.{key}", int, default))
+
+    heads = whole("ssm.time_step_rank")
+    config.update(
+        architectures=["Qwen3NextForCausalLM"],
+        model_type="qwen3_next",
+        hidden_act="silu",
+        partial_rotary_factor=rotated(header, config),
+        full_attention_interval=whole("full_attention_interval", 4),
+        linear_conv_kernel_dim=whole("ssm.conv_kernel"),
+        linear_num_key_heads=whole("ssm.group_count"),
+        linear_num_value_heads=heads,
+        linear_key_head_dim=whole("ssm.state_size"),
+        linear_value_head_dim=whole("ssm.inner_size") // max(heads, 1),
+        moe_intermediate_size=whole("expert_feed_forward_length"),
+        shared_expert_intermediate_size=whole("expert_shared_feed_forward_length"),
+        norm_topk_prob=True,  # all released models; the file does not say
+        **experts(header),
+    )
+
+
+STATE_FAMILIES: dict[str, Family] = {"lfm2": _lfm2, "lfm2moe": _lfm2moe, "qwen3next": _qwen3next}
