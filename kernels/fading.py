@@ -1,4 +1,4 @@
-"""How fast the states of a gated delta net fade, token by token."""
+"""How fast states fade, token by token."""
 
 # mypy: disable-error-code="no-untyped-def"
 from dataclasses import dataclass
@@ -27,11 +27,15 @@ class Fading:
 
 
 @jit
+def softplus(x):
+    """log(1 + exp x), which is x itself where float32 knows no better."""
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+
+
+@jit
 def log_left(a, rate, bias):
     """The logarithm of how much of a state is left behind a token."""
-    x = a + bias
-    softplus = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
-    return -rate * softplus
+    return -rate * softplus(a + bias)
 
 
 @jit

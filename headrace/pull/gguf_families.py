@@ -89,7 +89,8 @@ def _olmo2(header: GgufHeader, config: dict[str, Any]) -> None:
     _windowed(f"Olmo{3 if third else 2}ForCausalLM", f"olmo{3 if third else 2}")(header, config)
 
 
-def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
+def granite(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Fill in what all Granites have: four multipliers."""
     arch = header.value("general.architecture", str)
     _plain("GraniteForCausalLM", "granite")(header, config)
     for ours, theirs in {
@@ -104,7 +105,7 @@ def _granite(header: GgufHeader, config: dict[str, Any]) -> None:
 
 
 def _granitemoe(header: GgufHeader, config: dict[str, Any]) -> None:
-    _granite(header, config)
+    granite(header, config)
     config.update(
         architectures=["GraniteMoeForCausalLM"],
         model_type="granitemoe",
@@ -227,7 +228,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": _plain("SeedOssForCausalLM", "seed_oss"),
     "ernie4_5": _plain("Ernie4_5ForCausalLM", "ernie4_5"),
     "smollm3": _plain("SmolLM3ForCausalLM", "smollm3"),
-    "granite": _granite,
+    "granite": granite,
     "granitemoe": _granitemoe,
     "olmo2": _olmo2,
     # Its alpha is in the base that the file says.

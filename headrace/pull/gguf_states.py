@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.pull.gguf_families import Family, experts, rotated
+from headrace.pull.gguf_families import Family, experts, granite, rotated
 from model_svc.weights.gguf_header import GgufHeader
 
 
@@ -58,4 +58,39 @@ def _qwen3next(header: GgufHeader, config: dict[str, Any]) -> None:
     )
 
 
-STATE_FAMILIES: dict[str, Family] = {"lfm2": _lfm2, "lfm2moe": _lfm2moe, "qwen3next": _qwen3next}
+def _granitehybrid(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Layers without KV heads are Mamba 2; without experts the block beside them is the only one."""
+
+    def whole(key: str, default: int | None = None) -> int:
+        return int(header.value(f"granitehybrid.{key}", int, default))
+
+    granite(header, config)
+    heads, inner = whole("ssm.time_step_rank"), whole("ssm.inner_size")
+    num_experts = whole("expert_count", 0)
+    config.update(
+        architectures=["GraniteMoeHybridForCausalLM"],
+        model_type="granitemoehybrid",
+        layer_types=[
+            "full_attention" if count else "linear_attention"
+            for count in header.value("granitehybrid.attention.head_count_kv", list)
+        ],
+        position_embedding_type="rope" if header.value("granitehybrid.rope.scaling.finetuned", bool, False) else "nope",
+        shared_intermediate_size=whole("expert_shared_feed_forward_length", config["intermediate_size"]),
+        mamba_expand=inner // max(config["hidden_size"], 1),
+        mamba_n_heads=heads,
+        mamba_d_head=inner // max(heads, 1),
+        mamba_d_state=whole("ssm.state_size"),
+        mamba_n_groups=whole("ssm.group_count"),
+        mamba_d_conv=whole("ssm.conv_kernel"),
+        mamba_conv_bias=any(name.endswith("ssm_conv1d.bias") for name in header.tensors),
+        mamba_proj_bias=any(name.endswith("ssm_in.bias") for name in header.tensors),
+        **(experts(header, "num_local_experts") if num_experts else {"num_local_experts": 0}),
+    )
+
+
+STATE_FAMILIES: dict[str, Family] = {
+    "lfm2": _lfm2,
+    "lfm2moe": _lfm2moe,
+    "qwen3next": _qwen3next,
+    "granitehybrid": _granitehybrid,
+}

@@ -27,13 +27,20 @@ from loadtest.kernels.float8 import few_rows_float8, quantize_rows, scaled_linea
 from loadtest.kernels.products import few_rows, gemv, grouped_linear
 from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
 from loadtest.kernels.sampling import logprobs, penalties, sample
-from loadtest.kernels.states import causal_conv, gated_delta, gated_delta_tiles, gated_delta_walk, gated_norm
+from loadtest.kernels.states import (
+    causal_conv,
+    gated_delta,
+    gated_delta_tiles,
+    gated_delta_walk,
+    gated_norm,
+    selective_scan,
+)
 
 OPS = (
     rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, grouped_linear,
     few_rows, few_rows_attention, few_rows_float8, scaled_linear, quantize_rows,
     route, expert_order, expert_linear, float4_expert_linear, grouped_expert_linear, expert_sum,
-    causal_conv, gated_delta, gated_delta_tiles, gated_delta_walk, gated_norm,
+    causal_conv, gated_delta, gated_delta_tiles, gated_delta_walk, gated_norm, selective_scan,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Cases of layers with a state instead of attention, in the sizes of Qwen 3 Next."""
+"""Cases of layers with a state instead of attention: sizes of Qwen 3 Next, and of Granite 4 H Tiny for the scan."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ from kernels import causal_conv as conv_op
 from kernels import dispatch
 from kernels import gated_delta as delta_op
 from kernels import gated_norm as norm_op
+from kernels import selective_scan as scan_op
 from kernels.fading import Fading
 from kernels.gated_delta_prompts import CHUNK, Tiles, tiles_of, walk
 from loadtest.kernels.case import CUDA, Case, randn
 
 _K, _V, _D, _W = 16, 32, 128, 4
+_H, _N, _P = 48, 128, 64
 _CHANNELS = (2 * _K + _V) * _D
 # Sequences, tokens of each, and for how many sequences there is room: decodes; prompts; one beside room for 64 answers.
 _STEPS = ((1, 1, 1), (16, 1, 16), (64, 1, 64), (1, 512, 1), (4, 512, 4), (1, 2048, 1), (1, 2048, 64), (1, 8192, 1))
@@ -131,3 +133,16 @@ def gated_norm() -> Iterator[Case]:
         yield Case(
             f"{T} x 32 x 128", [partial(norm_op.gated_norm, *each, 1e-6) for each in sets], bytes=6 * T * _V * _D
         )
+
+
+def selective_scan() -> Iterator[Case]:
+    for S, n, room in _STEPS:
+        T, runs = S * n, []
+        for _ in range(3):
+            steps = scan_op.Steps(randn(T, _H), *torch.rand(3, _H, device=CUDA))
+            states = torch.zeros(room + 1, _H, _N, _P, device=CUDA)
+            inputs = randn(T, _H, _P), randn(T, 1, _N), randn(T, 1, _N)
+            runs.append(
+                partial(scan_op.selective_scan, *inputs, steps, states, *_sequences(S, n, room), max_query_len=n)
+            )
+        yield Case(_name(S, n, room), runs, bytes=8 * S * _H * _N * _P + 4 * T * (_H * _P + _N))

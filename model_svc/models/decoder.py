@@ -46,8 +46,7 @@ class StateShape:
 class Decoder:
     """A decoder-only transformer. Subclasses override `layer` and the hooks below it.
 
-    `keeps_state`: some layers have a state instead of attention (`state_shape`). `last_norm`: what the last norm is
-    called.
+    `last_norm`: what the last norm is called.
 
     Two defaults for configs that do not say: whether the head is tied, and that each `window_pattern`-th layer is full
     and the others are windowed (0: all are full).
@@ -56,7 +55,6 @@ class Decoder:
     tied_default: ClassVar[bool] = False
     window_pattern: ClassVar[int] = 0
     norm_offset: ClassVar[float] = 0.0
-    keeps_state: ClassVar[bool] = False
     last_norm: ClassVar[str] = "norm"
 
     def __init__(self, config: ModelConfig, loader: Loader, max_len: int, device: torch.device) -> None:
@@ -88,6 +86,11 @@ class Decoder:
             if isinstance(layer, PreNorm):
                 layer.precede(following)
         self._norm = self.norm(body, self.last_norm)
+
+    @classmethod
+    def keeps_state(cls, config: ModelConfig) -> bool:  # noqa: ARG003 - of most models all layers attend
+        """Tell whether some layers of a model have a state instead of attention (`state_shape`)."""
+        return False
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""

@@ -10,6 +10,7 @@ from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.loader import ExpertNames, Loader
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.short_conv import ShortConv, ShortConvConfig
+from model_svc.models.config import ModelConfig
 from model_svc.models.decoder import Decoder, StateShape
 
 _NAMES = ExpertNames("w1", "w3", "w2")
@@ -19,8 +20,12 @@ class Lfm2(Decoder):
     """Lfm2ForCausalLM."""
 
     tied_default: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
     last_norm: ClassVar[str] = "embedding_norm"
+
+    @classmethod
+    def keeps_state(cls, config: ModelConfig) -> bool:  # noqa: ARG003 - all sizes do
+        """Tell that some layers have a state instead of attention."""
+        return True
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""

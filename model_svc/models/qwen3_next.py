@@ -12,6 +12,7 @@ from model_svc.layers.attention import Attention
 from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.gated_delta_net import DeltaNetConfig, GatedDeltaNet
 from model_svc.layers.loader import Loader
+from model_svc.models.config import ModelConfig
 from model_svc.models.decoder import Decoder, StateShape
 from model_svc.models.qwen2_moe import experts_beside_shared
 
@@ -20,7 +21,11 @@ class Qwen3Next(Decoder):
     """Qwen3NextForCausalLM, Qwen3_5ForCausalLM and, with experts, Qwen3_5MoeForCausalLM."""
 
     norm_offset: ClassVar[float] = 1.0
-    keeps_state: ClassVar[bool] = True
+
+    @classmethod
+    def keeps_state(cls, config: ModelConfig) -> bool:  # noqa: ARG003 - all sizes do
+        """Tell that some layers have a state instead of attention."""
+        return True
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""

@@ -26,6 +26,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granite_moe", "GraniteMoe"),
+    "GraniteMoeHybridForCausalLM": ("granite_moe_hybrid", "GraniteMoeHybrid"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_dense", "HunYuanDense"),
     "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
     "Lfm2MoeForCausalLM": ("lfm2", "Lfm2Moe"),

@@ -68,7 +68,7 @@ def load_runner(
 
 def check_stateless(config: ModelConfig, setting: str) -> None:
     """Raise RunnerConfigError for a model with states, which are not cut for ranks or stages."""
-    if model_class(config).keeps_state:
+    if model_class(config).keeps_state(config):
         raise RunnerConfigError(f"{setting} and {config.architecture}, which keeps states, do not go together; set 1")
 
 

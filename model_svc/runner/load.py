@@ -173,7 +173,7 @@ def make_runner(
         device=_device_name(model.device),
         kv_bytes_per_token=bytes_per_token(model.kv_shapes(), kv_dtype),
         weight_bytes=model.weight_bytes,
-        max_drafts=0 if model.keeps_state else max_drafts,
+        max_drafts=0 if model.keeps_state(model.config) else max_drafts,
         state_bytes=row_bytes(model.state_shapes()),
         cards=_cards(model),
         adapters=model.adapters.names if model.adapters is not None else (),
@@ -193,7 +193,7 @@ def make_runner(
     info = msgspec.structs.replace(info, num_blocks=model.group.least(num_blocks))
     cache = _cache(model, info, kv_dtype, heads_first=native_kernels)
     # A rank has only its heads of each block, a stage its layers; and blocks alone are of no use without a state.
-    if model.group.size == model.group.stages == 1 and not model.keeps_state:
+    if model.group.size == model.group.stages == 1 and not model.keeps_state(model.config):
         info = msgspec.structs.replace(info, kv=layout_of(cache))
     store = make_store(tier, cache, model)
     if native_kernels:

@@ -45,7 +45,7 @@ def make_store(options: TierOptions, cache: KvCache, model: Decoder) -> Store | 
 
     Each rank keeps its part of every block, in the places that the plans of all name. Raises RunnerConfigError.
     """
-    if model.keeps_state and (options.ram_bytes or options.disk_bytes):
+    if model.keeps_state(model.config) and (options.ram_bytes or options.disk_bytes):
         raise RunnerConfigError("kv_ram_gib and kv_disk_gib are of no use to a model with states; set 0")
     block_bytes, group = bytes_of_block(cache), model.group
     with start_times.part("second tier"):

@@ -8,6 +8,7 @@ instead of their logarithms. Source: llama.cpp `convert_hf_to_gguf.py`.
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import NamedTuple
 
 _TOP = {
@@ -108,6 +109,25 @@ _QWEN3_NEXT_LAYER = _QWEN2_MOE_LAYER | {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
+_GRANITE_HYBRID_LAYER = _LAYER | {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_a": "mamba.A_log",
+    "ssm_d": "mamba.D",
+    "ssm_dt": "mamba.dt_",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+    "ffn_gate": "shared_mlp.gate_proj",
+    "ffn_up": "shared_mlp.up_proj",
+    "ffn_down": "shared_mlp.output_linear",
+    "ffn_gate_shexp": "shared_mlp.gate_proj",
+    "ffn_up_shexp": "shared_mlp.up_proj",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.gate_proj",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.up_proj",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.down_proj",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+}
 # What differs from _LAYER, by architecture.
 _LAYERS = {
     "llama": _LLAMA_LAYER,
@@ -134,13 +154,14 @@ _LAYERS = {
     "lfm2": _LFM2_LAYER,
     "lfm2moe": _LFM2_LAYER,
     "qwen3next": _QWEN3_NEXT_LAYER,
+    "granitehybrid": _GRANITE_HYBRID_LAYER,
 }
 _PAIRED = frozenset(
-    {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
+    {"llama", "mistral3", "arcee", "granite", "granitemoe", "granitehybrid", "smollm3"}
 )  # their q and k are stored for the rotation of neighbours
 # Files of early 2024 hold each expert's matrices by themselves: `blk.0.ffn_gate.3.weight`.
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+(?:\.[a-z]\w*)?)(?:\.(\d+))?\.(weight|bias)")
-_BARE = re.compile(r"blk\.(\d+)\.(ssm_a)")
+_BARE = re.compile(r"blk\.(\d+)\.(ssm_a|ssm_d)")
 _OF_ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # the config has them
 _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess tokens ahead
 
@@ -148,19 +169,23 @@ _GUESSING = re.compile(r"blk\.(\d+)\.nextn\.([\w.]+)")  # of layers that guess t
 class Change(NamedTuple):
     """What must be undone on a tensor: `unpermute` heads of rows, `minus_one` on a norm's weight, a lost `row`.
 
-    `filters`: of convolutions, which lost the dimension between channels and taps. `rate`: -exp of what is ours.
+    `filters`: of convolutions, which lost the dimension between channels and taps. `flat`: numbers of heads, which got
+    a dimension more. `rate`: -exp of what is ours.
     """
 
     unpermute: int = 0
     minus_one: bool = False
     row: bool = False
     filters: bool = False
+    flat: bool = False
     rate: bool = False
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of ours."""
         if self.row and len(stored) == 1:
             return (1, *stored)
+        if self.flat:
+            return (prod(stored),)
         return (stored[0], 1, stored[1]) if self.filters and len(stored) == 2 else stored
 
 
@@ -185,7 +210,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     if guessing := _GUESSING.fullmatch(gguf_name):
         return Renamed(f"model.layers.{guessing[1]}.{guessing[2]}", Change())
     if bare := _BARE.fullmatch(gguf_name):
-        return Renamed(f"model.layers.{bare[1]}.{_LAYERS.get(arch, _LAYER).get(bare[2], bare[2])}", Change(rate=True))
+        own = _LAYERS.get(arch, _LAYER).get(bare[2], bare[2])
+        return Renamed(f"model.layers.{bare[1]}.{own}", Change(flat=True, rate=bare[2] == "ssm_a"))
     found = _BLOCK.fullmatch(gguf_name)
     part = _part(arch, found[2], found[3]) if found else None
     if found is None or part is None:
@@ -195,7 +221,8 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(found[2], 0) if arch in _PAIRED else 0
     row = part.endswith(("shared_expert_gate", "moe_statics.e_score_correction_"))
     filters = part.endswith(("conv.conv", "conv1d")) and found[4] == "weight"
-    change = Change(heads) if heads else Change(row=row, filters=filters) if row or filters else minus_one
+    changed = Change(row=row, filters=filters, flat=part.endswith(("mamba.norm", "linear_attn.norm")))
+    change = Change(heads) if heads else changed if any(changed) else minus_one
     return Renamed(f"model.layers.{found[1]}.{part}{'' if part.endswith('_') else '.'}{found[4]}", change)
 
 

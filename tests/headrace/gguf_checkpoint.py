@@ -18,7 +18,7 @@ import torch
 from tests.headrace.gguf_vocab import byte_vocab, write
 
 _PERMUTED = frozenset(
-    {"llama", "mistral3", "arcee", "granite", "granitemoe", "smollm3"}
+    {"llama", "mistral3", "arcee", "granite", "granitemoe", "granitehybrid", "smollm3"}
 )  # llama.cpp rotates neighbours in these, transformers halves
 _NORMS_PLUS_ONE = frozenset({"nemotron", "qwen3next"})
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
@@ -47,8 +47,8 @@ def gguf_of(
             values = _permuted(name, values, config)
         if arch in _NORMS_PLUS_ONE and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
-        if name.endswith("A_log"):
-            name, values = f"{name}.", -values.exp()
+        if name.endswith((".A_log", ".D")):
+            name, values = f"{name}.", values if name.endswith("D") else -values.exp()
         name = name.replace(".dt_bias", ".dt_proj.bias")
         stem, _, suffix = re.sub(r"(_correction|expert)_bias$", r"\1.bias", name).rpartition(".")
         # Experts of Mixtral and LFM2 go by the names that Llama's own files have.
@@ -58,7 +58,9 @@ def gguf_of(
             for n, each in enumerate(values):
                 tensors[f"{known.removesuffix('_exps')}.{n}.{suffix}"] = each.numpy()
         else:
-            tensors[f"{known}.{suffix}".removesuffix(".")] = values.squeeze().numpy()
+            values = values.view(config.mamba_n_groups, -1) if ".mamba.norm" in name else values.squeeze()
+            values = values[:, None] if ".mamba" in name and not suffix else values
+            tensors[f"{known}.{suffix}".removesuffix(".")] = values.numpy()
     return write(path, _metadata(config, arch) | {f"{arch}.{key}": value for key, value in extra.items()}, tensors)
 
 
@@ -80,6 +82,11 @@ def _parted(saved: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tens
         if name.endswith("block_sparse_moe.input_linear.weight"):
             place = name.removesuffix("block_sparse_moe.input_linear.weight") + "mlp.experts."
             parted |= dict(zip((f"{place}gate_proj.weight", f"{place}up_proj.weight"), values.chunk(2, 1), strict=True))
+        elif "shared_mlp." in name:
+            place = name.partition("shared_mlp.")[0] + ("mlp.shared_expert." if config.num_local_experts else "mlp.")
+            parts = values.chunk(2) if "input" in name else (values,)
+            own = ("gate_proj", "up_proj") if "input" in name else ("down_proj",)
+            parted |= {f"{place}{part}.weight": each for part, each in zip(own, parts, strict=True)}
         elif name.endswith("in_proj_qkvz.weight"):
             place = name.removesuffix("qkvz.weight")
             heads, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
@@ -128,7 +135,7 @@ def _eps(config: Any, arch: str) -> dict[str, float]:
 
 def _kv_heads(config: Any, arch: str) -> int | list[int]:
     """Return how many KV heads there are, by layer where some have none."""
-    if not arch.startswith("lfm2"):
+    if not arch.startswith(("lfm2", "granitehybrid")):
         return int(config.num_key_value_heads)
     return [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
 

@@ -45,6 +45,14 @@ ROUTED = {
     "expert_weights_norm": True,
 }
 COHERE = ["sliding_attention"] * 3 + ["full_attention"]
+MAMBA = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 24,
+    "ssm.group_count": 1,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 128,
+    "expert_shared_feed_forward_length": 40,
+}
 FILES = {
     "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
     "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
@@ -142,6 +150,12 @@ FILES = {
             "expert_shared_feed_forward_length": 40,
         },
         {"mlp_only_layers": []},
+    ),
+    "granitehybrid": File("granitehybrid", "granite_moe_hybrid", SCALES | MAMBA | MIXTRAL),
+    "granitehybrid_dense": File(
+        "granitehybrid",
+        "granite_moe_hybrid_groups",
+        SCALES | MAMBA | {"ssm.group_count": 2, "ssm.conv_kernel": 3, "rope.scaling.finetuned": True},
     ),
     "granitemoe": File("granitemoe", "granite_moe", SCALES | {"expert_count": 5, "expert_used_count": 2}),
 }

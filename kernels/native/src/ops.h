@@ -17,7 +17,7 @@ typedef struct {
 enum { BY_ROW, BY_HEAD, BY_COLUMN };
 enum { OP_QUANTIZE, OP_LINEAR, OP_RMS_NORM, OP_ACTIVATION, OP_ROPE, OP_ATTENTION, OP_MERGE, OP_EMBEDDING,
        OP_SAMPLE, OP_FINITE, OP_ROUTE, OP_EXPERT_ORDER, OP_EXPERT_SUM, OP_LORA_SHRINK, OP_LORA_EXPAND,
-       OP_CAUSAL_CONV, OP_GATED_DELTA, OP_GATED_NORM, NUM_OPS };
+       OP_CAUSAL_CONV, OP_GATED_DELTA, OP_GATED_NORM, OP_SELECTIVE_SCAN, NUM_OPS };
 
 /* Weight formats; the tile layouts are told in tiles.h. */
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, Q4_K, Q5_K, Q6_K, NUM_FORMATS };
@@ -34,7 +34,7 @@ typedef struct {
 } OpType;
 extern const OpType hr_quantize, hr_linear, hr_rms_norm, hr_activation, hr_rope, hr_attention, hr_merge, hr_embedding,
     hr_sample, hr_finite, hr_route, hr_expert_order, hr_expert_sum, hr_lora_shrink, hr_lora_expand, hr_causal_conv,
-    hr_gated_delta, hr_gated_norm;
+    hr_gated_delta, hr_gated_norm, hr_selective_scan;
 
 #define COLUMN_BLOCK 32 /* columns of a linear layer that are computed together: two tiles; of a gate one block */
 #endif

@@ -30,7 +30,8 @@ static const OpType *const TYPES[NUM_OPS] = {&hr_quantize, &hr_linear,    &hr_rm
                                              &hr_rope,     &hr_attention, &hr_merge,    &hr_embedding,
                                              &hr_sample,   &hr_finite,    &hr_route,    &hr_expert_order,
                                              &hr_expert_sum, &hr_lora_shrink, &hr_lora_expand,
-                                             &hr_causal_conv, &hr_gated_delta, &hr_gated_norm};
+                                             &hr_causal_conv, &hr_gated_delta, &hr_gated_norm,
+                                             &hr_selective_scan};
 
 typedef struct {
   int32_t first, last;

@@ -1,4 +1,5 @@
-/* What gated delta nets do with the states of sequences: a short causal convolution, the gated delta rule, a gated norm.
+/* What layers do with the states of sequences: a short causal convolution, the gated delta rule, the scan of Mamba 2, a gated
+ * norm.
  * Sequences are told by slots, query starts and context lengths (int32); one whose context begins with the step begins with
  * zeros, and a slot below 0 is the last row, which is nobody's. Tokens follow one another: the same bits however a prompt is
  * cut. */
@@ -134,24 +135,78 @@ static void delta_run(const Op *op, int64_t from, int64_t to) {
 
 const OpType hr_gated_delta = {delta_items, delta_run};
 
-/* RMS norm of heads times the silu of a gate. p: x, gate, weight, out. n: heads of all tokens, V, D, stride of gate. f: eps. */
+/* The selective scan of each head. p: x, b, c, dt, rate, bias, skip, states, slots, query starts, context lengths, out.
+ * n: S, H, G, N, P, strides of x, b, c, dt, of a slot's states, the last row of states. */
+static int64_t scan_items(const Op *op) { return op->n[0] * op->n[1]; }
+
+/* Some columns of a state take in one token; `count` lanes of the vectors are columns. */
+INLINE void scan_columns(float *state, int64_t N, int64_t P, const float *b, const float *c, const float *x, float *out,
+                         float left, float dt, float skip, int vectors, int count) {
+  vf fade = vf_set1(left), taken[TILE], read[TILE];
+  for (int j = 0; j < vectors; j++) {
+    vf input = load(x + j * LANES, count);
+    taken[j] = vf_mul(vf_set1(dt), input);
+    read[j] = vf_mul(vf_set1(skip), input);
+  }
+  for (int64_t i = 0; i < N; i++)
+    for (int j = 0; j < vectors; j++) {
+      float *place = state + i * P + j * LANES;
+      vf now = vf_fma(vf_set1(b[i]), taken[j], vf_mul(fade, load(place, count)));
+      store(place, now, count);
+      read[j] = vf_fma(vf_set1(c[i]), now, read[j]);
+    }
+  for (int j = 0; j < vectors; j++) store(out + j * LANES, read[j], count);
+}
+
+static void scan_head(const Op *op, int64_t sequence, int64_t head) {
+  int64_t H = op->n[1], N = op->n[3], P = op->n[4], group = head / (H / op->n[2]) * N;
+  Whose w = whose(op->p[8], op->p[9], op->p[10], sequence, op->n[10]);
+  float *state = (float *)op->p[7] + w.row * op->n[9] + head * N * P;
+  float rate = ((const float *)op->p[4])[head], bias = ((const float *)op->p[5])[head], skip = ((const float *)op->p[6])[head];
+  if (w.begins && w.tokens > 0) memset(state, 0, sizeof(float) * (size_t)(N * P));
+  for (int64_t t = w.first; t < w.first + w.tokens; t++) {
+    const float *x = (const float *)op->p[0] + t * op->n[5] + head * P, *b = (const float *)op->p[1] + t * op->n[6] + group;
+    const float *c = (const float *)op->p[2] + t * op->n[7] + group;
+    float dt = ((const float *)op->p[3])[t * op->n[8] + head] + bias, *out = (float *)op->p[11] + (t * H + head) * P;
+    if (dt <= 20.0f) dt = log1pf(expf(dt));
+    float left = expf(-rate * dt);
+    int64_t p = 0;
+    for (; p + TILE * LANES <= P; p += TILE * LANES)
+      scan_columns(state + p, N, P, b, c, x + p, out + p, left, dt, skip, TILE, LANES);
+    for (; p < P; p += LANES)
+      scan_columns(state + p, N, P, b, c, x + p, out + p, left, dt, skip, 1, P - p < LANES ? (int)(P - p) : LANES);
+  }
+}
+
+static void scan_run(const Op *op, int64_t from, int64_t to) {
+  for (int64_t item = from; item < to; item++) scan_head(op, item / op->n[1], item % op->n[1]);
+}
+
+const OpType hr_selective_scan = {scan_items, scan_run};
+
+/* RMS norm of heads times the silu of a gate, which may stand before the norm instead. p: x, gate, weight, out.
+ * n: heads of all tokens, V, D, stride of gate, of weights between heads, whether the gate is before. f: eps. */
 static int64_t norm_items(const Op *op) { return op->n[0]; }
 
 static void norm_run(const Op *op, int64_t from, int64_t to) {
   int64_t V = op->n[1], D = op->n[2];
-  const float *weight = op->p[2];
   for (int64_t row = from; row < to; row++) {
     const float *x = (const float *)op->p[0] + row * D, *gate = (const float *)op->p[1] + row / V * op->n[3] + row % V * D;
+    const float *weight = (const float *)op->p[2] + row % V * op->n[4];
     float *out = (float *)op->p[3] + row * D;
     vf squares = vf_zero();
     for (int64_t i = 0; i < D; i += LANES) {
-      vf some = load(x + i, D - i < LANES ? (int)(D - i) : LANES);
+      int n = D - i < LANES ? (int)(D - i) : LANES;
+      vf some = load(x + i, n);
+      if (op->n[5]) some = vf_mul(some, silu(load(gate + i, n)));
+      store(out + i, some, n);
       squares = vf_fma(some, some, squares);
     }
     vf inverse = vf_set1(1.0f / sqrtf(vf_sum(squares) / (float)D + op->f[0]));
     for (int64_t i = 0; i < D; i += LANES) {
       int n = D - i < LANES ? (int)(D - i) : LANES;
-      store(out + i, vf_mul(vf_mul(vf_mul(load(x + i, n), inverse), load(weight + i, n)), silu(load(gate + i, n))), n);
+      vf made = vf_mul(vf_mul(load(out + i, n), inverse), load(weight + i, n));
+      store(out + i, op->n[5] ? made : vf_mul(made, silu(load(gate + i, n))), n);
     }
   }
 }

@@ -13,10 +13,13 @@ import torch
 
 from kernels import dispatch
 from kernels.activation import CLAMPED, GELU, GELU_TANH, SILU, act_and_mul, gelu_and_mul, silu_and_mul
+from kernels.causal_conv import Gates, causal_conv
 from kernels.embedding import embedding
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
 from kernels.finite import all_finite
+from kernels.gated_delta import Fading, gated_delta
+from kernels.gated_norm import gated_norm
 from kernels.lora import LoraRows, LoraWeights, add_lora
 from kernels.native.library import set_threads, using
 from kernels.native.packed_weight import FORMATS
@@ -27,6 +30,7 @@ from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope_store_kv
 from kernels.route import Rule, route
 from kernels.sample import sample
+from kernels.selective_scan import Steps, selective_scan
 from tests.kernels.native.blocks import random_weight
 
 
@@ -130,6 +134,37 @@ def draws(rng: random.Random) -> None:
     all_finite(logits)
 
 
+def states(rng: random.Random) -> None:
+    """Layers with a state: prompts beside answers, some of which begin, and one without a slot."""
+    lengths = [rng.choice([0, 1, 1, rng.randint(2, 40)]) for _ in range(rng.randint(1, 4))]
+    T, S, H, G = sum(lengths), len(lengths), rng.randint(1, 3), rng.randint(1, 2)
+    N, D, W = rng.randint(1, 70), rng.randint(1, 90), rng.randint(2, 8)
+    slots = torch.randperm(S + 1)[:S].int()
+    slots[rng.randrange(S)] -= rng.choice([0, S + 1])  # below 0: nobody's
+    begins = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
+    contexts = torch.tensor([n + rng.choice([0, 5]) for n in lengths], dtype=torch.int32)
+    whose, longest = (slots, begins, contexts), max(lengths)
+    C = G * H * D
+    gates = Gates(*torch.randn(2, T, C + 1)[..., 1:]) if rng.random() < 0.5 else None
+    bias = torch.randn(C) if rng.random() < 0.5 else None
+    x = causal_conv(
+        torch.randn(T, C),
+        torch.randn(C, W),
+        torch.randn(S + 2, W - 1, C),
+        *whose,
+        max_query_len=longest,
+        bias=bias,
+        gates=gates,
+    ).view(T, G * H, D)
+    q, k = torch.randn(2, T, G, N)
+    a, rate = torch.randn(T, G * H), torch.rand(G * H)
+    gated_delta(q, k, x, Fading(a, a, rate, rate), torch.randn(S + 2, G * H, N, D), *whose, max_query_len=longest)
+    read = selective_scan(
+        x, q, k, Steps(a, rate, rate, rate), torch.randn(S + 2, G * H, N, D), *whose, max_query_len=longest
+    )
+    gated_norm(read, torch.randn(T, C + 3)[:, 3:].view(T, G * H, D), torch.rand(G * H, D), 1e-5, gate_first=True)
+
+
 def main(folder: str, isa: str, seed: str = "") -> None:
     """Fuzz for a bounded number of rounds."""
     seed = seed or str(random.getrandbits(32))
@@ -139,7 +174,7 @@ def main(folder: str, isa: str, seed: str = "") -> None:
     with using(isa, Path(folder)), dispatch.forced("native"):
         for number in range(60):
             set_threads(1 + number % 3)
-            for part in (linear, gate, experts, adapters, rows, attention, draws):
+            for part in (linear, gate, experts, adapters, rows, attention, states, draws):
                 part(rng)
     sys.stdout.write("all well\n")
 

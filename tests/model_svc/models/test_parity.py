@@ -72,6 +72,15 @@ STATES = {
     "linear_key_head_dim": 24,
     "linear_value_head_dim": 16,
 }
+MAMBA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "mamba_n_heads": 4,
+    "mamba_d_state": 24,
+    "shared_intermediate_size": 40,
+    "num_local_experts": 5,
+    "time_step_limit": [0.0, float("inf")],
+    "dtype": "float32",
+}
 CONVS = {"layer_types": ["conv", "full_attention", "conv", "conv"], "dtype": "float32"}
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,
@@ -150,6 +159,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("Ernie4_5", {"head_dim": 32, "use_bias": True}),
     "granite": ("Granite", MULTIPLIERS),
     "granite_moe": ("GraniteMoe", {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "granite_moe_hybrid": ("GraniteMoeHybrid", {**MULTIPLIERS, **MAMBA}),
+    "granite_moe_hybrid_groups": (
+        "GraniteMoeHybrid",
+        {
+            **MULTIPLIERS,
+            **MAMBA,
+            "mamba_n_groups": 2,
+            "mamba_d_conv": 3,
+            "mamba_proj_bias": True,
+            "mamba_conv_bias": False,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+        },
+    ),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 1, 1, 0]}),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 8}),
     "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 32}),
@@ -200,7 +223,7 @@ def oracle_model(case: str, **sizes: Any) -> Any:
     model = model_class._from_config(config_class(**(BASE | changes | sizes)), attn_implementation="eager").eval()
     for name, parameter in model.named_parameters():
         if (
-            "norm" in name or name.endswith("bias") or "alpha" in name
+            "norm" in name or name.endswith(("bias", ".D", "A_log")) or "alpha" in name
         ):  # fresh models have ones and zeros there, which hide mix-ups
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     for name, buffer in model.named_buffers():

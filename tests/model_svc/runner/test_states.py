@@ -38,7 +38,17 @@ CONVS: dict[str, Any] = {
     "layer_types": ["conv", "conv", "full_attention", "conv"],
     "block_multiple_of": 16,
 }
-KINDS = {"a matrix a head": STATES, "windows alone": CONVS}
+MAMBA: dict[str, Any] = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "num_hidden_layers": 4,
+    "layer_types": ["mamba", "attention", "mamba", "mamba"],
+    "mamba_n_heads": 4,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "shared_intermediate_size": 48,
+    "num_local_experts": 0,
+}
+KINDS = {"gated delta nets": STATES, "short convolutions": CONVS, "mamba 2": MAMBA}
 WAYS: dict[str, dict[str, Any]] = {
     "exact": {},
     "as on a GPU": {"packed": True, "depth": 1},
@@ -172,8 +182,9 @@ def test_what_needs_a_state_rolled_back_or_cut_is_off_or_refused_by_name(model: 
         make_runner(model, num_blocks=50, block_size=BLOCK, tier=TierOptions(ram_bytes=1 << 20))
 
 
-def test_prompts_in_chunks_beside_answers_leave_windows_as_they_are_left_alone() -> None:
-    model, alike = tiny_llama(**CONVS), [request(f"g{n}", prompt(9 + 5 * n, n), temperature=0.0) for n in range(6)]
+@pytest.mark.parametrize("kind", [CONVS, MAMBA], ids=["short convolutions", "mamba 2"])
+def test_prompts_in_chunks_beside_answers_leave_states_as_they_are_left_alone(kind: dict[str, Any]) -> None:
+    model, alike = tiny_llama(**kind), [request(f"g{n}", prompt(9 + 5 * n, n), temperature=0.0) for n in range(6)]
     alone: Answers = {}
     for item in alike:
         alone |= run(fresh_engine(model), [item], at_once=True)

@@ -43,17 +43,18 @@ def test_gpt_oss_has_names_of_its_own_for_norms_sinks_and_the_router() -> None:
 
 
 def test_what_states_are_made_with_is_undone_by_its_name() -> None:
-    plus_one, rate, filters = Change(minus_one=True), Change(rate=True), Change(filters=True)
+    plus_one, rate, filters = Change(minus_one=True), Change(flat=True, rate=True), Change(filters=True)
     for theirs, ours, change in (
         ("blk.2.ssm_a", "model.layers.2.linear_attn.A_log", rate),
         ("blk.2.ssm_dt.bias", "model.layers.2.linear_attn.dt_bias", Change()),
         ("blk.2.ssm_conv1d.weight", "model.layers.2.linear_attn.conv1d.weight", filters),
-        ("blk.2.ssm_norm.weight", "model.layers.2.linear_attn.norm.weight", Change()),
+        ("blk.2.ssm_norm.weight", "model.layers.2.linear_attn.norm.weight", Change(flat=True)),
         ("blk.2.attn_q_norm.weight", "model.layers.2.self_attn.q_norm.weight", plus_one),
     ):
         assert rename(theirs, "qwen3next", 4, 2) == Renamed(ours, change)
     assert rename("blk.2.shortconv.conv.weight", "lfm2", 4, 2) == ("model.layers.2.conv.conv.weight", filters)
-    assert filters.shape((6, 3)) == (6, 1, 3)
+    assert rename("blk.2.ssm_d", "granitehybrid", 4, 2) == ("model.layers.2.mamba.D", Change(flat=True))
+    assert (filters.shape((6, 3)), rate.shape((6, 1))) == ((6, 1, 3), (6,))
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight\n", "blk.0.attn_q.weight\0", "\nblk.0.attn_q.weight"])
