@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import dispatch
-from kernels.causal_conv import check_sequences
 from kernels.fading import softplus
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
+from kernels.state_slots import check_sequences
 
 _CHUNK = 64  # tokens that the reference takes at once
 

@@ -17,8 +17,9 @@ from kernels.causal_conv import Gates, causal_conv
 from kernels.embedding import embedding
 from kernels.expert_order import expert_order
 from kernels.expert_sum import expert_sum
+from kernels.fading import Fading
 from kernels.finite import all_finite
-from kernels.gated_delta import Fading, gated_delta
+from kernels.gated_delta import gated_delta
 from kernels.gated_norm import gated_norm
 from kernels.lora import LoraRows, LoraWeights, add_lora
 from kernels.native.library import set_threads, using
