@@ -27,7 +27,6 @@ from kernels.native import record
 from kernels.prefill_attention import find_tile
 
 _HEADS = 16  # that share what a program reads: as many rows as a tensor core takes at least
-_ROWS = 64  # of a tile of many queries: their sums, 512 numbers each, fill the registers of eight warps
 _MIN_PART_KEYS = 128
 
 
@@ -131,7 +130,7 @@ def _launch(
         raise ValueError("q is bfloat16: Triton's interpreter cannot multiply that; use float32 or float16")
     T, H, R = q.shape
     S, P = context_lens.shape[0], q_rope.shape[2]
-    tile = _tile(H, max_query_len, q.element_size())
+    tile = _tile(H, max_query_len, q)
     # A sequence has at most n // queries + 1 tiles, so this many programs suffice whatever the lengths: no sync.
     tiles, groups = S if tile.whole else T // (tile.rows // tile.heads) + S, cdiv(H, tile.heads)
     parts = num_parts or _parts(q, tiles * groups, max_context_len)
@@ -156,16 +155,24 @@ def _launch(
     return out
 
 
-def _tile(H: int, max_query_len: int, itemsize: int) -> _Tile:
-    """16 rows for decodes, which memory bounds; as many as the longest draft needs; else 64.
-
-    A tile of 32 keys is 36 KB in 16 bits: with as many in flight and the queries an SM holds two or three programs.
-    """
-    heads, keys = min(H, _HEADS), 32 if itemsize == 2 else 16
+def _tile(H: int, max_query_len: int, q: Tensor) -> _Tile:
+    """16 rows for decodes, which memory bounds; as many as the longest draft needs; else all there is room for."""
+    heads, most, keys = min(H, _HEADS), _most_rows(q), 32 if q.element_size() == 2 else 16
     needed = max(_HEADS, next_power_of_2(max_query_len * heads))
-    if dispatch.fixed() or needed > _ROWS:  # one form for all, so that a row's bits are its own
-        return _Tile(_ROWS, heads, keys, warps=8, whole=False)
-    return _Tile(needed, heads, keys, warps=4 if needed <= _HEADS else 8, whole=True)
+    whole = needed <= most and not dispatch.fixed()  # there one form for all: a row's bits are its own
+    rows = needed if whole else most
+    return _Tile(rows, heads, keys, warps=4 if rows <= _HEADS else 8, whole=whole)
+
+
+def _most_rows(q: Tensor) -> int:
+    """Rows of a tile of many queries: their sums, 512 numbers each, lie in registers, all else in shared memory.
+
+    In 16 bits 64 rows take 147 KB of an SM and 247 registers a thread (compiled for 9.0; there are 227 KB and 255), 32
+    rows 76 KB, which smaller cards have, too; in 32 bits 16 rows take as much.
+    """
+    if q.element_size() > 2:
+        return _HEADS
+    return 64 if not q.is_cuda or torch.cuda.get_device_capability(q.device)[0] in (9, 10) else 32
 
 
 def _parts(q: Tensor, programs: int, max_context_len: int) -> int:

@@ -24,6 +24,7 @@ from loadtest.kernels.experts import (
     route,
 )
 from loadtest.kernels.float8 import few_rows_float8, quantize_rows, scaled_linear
+from loadtest.kernels.latents import head_linear, latent_attention, store_latent
 from loadtest.kernels.products import few_rows, gemv, grouped_linear
 from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
 from loadtest.kernels.sampling import logprobs, penalties, sample
@@ -41,6 +42,7 @@ OPS = (
     few_rows, few_rows_attention, few_rows_float8, scaled_linear, quantize_rows,
     route, expert_order, expert_linear, float4_expert_linear, grouped_expert_linear, expert_sum,
     causal_conv, gated_delta, gated_delta_tiles, gated_delta_walk, gated_norm, selective_scan,
+    latent_attention, head_linear, store_latent,
 )  # fmt: skip
 
 
