@@ -52,6 +52,19 @@ def rope_tables(config: RopeConfig, max_len: int, device: torch.device) -> RopeT
     return RopeTables((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
 
 
+def score_factor(config: RopeConfig) -> float:
+    """Return what scores are multiplied with for the sake of a stretched context, where tables cannot do it all.
+
+    DeepSeek rotates only a part of a head, so YaRN's factor of the whole is apart: `mscale_all_dim`, squared, as it is
+    that of queries and of keys. What `mscale` has beyond it is in the tables.
+    """
+    scaling = _scaling(config)
+    weight = scaling.get("mscale_all_dim")
+    if config.kind != "yarn" or not weight:
+        return 1.0
+    return _mscale(weight, _yarn_stretch(config)) ** 2
+
+
 Rule = Callable[[RopeConfig, int], tuple[Tensor, float]]
 
 
@@ -97,7 +110,7 @@ def _yarn(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
     """NTK by parts with an attention factor (YaRN, arXiv 2309.00071)."""
     scaling = _scaling(config)
     original = scaling.get("original_max_position_embeddings") or config.max_position
-    factor = scaling.get("factor") or config.max_position / original
+    factor = _yarn_stretch(config)
 
     def pair_of(rotations: float) -> float:
         return config.dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(config.theta))
@@ -113,16 +126,23 @@ def _yarn(config: RopeConfig, _max_len: int) -> tuple[Tensor, float]:
     return frequencies, _yarn_attention_factor(scaling, factor)
 
 
-def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+def _yarn_stretch(config: RopeConfig) -> float:
+    scaling = _scaling(config)
+    original = scaling.get("original_max_position_embeddings") or config.max_position
+    return float(scaling.get("factor") or config.max_position / original)
 
+
+def _mscale(weight: float, factor: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
     given = scaling.get("attention_factor")
     if given is not None:
         return float(given)
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        return mscale(scaling["mscale"]) / mscale(scaling["mscale_all_dim"])
-    return mscale(1.0)
+        return _mscale(scaling["mscale"], factor) / _mscale(scaling["mscale_all_dim"], factor)
+    return _mscale(1.0, factor)
 
 
 def _longrope(config: RopeConfig, max_len: int) -> tuple[Tensor, float]:

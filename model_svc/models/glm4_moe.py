@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from kernels.route import Rule
 from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.experts import ExpertsBesideShared
@@ -11,7 +13,13 @@ from model_svc.models.decoder import Decoder
 
 
 class Glm4Moe(Decoder):
-    """Glm4MoeForCausalLM."""
+    """Glm4MoeForCausalLM.
+
+    `biased_choice`: a bias has a part in who is chosen. `renormalises`: shares add up to 1, where no config says it.
+    """
+
+    biased_choice: ClassVar[bool] = True
+    renormalises: ClassVar[bool] = True
 
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
@@ -30,25 +38,29 @@ class Glm4Moe(Decoder):
         if index < config.whole("first_k_dense_replace", 1):
             return self.mlp(loader)
         X, inner = config.whole("n_routed_experts"), config.whole("moe_intermediate_size")
-        rule = Rule(
-            sigmoid=True,
-            scale=config.number("routed_scaling_factor", 1.0),
-            groups=config.whole("n_group", 1),
-            kept=config.whole("topk_group", 1),
-        )
         experts = self.experts(
             place,
             inner,
             num_experts=X,
-            renormalise=bool(config.get("norm_topk_prob", True)),
-            rule=rule,
-            deciding=place.exact("gate.e_score_correction_bias", (X,)),
+            renormalise=bool(config.get("norm_topk_prob", self.renormalises)),
+            rule=self.rule(),
+            deciding=place.exact("gate.e_score_correction_bias", (X,)) if self.biased_choice else None,
         )
         shared = inner * config.whole("n_shared_experts", 1)
         if not shared:
             return experts
         return ExpertsBesideShared(
             experts, GatedMlp(place.at("shared_experts"), config.hidden_size, shared, config.act)
+        )
+
+    def rule(self) -> Rule:
+        """Return how the router's logits become choices."""
+        config = self.config
+        return Rule(
+            sigmoid=True,
+            scale=config.number("routed_scaling_factor", 1.0),
+            groups=config.whole("n_group", 1),
+            kept=config.whole("topk_group", 1),
         )
 
     def drafting_layers(self) -> int:

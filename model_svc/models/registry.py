@@ -14,6 +14,8 @@ MODELS: dict[str, tuple[str, str]] = {
     "ApertusForCausalLM": ("apertus", "Apertus"),
     "ArceeForCausalLM": ("nemotron", "Arcee"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
+    "DeepseekV2ForCausalLM": ("deepseek", "DeepseekV2"),
+    "DeepseekV3ForCausalLM": ("deepseek", "DeepseekV3"),
     "Dots1ForCausalLM": ("dots1", "Dots1"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
     "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", "Ernie4_5Moe"),

@@ -42,6 +42,20 @@ EXPERTS: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+LATENTS: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 1,
+}
+
 
 def tiny_llama(
     device: str = "cpu",
@@ -56,7 +70,8 @@ def tiny_llama(
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype.
 
-    With `**EXPERTS` it is a mixture of experts, which stay 4 bit floats with `float4`.
+    With `**EXPERTS` it is a mixture of experts, which stay 4 bit floats with `float4`; with `**LATENTS` its cache holds
+    latents.
     """
     form = as_float8 if float8 else as_float4 if float4 else None
     source = RandomSource(tied=False, spread=0.3, dtype=stored, stored=form)

@@ -64,6 +64,16 @@ GROUPED = {
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.7,
 }
+LATENTS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+}
+STRETCHED = {**YARN, "rope_theta": 10000.0, "factor": 40.0, "mscale": 0.7, "mscale_all_dim": 0.9}
 STATES = {
     "initializer_range": 0.2,  # a norm of what is read of a state widens what float32 rounds where that is little
     "head_dim": 32,
@@ -132,6 +142,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Glm4Moe",
         {**GROUPED, "norm_topk_prob": False, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
     ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        {**GROUPED, **LATENTS, "topk_method": "group_limited_greedy", "rope_parameters": STRETCHED},
+    ),
+    "deepseek_v2_lite": (
+        "DeepseekV2",
+        {**GROUPED, **LATENTS, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-3},
+    ),
+    "deepseek_v3": ("DeepseekV3", {**GROUPED, **LATENTS, "rope_parameters": STRETCHED, "num_mtp_layers": 0}),
+    "deepseek_v3_bare": (
+        "DeepseekV3",
+        {
+            **GROUPED,
+            **LATENTS,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+        },
+    ),
+    "deepseek_v3_biases": ("DeepseekV3", {**GROUPED, **LATENTS, "attention_bias": True}),
     "dots1": (
         "Dots1",
         {**GROUPED, "first_k_dense_replace": 1, "attention_bias": True, "sliding_window": 8, "layer_types": SLIDING},

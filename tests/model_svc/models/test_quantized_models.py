@@ -157,3 +157,21 @@ def test_every_rank_loads_its_part(tmp_path: Path) -> None:
     group: Group = Ranks(1, 2, None, None)
     part = load_model(tmp_path, dtype=torch.float32, device=CPU, group=group)
     assert part.weight_bytes < whole.weight_bytes
+
+
+@pytest.mark.parametrize("name", ["fp8_blocks", "fp8_small_blocks", "compressed_int8"])
+def test_attention_over_latents_takes_quantized_matrices(name: str, tmp_path: Path) -> None:
+    sizes = SIZES | {
+        "num_key_value_heads": 4, "kv_lora_rank": 40, "q_lora_rank": 48, "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 8, "v_head_dim": 24, "first_k_dense_replace": 2,
+    }  # fmt: skip
+    torch.manual_seed(3)
+    oracle = transformers.DeepseekV3ForCausalLM._from_config(
+        transformers.DeepseekV3Config(**sizes), attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        write_quantized(tmp_path, oracle, CASES[name])
+    for method in (None, Grouped(torch.float32, CPU)):
+        model = load_model(tmp_path, dtype=torch.float32, device=CPU, method=method)
+        with dispatch.forced("reference"):
+            torch.testing.assert_close(stepwise(model), expected(oracle), rtol=2e-4, atol=2e-4)
