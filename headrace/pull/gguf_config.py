@@ -55,7 +55,8 @@ def _shared(header: GgufHeader, arch: str) -> dict[str, Any]:
 
     hidden, heads = integer("embedding_length"), integer("attention.head_count")
     head_dim = integer("attention.key_length", hidden // max(heads, 1))
-    if integer("attention.value_length", head_dim) != head_dim:
+    of_latents = f"{arch}.attention.kv_lora_rank" in header.metadata
+    if not of_latents and integer("attention.value_length", head_dim) != head_dim:
         raise PullError(f"{header.path}: keys and values of different length are not supported")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:

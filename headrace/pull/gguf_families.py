@@ -6,9 +6,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from headrace.pull.errors import PullError
 from model_svc.weights.gguf_header import GgufHeader
 
 Family = Callable[[GgufHeader, dict[str, Any]], None]
+_SIGMOID = 2  # of what makes scores of a router's logits
 
 
 def windows(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +150,35 @@ def _dots1(header: GgufHeader, config: dict[str, Any]) -> None:
     _routed(header, config)
 
 
+def _deepseek2(header: GgufHeader, config: dict[str, Any]) -> None:
+    """V2 and V3 go by one name; files of before 2025 have no lengths for heads beside those of the cache."""
+
+    def whole(key: str, default: int | None = None) -> int:
+        return int(header.value(f"deepseek2.{key}", int, default))
+
+    if "deepseek2.attention.temperature_scale" in header.metadata:
+        raise PullError(
+            f"{header.path}: queries that grow with their position (Mistral Large 3) are not supported here"
+        )
+    version, rope_dim = 3 if whole("expert_gating_func", 1) == _SIGMOID else 2, whole("rope.dimension_count")
+    _plain(f"DeepseekV{version}ForCausalLM", f"deepseek_v{version}")(header, config)
+    _routed(header, config)
+    config.update(
+        num_key_value_heads=config["num_attention_heads"],
+        head_dim=rope_dim,
+        kv_lora_rank=whole("attention.kv_lora_rank"),
+        q_lora_rank=whole("attention.q_lora_rank", 0) or None,
+        qk_rope_head_dim=rope_dim,
+        qk_nope_head_dim=whole("attention.key_length_mla", whole("attention.key_length")) - rope_dim,
+        v_head_dim=whole("attention.value_length_mla", whole("attention.value_length")),
+        norm_topk_prob=header.value("deepseek2.expert_weights_norm", bool, False),
+        topk_method="group_limited_greedy" if config["n_group"] > 1 else "greedy",
+    )
+    if config["rope_scaling"] is not None:  # the file has a tenth of the weight, and none for the tables
+        weight = float(f"{10 * header.value('deepseek2.rope.scaling.yarn_log_multiplier', float, 0.0):.7g}")
+        config["rope_scaling"] = config["rope_scaling"] | {"attention_factor": 1.0, "mscale_all_dim": weight}
+
+
 def _minimax_m2(header: GgufHeader, config: dict[str, Any]) -> None:
     _glm("MiniMaxM2ForCausalLM", "minimax_m2")(header, config)
     config.update(
@@ -221,6 +252,7 @@ FAMILIES: dict[str, Family] = {
     "chatglm": _glm("GlmForCausalLM", "glm"),
     "glm4": _glm("Glm4ForCausalLM", "glm4"),
     "glm4moe": _glm4moe,
+    "deepseek2": _deepseek2,
     "dots1": _dots1,
     "minimax-m2": _minimax_m2,
     "ernie4_5-moe": _ernie_moe,

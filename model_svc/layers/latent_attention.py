@@ -78,12 +78,21 @@ class LatentAttention:
         else:
             self._first = loader.columns(("q_proj", "kv_a_proj_with_mqa"), (queries, config.line), E, (own, whole))
         self._kv_norm = RmsNorm(loader, "kv_a_layernorm", R, _NORM_EPS)
-        rows = config.nope_dim + config.value_dim
-        up = loader.part("kv_b_proj.weight", (H * rows, R), own).view(self.num_heads, rows, R)
-        self._up_keys = up[:, : config.nope_dim].transpose(1, 2)  # a query's part [D] -> as wide as a latent [R]
-        self._up_values = up[:, config.nope_dim :]  # a sum of latents [R] -> a head's value
+        self._up_keys, self._up_values = self._ups(loader)
         self._o = loader.rows("o_proj", E, H * config.value_dim, bias=config.bias)
         self._scale = loader.kv_scale((*K_SCALES, *V_SCALES))
+
+    def _ups(self, loader: Loader) -> tuple[Tensor, Tensor]:
+        """Fetch what brings queries to the width of a latent, [H, R, D], and sums of latents to values, [H, Dv, R].
+
+        Checkpoints have both in one matrix, GGUF files each by itself. Views, no copies: it may not have arrived yet.
+        """
+        H, R, own = self._config.num_heads, self._config.kv_rank, loader.shard(self._config.num_heads)
+        D, Dv = self._config.nope_dim, self._config.value_dim
+        if not loader.has("kv_b_proj.weight"):
+            return loader.part("k_b_proj.weight", (H, R, D), own), loader.part("v_b_proj.weight", (H, Dv, R), own)
+        both = loader.part("kv_b_proj.weight", (H * (D + Dv), R), own).view(self.num_heads, D + Dv, R)
+        return both[:, :D].transpose(1, 2), both[:, D:]
 
     @property
     def first(self) -> Linear:

@@ -68,6 +68,16 @@ _GLM4_MOE_LAYER = _EXPERTS_LAYER | {
     "exp_probs_b": "mlp.gate.e_score_correction_",  # and then `bias`
 }
 _DOTS_LAYER = _GLM4_MOE_LAYER | {"ffn_norm": "post_attention_layernorm"}
+_DEEPSEEK_LAYER = _DOTS_LAYER | {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",  # since 2025 in two, keys' turned around: [H, R, D]
+    "attn_v_b": "self_attn.v_b_proj",
+}
 _ERNIE_MOE_LAYER = _DOTS_LAYER | {"exp_probs_b": "mlp.moe_statics.e_score_correction_"}
 _MINIMAX_LAYER = _LLAMA_LAYER | {"exp_probs_b": "block_sparse_moe.e_score_correction_"}
 _POST_LAYER = _LAYER | {
@@ -149,6 +159,7 @@ _LAYERS = {
     "phi3": _GLM_LAYER,
     "glm4moe": _GLM4_MOE_LAYER,
     "dots1": _DOTS_LAYER,
+    "deepseek2": _DEEPSEEK_LAYER,
     "ernie4_5-moe": _ERNIE_MOE_LAYER,
     "minimax-m2": _MINIMAX_LAYER,
     "lfm2": _LFM2_LAYER,

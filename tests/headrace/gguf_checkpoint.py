@@ -32,17 +32,20 @@ def gguf_of(
     more: Mapping[str, np.ndarray] = MappingProxyType({}),
     *,
     old_experts: bool = False,
+    split_latents: bool = False,
 ) -> Path:
     """Write `model` with a vocabulary of bytes, and `more` tensors.
 
-    `old_experts`: each one's matrices by themselves, as in early 2024.
+    `old_experts`: each one's matrices by themselves, as in early 2024. `split_latents`: what makes keys of latents by
+    itself and turned around, as since 2025.
     """
     config = model.config
     model.save_pretrained(path.parent / "safetensors")
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     tensors: dict[str, np.ndarray] = dict(more)
-    for name, values in _merged(_parted(_saved(path.parent / "safetensors"), config)).items():
+    parted = _parted(_saved(path.parent / "safetensors"), config, split_latents=split_latents)
+    for name, values in _merged(parted).items():
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
         if arch in _NORMS_PLUS_ONE and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
@@ -75,8 +78,11 @@ def _saved(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / "model.safetensors")
 
 
-def _parted(saved: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tensor]:
-    """Part the tensor that holds gates and what they gate (Granite's experts), and that of all heads (Qwen 3 Next)."""
+def _parted(saved: dict[str, torch.Tensor], config: Any, *, split_latents: bool) -> dict[str, torch.Tensor]:
+    """Part the tensor that holds gates and what they gate (Granite's experts), and that of all heads (Qwen 3 Next).
+
+    With `split_latents` also what makes keys and values of latents.
+    """
     parted: dict[str, torch.Tensor] = {}
     for name, values in saved.items():
         if name.endswith("block_sparse_moe.input_linear.weight"):
@@ -94,6 +100,11 @@ def _parted(saved: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tens
             parts = values.view(heads, -1, values.shape[1]).split(widths, 1)
             *qkv, z = (part.reshape(-1, values.shape[1]) for part in parts)
             parted |= {f"{place}qkv.weight": torch.cat(qkv), f"{place}z.weight": z}
+        elif split_latents and name.endswith("kv_b_proj.weight"):
+            D, Dv = config.qk_nope_head_dim, config.v_head_dim
+            keys, kept = values.view(config.num_attention_heads, D + Dv, -1).split((D, Dv), dim=1)
+            parted[name.replace("kv_b_proj", "k_b_proj")] = keys.transpose(1, 2)
+            parted[name.replace("kv_b_proj", "v_b_proj")] = kept
         else:
             parted[name] = values
     return parted

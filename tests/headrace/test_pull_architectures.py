@@ -15,6 +15,7 @@ from headrace.pull import pull
 from model_svc.models.load import load_model
 from tests.headrace.gguf_checkpoint import gguf_of, vocab_size
 from tests.model_svc.models.test_parity import LONG, oracle_model, prompt
+from tests.model_svc.models.test_parity import STRETCHED as LONG_STRETCH
 from tests.model_svc.paged import ModelDriver, Tracked
 
 
@@ -26,6 +27,7 @@ class File(NamedTuple):
     says: dict[str, Any]
     changes: Mapping[str, Any] = MappingProxyType({})
     old_experts: bool = False
+    split_latents: bool = False
     more: Mapping[str, np.ndarray] = MappingProxyType({})  # tensors that transformers has no weights for
 
 
@@ -44,6 +46,17 @@ ROUTED = {
     "expert_weights_scale": 1.7,
     "expert_weights_norm": True,
 }
+OF_HEADS = {"rope.dimension_count": 8, "attention.key_length": 20, "attention.value_length": 10}
+OF_CACHE = {
+    "rope.dimension_count": 8,
+    "attention.head_count_kv": 1,
+    "attention.key_length": 32,
+    "attention.value_length": 24,
+    "attention.key_length_mla": 20,
+    "attention.value_length_mla": 10,
+}
+STRETCHED = YARN | {"rope.scaling.factor": 40.0, "rope.scaling.yarn_log_multiplier": 0.09}
+ALIKE = {"rope_parameters": {**LONG_STRETCH, "mscale": 0.9}}
 COHERE = ["sliding_attention"] * 3 + ["full_attention"]
 MAMBA = {
     "ssm.conv_kernel": 4,
@@ -70,6 +83,34 @@ FILES = {
         },
     ),
     "dots1": File("dots1", "dots1", WINDOWS | ROUTED | {"expert_weights_norm": False}, {"attention_bias": False}),
+    "deepseek_v2_lite_of_2024": File(
+        "deepseek2",
+        "deepseek_v2_lite",
+        ROUTED
+        | OF_HEADS
+        | {"attention.kv_lora_rank": 24, "expert_group_count": 1, "expert_group_used_count": 1}
+        | {"expert_weights_norm": False},
+    ),
+    "deepseek_v2": File(
+        "deepseek2",
+        "deepseek_v2",
+        ROUTED
+        | OF_CACHE
+        | STRETCHED
+        | {"attention.kv_lora_rank": 24, "attention.q_lora_rank": 20, "expert_weights_norm": False},
+        ALIKE,
+        split_latents=True,
+    ),
+    "deepseek_v3": File(
+        "deepseek2",
+        "deepseek_v3",
+        ROUTED
+        | OF_CACHE
+        | STRETCHED
+        | {"attention.kv_lora_rank": 24, "attention.q_lora_rank": 20, "expert_gating_func": 2},
+        ALIKE,
+        split_latents=True,
+    ),
     "minimax_m2": File(
         "minimax-m2", "minimax_m2", {"rope.dimension_count": 16, "expert_count": 6, "expert_used_count": 2}
     ),
@@ -165,7 +206,8 @@ FILES = {
 def test_a_pulled_file_computes_what_the_checkpoint_computes_that_it_was_made_of(tmp_path: Path, name: str) -> None:
     file = FILES[name]
     oracle = oracle_model(file.case, vocab_size=vocab_size(), **file.changes)
-    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.more, old_experts=file.old_experts)
+    options = {"old_experts": file.old_experts, "split_latents": file.split_latents}
+    path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.more, **options)
     model = load_model(pull(str(path), tmp_path / "models"), dtype=torch.float32, device=torch.device("cpu"))
     ids = prompt(24, seed=1)
     with torch.inference_mode():

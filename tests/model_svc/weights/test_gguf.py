@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from model_svc.quant.dequantized import Dequantized
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf import GgufSource
 from model_svc.weights.gguf_header import read_header
+from model_svc.weights.source import Shard
 from model_svc.weights.stored.block_tensor import BlockTensor
 from model_svc.weights.stored.tensor import QuantizedTensor
 from tests.model_svc.weights.gguf_files import permuted, tiny_llama, write_llama
@@ -259,6 +261,22 @@ def test_two_tensors_of_one_name_of_ours_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of a process's memory")
+def test_matrices_of_each_head_come_as_blocks_and_a_rank_takes_those_of_its_heads(tmp_path: Path) -> None:
+    numbers, kind = np.random.default_rng(5).normal(size=(4, 5, 64)).astype(np.float32), gguf.GGMLQuantizationType.Q8_0
+    blocks = gguf.quants.quantize(numbers, kind)
+    writer = gguf.GGUFWriter(str(tmp_path / "tiny.gguf"), "deepseek2")
+    writer.add_head_count(4)
+    writer.add_tensor("blk.0.attn_k_b.weight", blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    name = "model.layers.0.self_attn.k_b_proj.weight"
+    stored = GgufSource(tmp_path / "tiny.gguf").get_shard(name, (4, 5, 64), Shard(0, 1, 2))
+    found = Dequantized(torch.float32, torch.device("cpu")).dense(stored)
+    assert torch.equal(found, torch.from_numpy(gguf.quants.dequantize(blocks, kind)[2:]))
+
+
 def test_a_loaded_model_holds_its_packed_weights_and_not_the_file_as_well(smollm2_path: Path) -> None:
     path = smollm2_path / "model.gguf"
     source = GgufSource(path)
