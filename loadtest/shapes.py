@@ -31,6 +31,23 @@ GPT_OSS_20B: dict[str, Any] = {
     },
 }  # fmt: skip
 GPT_OSS_120B: dict[str, Any] = GPT_OSS_20B | {"num_hidden_layers": 36, "num_local_experts": 128}
+DEEPSEEK_V2_LITE: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"], "vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 10944,
+    "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 163840, "rope_theta": 10000.0, "tie_word_embeddings": False, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1,
+    "n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2,
+    "norm_topk_prob": False, "topk_method": "greedy", "routed_scaling_factor": 1.0,
+    "rope_scaling": {
+        "type": "yarn", "factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.707, "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+    },
+}  # fmt: skip
 
 SHAPES = {"llama-8b": LLAMA_8B, "smollm2-135m": SMOLLM2_135M}
-MIXTURES = {"qwen3-30b-a3b": QWEN3_30B_A3B, "gpt-oss-20b": GPT_OSS_20B, "gpt-oss-120b": GPT_OSS_120B}
+MIXTURES = {
+    "qwen3-30b-a3b": QWEN3_30B_A3B,
+    "gpt-oss-20b": GPT_OSS_20B,
+    "gpt-oss-120b": GPT_OSS_120B,
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+}

@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3, and what is built like them (R1, Kimi K2, Moonlight): attention over latents, experts.
+"""DeepSeek V2 and V3, and what is built like them (R1, Kimi K2, GLM-4.7 Flash, Youtu): attention over latents, experts.
 
 V3's experts are those that GLM-4.5 took over; V2's are chosen by a softmax, and a group is as good as its best expert.
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from kernels.route import Rule
-from model_svc.layers.blocks import Layer, PreNorm
+from model_svc.layers.blocks import Layer, Mlp, PreNorm
 from model_svc.layers.latent_attention import LatentAttention, LatentConfig
 from model_svc.layers.loader import Loader
 from model_svc.layers.rope import RopeConfig, score_factor
@@ -74,3 +74,24 @@ class DeepseekV2(DeepseekV3):
         if method not in ("greedy", "group_limited_greedy"):
             raise ValueError(f"topk_method {method!r} is not supported; known are greedy, group_limited_greedy")
         return rule if method == "group_limited_greedy" else rule._replace(groups=1, kept=1)
+
+
+class Glm4MoeLite(DeepseekV3):
+    """Glm4MoeLiteForCausalLM."""
+
+    def is_dense(self, index: int) -> bool:
+        """Tell whether a layer has one block instead of experts, which new configs list."""
+        kinds = self.config.get("mlp_layer_types")
+        if isinstance(kinds, list) and index < len(kinds):
+            return bool(kinds[index] == "dense")
+        return super().is_dense(index)
+
+
+class Youtu(DeepseekV3):
+    """YoutuForCausalLM."""
+
+    tied_default: ClassVar[bool] = True
+
+    def feed_forward(self, loader: Loader, index: int) -> Mlp:  # noqa: ARG002 - all layers are alike
+        """Build a layer's one block."""
+        return self.mlp(loader)

@@ -35,7 +35,7 @@ class Glm4Moe(Decoder):
     def feed_forward(self, loader: Loader, index: int) -> Mlp:
         """Build a layer's experts and what stands beside them, or its one block."""
         config, place = self.config, loader.at("mlp")
-        if index < config.whole("first_k_dense_replace", 1):
+        if self.is_dense(index):
             return self.mlp(loader)
         X, inner = config.whole("n_routed_experts"), config.whole("moe_intermediate_size")
         experts = self.experts(
@@ -52,6 +52,10 @@ class Glm4Moe(Decoder):
         return ExpertsBesideShared(
             experts, GatedMlp(place.at("shared_experts"), config.hidden_size, shared, config.act)
         )
+
+    def is_dense(self, index: int) -> bool:
+        """Tell whether a layer has one block instead of experts."""
+        return index < self.config.whole("first_k_dense_replace", 1)
 
     def rule(self) -> Rule:
         """Return how the router's logits become choices."""

@@ -25,6 +25,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "GlmForCausalLM": ("glm", "Glm"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
     "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
+    "Glm4MoeLiteForCausalLM": ("deepseek", "Glm4MoeLite"),
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granite_moe", "GraniteMoe"),
@@ -52,6 +53,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
+    "YoutuForCausalLM": ("deepseek", "Youtu"),
 }
 
 # The part of texts of models of texts and images: (architecture, kind of the part of texts) -> its name.

@@ -164,6 +164,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "deepseek_v3_biases": ("DeepseekV3", {**GROUPED, **LATENTS, "attention_bias": True}),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**GROUPED, **LATENTS, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"]},
+    ),
+    "youtu": ("Youtu", {**LATENTS, "embedding_initializer_range": 0.3}),
     "dots1": (
         "Dots1",
         {**GROUPED, "first_k_dense_replace": 1, "attention_bias": True, "sliding_window": 8, "layer_types": SLIDING},
