@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from model_svc.models.config import parse_config
+from model_svc.models.decoder import Decoder
+from model_svc.models.deepseek import DeepseekV2
 from model_svc.models.load import build_model
 from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
@@ -19,6 +22,7 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.random import RandomSource
 from tests.model_svc.models.test_load import CPU, GOOD, load, logits
 from tests.model_svc.models.test_parity import oracle_model
+from tests.model_svc.tiny import LATENTS as TINY_LATENTS
 
 
 def test_layers_that_guess_ahead_behind_the_model_s_own_are_left_out(tmp_path: Path) -> None:
@@ -117,3 +121,40 @@ def test_lfm2_configs_as_they_were_published_give_the_sizes_that_follow_from_the
     assert new == found
     with pytest.raises(CheckpointError, match="conv_L_cache 1: a convolution must be over 2 tokens or more"):
         matrices(whole | old | {"conv_L_cache": 1})
+
+
+def deepseek(**changes: Any) -> Decoder:
+    """Build a model of a config as DeepSeek's own repositories have it."""
+    raw = GOOD | TINY_LATENTS | {"architectures": ["DeepseekV2ForCausalLM"], "vocab_size": 96} | changes
+    config = parse_config(Path("x/config.json"), raw)
+    return build_model(config, RandomSource(tied=False), Dequantized(torch.float32, CPU), device=CPU)
+
+
+def test_a_stretched_context_sharpens_deepseeks_scores_and_leaves_its_tables_alone() -> None:
+    stretch = {"type": "yarn", "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707}
+    model = deepseek(rope_scaling=stretch | {"original_max_position_embeddings": 16}, q_lora_rank=None)
+    assert isinstance(model, DeepseekV2)
+    sharper = (0.0707 * math.log(40) + 1) ** 2
+    assert model.latents().scale == pytest.approx(20**-0.5 * sharper)
+    assert model.rope().cos.shape[1] == 4
+    assert torch.equal(model.rope().cos[0], torch.ones(4))
+    plain = deepseek()
+    assert isinstance(plain, DeepseekV2)
+    assert plain.latents().scale == 20**-0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"topk_method": "noaux_tc"},
+            "topk_method 'noaux_tc' is not supported; known are greedy, group_limited_greedy",
+        ),
+        ({"kv_lora_rank": None}, "kv_lora_rank must be positive"),
+        ({"v_head_dim": 0}, "v_head_dim must be positive"),
+    ],
+    ids=str,
+)
+def test_what_deepseeks_configs_cannot_mean_is_refused_by_name(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(CheckpointError, match=fault):
+        deepseek(first_k_dense_replace=0, **changes)
