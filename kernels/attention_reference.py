@@ -20,13 +20,14 @@ def reference(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     scales: KvScales = ONES,
+    limits: Tensor | None = None,
 ) -> Tensor:
     """Attend in plain torch, float32 inside: a running softmax over chunks of blocks."""
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     k_scale, v_scale = scales.of(k_cache)
     reference_into(
         out, q, k_cache, v_cache, block_tables, query_start, context_lens, scale * k_scale, window, softcap, sinks,
-        v_scale,
+        v_scale, limits,
     )  # fmt: skip
     return out
 
@@ -44,6 +45,7 @@ def reference_into(
     softcap: float | None,
     sinks: Tensor | None,
     v_scale: float = 1.0,
+    limits: Tensor | None = None,
 ) -> None:
     """Write attention to `out`; rows of no sequence are left as they are. Scales as in `attention_step.Step`.
 
@@ -60,7 +62,7 @@ def reference_into(
         rows = query_start[index].long()[:, None] + torch.arange(n, device=q.device)
         result = _attend(
             q[rows], k_cache, v_cache, block_tables[index].long(), context_lens[index].long(),
-            scale, window, softcap, sinks,
+            scale, window, softcap, sinks, None if limits is None else limits[rows],
         )  # fmt: skip
         out[rows] = (result * v_scale).to(out.dtype)
 
@@ -75,14 +77,19 @@ def _attend(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    limits: Tensor | None,
 ) -> Tensor:
-    """Attend for a group of S sequences with n queries each: `q` [S, n, H, D] -> [S, n, H, Dv] float32."""
+    """Attend for a group of S sequences with n queries each: `q` [S, n, H, D] -> [S, n, H, Dv] float32.
+
+    `limits` [S, n] are the last keys that queries see; None: their own.
+    """
     S, n, H, D = q.shape
     Dv = v_cache.shape[3]
     B, K = k_cache.shape[1:3]
     G = H // K
     q = (q.float() * scale).view(S, n, K, G, D).permute(0, 2, 3, 1, 4)  # [S, K, G, n, D]
     position = (context - n)[:, None] + torch.arange(n, device=q.device)  # [S, n]
+    last = position if limits is None else limits
     if sinks is None:
         top = q.new_full((S, K, G, n), float("-inf"))
         total = q.new_zeros(S, K, G, n)
@@ -101,12 +108,13 @@ def _attend(
         if window:
             dead |= key <= (context - n - window)[:, None]
         keys, values = _cached(k_cache, v_cache, blocks, dead)
-        i = max(0, begin * B - deepest + n)  # queries before this chunk see none of it
+        # Queries before this chunk see none of it, unless they see what comes behind them.
+        i = max(0, begin * B - deepest + n) if limits is None else 0
         c = key.shape[0]
         scores = (q[..., i:, :].reshape(S, K, G * (n - i), D) @ keys).view(S, K, G, n - i, c)
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
-        hidden = key > position[:, i:, None]
+        hidden = key > last[:, i:, None]
         if window:
             hidden |= key <= position[:, i:, None] - window
         scores.masked_fill_(hidden[:, None, None], float("-inf"))

@@ -35,6 +35,7 @@ def paged_attention(
     max_context_len: int | None = None,
     num_splits: int | None = None,
     out: Tensor | None = None,
+    limits: Tensor | None = None,
 ) -> Tensor:
     """Return attention [T, H, D] of `q` [T, H, D] over `k_cache` and `v_cache` [N, B, K, D].
 
@@ -42,7 +43,8 @@ def paged_attention(
     its own included; `softcap` c turns a logit x into c * tanh(x / c); `sinks` [H] are logits that take part in the
     softmax and carry no value. `scales` are those of a float8_e4m3fn cache. `max_query_len` and `max_context_len` bound
     the step (defaults: T and M * B). `num_splits` fixes how a decode's context is cut, so that a row's bits do not
-    depend on the batch. Rows behind query_start[S] are not written; a sequence with context 0 gives zeros.
+    depend on the batch. Rows behind query_start[S] are not written; a sequence with context 0 gives zeros. `limits` [T]
+    are the last positions that queries see where some see keys behind their own; such calls take the reference.
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens, sinks)
     if scale <= 0:
@@ -63,7 +65,7 @@ def paged_attention(
         softcap or 0.0, v_scale,
     )  # fmt: skip
     deepest = min(block_tables.shape[1] * k_cache.shape[1], max_context_len or 1 << 62)
-    form = dispatch.form(q)
+    form = dispatch.form(q) if limits is None else "reference"
     if form == "triton":
         _launch(step, min(T, max_query_len or T), deepest, num_splits)
     elif form == "native" and attention_native.fits(q, k_cache, out, sinks):
@@ -72,7 +74,7 @@ def paged_attention(
         record.refuse("attention by torch looks at the lengths on the host")
         reference_into(
             out, q, k_cache, v_cache, block_tables, query_start, context_lens, step.scale, window, softcap, sinks,
-            v_scale,
+            v_scale, limits,
         )  # fmt: skip
     return out
 

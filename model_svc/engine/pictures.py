@@ -56,6 +56,19 @@ def placed(request: EngineRequest, info: RunnerInfo) -> tuple[PlacedPicture, ...
     return tuple(found)
 
 
+def whole(pictures: tuple[PlacedPicture, ...], start: int, num_tokens: int, room: int) -> int:
+    """Return how many tokens from `start` on a step computes where it may not end within a picture.
+
+    That is `num_tokens`, or more so that a picture is done, up to `room`, or fewer so that none is begun.
+    """
+    end = start + min(num_tokens, room)
+    for _, positions in pictures:
+        first, behind = int(positions[0]), int(positions[-1]) + 1
+        if first < end < behind:
+            return behind - start if behind - start <= room else max(0, first - start)
+    return end - start
+
+
 class Pictures:
     """Whose features the runner has. `max_features` bounds them; those that one step needs are there in any case."""
 

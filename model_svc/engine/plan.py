@@ -185,7 +185,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     are the names of those that a sequence can ask for. A model with states keeps `state_bytes` of each sequence beside
     its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
     takes `tier_block_ms`. A model that sees has an `image_token_id`, which stands where a picture's features go, and
-    room for `max_features` of them.
+    room for `max_features` of them. `whole_pictures`: one step has to compute all tokens of a picture that are not yet.
     """
 
     num_blocks: int
@@ -209,6 +209,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     tier_block_ms: float = 0.0
     image_token_id: int = -1
     max_features: int = 0
+    whole_pictures: bool = False
 
 
 class Runner(Protocol):

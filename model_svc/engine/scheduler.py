@@ -14,7 +14,7 @@ import msgspec
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.draw_rules import NO_DRAFTS, Drafts
 from model_svc.engine.kv_tier import Kept
-from model_svc.engine.pictures import Pictures
+from model_svc.engine.pictures import Pictures, whole
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepPlan
 from model_svc.engine.policy import SchedulingPolicy, StepCosts, StepLoad
 from model_svc.engine.precedence import Precedence
@@ -44,6 +44,7 @@ class Scheduler:
         """`kept` is what a second tier holds from before the start."""
         self.roster = Roster(info, policy, clock)
         self.pictures = Pictures(info.max_features)
+        self._whole_pictures = info.whole_pictures
         self.costs = StepCosts()
         self.recall: Recall | None = None
         if info.num_tier_blocks:
@@ -190,12 +191,18 @@ class Scheduler:
         ]
         rests = [seq.num_tokens - seq.num_computed_tokens for seq in prompts]
         shares = split(budget, [seq.rank for seq in prompts], rests)
-        for seq, num_tokens in zip(prompts, shares, strict=True):
+        num_planned = 0
+        for seq, share in zip(prompts, shares, strict=True):
+            num_tokens = share if roster.states is None else roster.states.limit(seq, share)
+            if self._whole_pictures:
+                room = self._token_budget - sum([item.num_tokens for item in self._items])
+                num_tokens = whole(seq.pictures, seq.num_computed_tokens, num_tokens, room)
             if num_tokens > 0:
-                self._plan(seq, num_tokens if roster.states is None else roster.states.limit(seq, num_tokens))
+                self._plan(seq, num_tokens)
+                num_planned += num_tokens
                 if seq.num_pending:
                     roster.answers(seq)
-        return sum(shares)
+        return num_planned
 
     def _admit(self, budget: int) -> None:
         """Start waiting sequences in order while running prompts leave tokens; who does not fit holds back the rest."""

@@ -141,6 +141,7 @@ class Attention:
             q, *cache, step.block_tables, step.query_start, step.context_lens,
             scale=self._scale, window=self._config.window, softcap=self._config.softcap, sinks=self._sinks,
             scales=self._scales, max_query_len=step.max_query_len, max_context_len=step.max_context_len,
+            limits=step.limits,
         )  # fmt: skip
         return out.view(q.shape[0], -1)
 

@@ -21,7 +21,7 @@ class StepBatch:
     `positions` [T] int64, `slot_mapping` [T] int64 (block * B + offset), `block_tables` [S, M] int32, `query_start`
     [S + 1] int32, `context_lens` [S] int32 (with the step's tokens), `slots` [S] int32 (whose states these are; below
     0: nobody's). `max_query_len` and `max_context_len` bound them. `adapters`: which rows have which adapter, None
-    where none has one.
+    where none has one. `limits` [T] int64: up to which position each token sees, None where each sees up to its own.
     """
 
     positions: Tensor
@@ -33,3 +33,4 @@ class StepBatch:
     max_query_len: int
     max_context_len: int
     adapters: LoraRows | None = None
+    limits: Tensor | None = None

@@ -64,8 +64,9 @@ class Decoder:
         self.adapters = loader.adapters
         self.device = device
         self.max_len = max_len
-        self.weight_bytes = 0  # set when all are loaded, like the next one
+        self.weight_bytes = 0  # set when all are loaded, like the next two
         self.vision: Vision | None = None
+        self.sees_both_ways = False  # tokens of one picture see one another, those behind them, too
         self._ropes: dict[str | None, RopeTables] = {}
         tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
         if "text_config" in config.raw:  # both parts of such a config may say, each something else

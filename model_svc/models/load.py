@@ -15,7 +15,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
-from model_svc.vision.vision import load_vision
+from model_svc.vision.vision import load_vision, sees_both_ways
 from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.open import open_weights
@@ -61,6 +61,7 @@ def build_model(
         model = model_class(config)(config, Loader(source, method, group=group, adapters=added), longest, device)
         # Ranks share the work on texts; each of them looks at all pictures itself.
         sees = Loader(source, method, group=group if group.stages > 1 else ALONE)
+        model.sees_both_ways = sees_both_ways(config.architecture, sees)
         model.vision = load_vision(config.architecture, config.path, config.raw, sees, config.hidden_size, device)
         model.scale_logits(torch.zeros(1, 1, device=device))  # what the config says of it is looked at now
     except ValueError as error:  # an unknown activation or rope rule, a scale of nothing

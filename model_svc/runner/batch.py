@@ -15,7 +15,9 @@ from torch import Tensor
 from kernels.lora import LoraRows
 from model_svc.engine.plan import StepPlan
 from model_svc.layers.step import StepBatch
+from model_svc.models.decoder import Decoder
 from model_svc.runner.draws import draws_of
+from model_svc.runner.sight import Shown
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,18 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int], adapter_of: Mapping[i
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """The same on the device, ready for the model and the sampler."""
+    """The same on the device, ready for the model and the sampler. `shown`: the step's pictures, if it has any."""
 
     ids: Tensor
     batch: StepBatch
     sample_rows: Tensor
     sample_slots: Tensor
     output_index: Tensor
+    shown: Shown | None = None
+
+    def inputs(self, model: Decoder) -> Tensor:
+        """Return what the model begins with."""
+        return model.inputs(self.ids) if self.shown is None else self.shown.inputs(self.ids)
 
 
 _SENT = (

@@ -54,7 +54,7 @@ class CpuRunner(TorchRunner):
             self.spare.now()
             step = self._laid_out(plan)
             where, indices = step.sample_slots, step.output_index
-            left = self._left(step, self._sight.inputs(step.ids, plan.sequences), plan)
+            left = self._left(step, step.inputs(self._model), plan)
         if not group.is_last:
             group.pass_on(left)
             return None

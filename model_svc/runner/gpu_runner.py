@@ -183,8 +183,8 @@ class GpuRunner:
         if drafts(sequences):
             return self._checked(sequences, blocks, scores=scores, fixed=fixed)
         step, recording, plain = self._shape_of(sequences), None, self._draws_plainly(sequences)
-        begin = self._sight.begin(sequences)
-        if scores or begin:  # of all rows, and recorded steps keep the last ones only; or it begins with other rows
+        shown = self._sight.shown(sequences)
+        if scores or shown:  # of all rows, and recorded steps keep the last ones only; or it begins with other rows
             shape = self._recorded.fit(step)
         else:
             shape, recording = self._recorded.find(step, fixed=fixed, plain=plain)
@@ -197,11 +197,11 @@ class GpuRunner:
             recording.forward()
             hidden = recording.hidden
         elif scores:
-            whole = self._step.hidden(shape, begin)
+            whole = self._step.hidden(shape, shown)
             self._scored = score(self._model, whole, sequences)
             hidden = self._step.last_logits(shape, whole)
         else:
-            hidden = self._step.forward(shape, begin)
+            hidden = self._step.forward(shape, shown)
         if not self._group.is_last:
             self._group.pass_on(hidden[: step.num_tokens])
         return Computed(sequences, shape, line, recording, hidden, plain)
@@ -213,15 +213,15 @@ class GpuRunner:
         self, sequences: tuple[SequenceStep, ...], blocks: list[int], *, scores: bool, fixed: bool
     ) -> Computed:
         """Queue everything between a plan with guesses and its hidden states."""
-        longest, begin = max(item.num_tokens for item in sequences), self._sight.begin(sequences)
-        eager = fixed or scores or begin is not None
+        longest, shown = max(item.num_tokens for item in sequences), self._sight.shown(sequences)
+        eager = fixed or scores or shown is not None
         shape, recording = self._recorded.find_checks(self._shape_of(sequences), longest, fixed=eager)
         line = self._returns.next()
         self._step.stage(sequences, shape, blocks, line)
         if recording is not None:
             recording.forward()
             return Computed(sequences, shape, line, recording, recording.hidden)
-        whole = self._step.hidden(shape, begin)
+        whole = self._step.hidden(shape, shown)
         if scores:
             self._scored = score(self._model, whole, sequences)
         return Computed(sequences, shape, line, None, whole)

@@ -19,7 +19,7 @@ from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.kv_cache import KvCache
 from model_svc.runner.packed_step import StepShape, pack
 from model_svc.runner.rare_draws import rare_draws
-from model_svc.runner.sight import Begin
+from model_svc.runner.sight import Shown
 from model_svc.runner.staging import Returns, Staging
 from model_svc.runner.step_buffers import step_buffers
 
@@ -66,12 +66,12 @@ class GpuStep:
         if self._taken is not None:
             self.group.take(self._taken[:num_tokens])
 
-    def forward(self, shape: StepShape, begin: Begin | None = None) -> Tensor:
+    def forward(self, shape: StepShape, shown: Shown | None = None) -> Tensor:
         """Unpack the staged step and compute its logits; returns the hidden states [S, E] that they are made of.
 
         A stage that is not the last returns those of all tokens, [T, E].
         """
-        hidden = self.hidden(shape, begin)
+        hidden = self.hidden(shape, shown)
         return self.last_logits(shape, hidden) if self.group.is_last else hidden
 
     def forward_and_draw(self, shape: StepShape) -> Tensor:
@@ -80,10 +80,10 @@ class GpuStep:
         self.draw(shape, hidden)
         return hidden
 
-    def hidden(self, shape: StepShape, begin: Begin | None = None) -> Tensor:
+    def hidden(self, shape: StepShape, shown: Shown | None = None) -> Tensor:
         """Unpack the staged step and compute the hidden states [T, E] of all its tokens.
 
-        `begin` makes of the ids what the model begins with, where these are not all.
+        `shown`: the pictures of a step that has some.
         """
         T, S, decode, checks, short, _, adapted = shape
         inputs, packed, state = self._inputs, self._staging.device, self._slots.state
@@ -100,7 +100,9 @@ class GpuStep:
             adapters=LoraRows(adapter_index(packed, state, T, S)) if adapted else None,
         )
         first = inputs.ids[:T] if self._taken is None else self._taken[:T]
-        return self._model.forward(first if begin is None else begin(first), batch, self._cache.layers)
+        if shown is not None:
+            first, batch = first if self._taken is not None else shown.inputs(first), shown.batch(batch)
+        return self._model.forward(first, batch, self._cache.layers)
 
     def last_logits(self, shape: StepShape, hidden: Tensor) -> Tensor:
         """Compute the logits behind each sequence's last token; returns the hidden states [S, E] of these."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -120,7 +120,7 @@ class TorchRunner:
     def _compute(self, plan: StepPlan, items: tuple[SequenceStep, ...]) -> Drawn | None:
         step = self._laid_out(plan)
         with dispatch.on_cpu("reference"):  # on a CPU this is the exact mode
-            hidden = self._model.forward(self._sight.inputs(step.ids, plan.sequences), step.batch, self._cache.layers)
+            hidden = self._model.forward(step.inputs(self._model), step.batch, self._cache.layers)
             if not self._model.group.is_last:
                 self._model.group.pass_on(hidden)
                 return None
@@ -135,7 +135,9 @@ class TorchRunner:
         """Return a plan as the model takes it."""
         slots = self._slots
         host = flatten(plan, slots.num_blocks, slots.adapter_of if slots.ask_for_adapters(plan.sequences) else None)
-        return to_device(host, slots.block_tables, slots.last_token, self._info.block_size)
+        step = to_device(host, slots.block_tables, slots.last_token, self._info.block_size)
+        shown = self._sight.shown(plan.sequences)
+        return step if shown is None else replace(step, batch=shown.batch(step.batch), shown=shown)
 
     def _sampling_rows(self, hidden: Tensor, step: DeviceStep) -> Tensor:
         """Pick the rows that sample: the head is the widest product of all, prompts need it once."""

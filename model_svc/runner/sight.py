@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -11,18 +11,31 @@ import torch
 from torch import Tensor
 
 from model_svc.engine.plan import Picture, RunnerInfo, SequenceStep, StepPlan
+from model_svc.layers.step import StepBatch
 from model_svc.models.decoder import Decoder
+from model_svc.runner.precision import RunnerConfigError
 from model_svc.runner.staging import send
 
 _KEPT_BYTES = 256 << 20  # some 300 pictures of 1,088 features of SmolVLM's smallest model, 58 of Idefics3's
 
 
 def with_sight(info: RunnerInfo, model: Decoder) -> RunnerInfo:
-    """Return `info` with what the engine must know of pictures."""
+    """Return `info` with what the engine must know of pictures. Raises RunnerConfigError where none fits a step."""
     if model.vision is None:
         return info
-    most = _KEPT_BYTES // (model.config.hidden_size * model.dtype.itemsize)
-    return msgspec.structs.replace(info, image_token_id=model.vision.image_token_id, max_features=most)
+    # Answers go first, with their guesses: what they leave is there for the first prompt in any step.
+    room = info.max_num_batched_tokens - info.max_num_seqs - info.max_drafts
+    if model.sees_both_ways and room < model.vision.tile_tokens:
+        most = info.max_num_batched_tokens - room + model.vision.tile_tokens
+        raise RunnerConfigError(
+            f"max_num_batched_tokens must be {most} or more: a step takes this model's pictures whole"
+        )
+    return msgspec.structs.replace(
+        info,
+        image_token_id=model.vision.image_token_id,
+        max_features=_KEPT_BYTES // (model.config.hidden_size * model.dtype.itemsize),
+        whole_pictures=model.sees_both_ways,
+    )
 
 
 def sight_bytes(model: Decoder) -> int:
@@ -32,11 +45,44 @@ def sight_bytes(model: Decoder) -> int:
     return _KEPT_BYTES + model.vision.workspace_numbers * model.dtype.itemsize
 
 
-Begin = Callable[[Tensor], Tensor]  # ids [T] -> what a model begins with: the ids, or embeddings [T, E]
+class Shown:
+    """The pictures of one step: `rows` [R] of its tokens take `features` [R, E], and see up to the rows `last` [R]."""
+
+    def __init__(self, model: Decoder, sequences: Sequence[SequenceStep], features: Mapping[bytes, Tensor]) -> None:
+        self._model = model
+        begins = np.cumsum([0, *(item.num_tokens for item in sequences)])
+        parts = [(begin, part) for begin, item in zip(begins, sequences, strict=False) for part in item.pictures]
+        rows = [np.frombuffer(part.rows, dtype=np.int32) + begin for begin, part in parts]
+        self._rows = send(np.concatenate(rows).astype(np.int64), model.device)
+        self._last = np.concatenate([np.full(len(row), row[-1]) for row in rows]).astype(np.int64)
+        self._features = [
+            features[part.name][part.first : part.first + len(row)]
+            for (_, part), row in zip(parts, rows, strict=True)
+            if model.vision is not None
+        ]
+
+    def inputs(self, ids: Tensor) -> Tensor:
+        """Return what the model begins with for `ids` [T]: embeddings, and features where pictures stand [T, E].
+
+        A stage behind the first begins with what it takes.
+        """
+        if not self._features:
+            return self._model.inputs(ids)
+        embedded = self._model.embed(ids)
+        embedded[self._rows] = torch.cat(self._features)
+        return embedded
+
+    def batch(self, batch: StepBatch) -> StepBatch:
+        """Return the step with what its tokens see, where those of a picture see one another."""
+        if not self._model.sees_both_ways:
+            return batch
+        limits = batch.positions.clone()
+        limits[self._rows] = batch.positions[send(self._last, limits.device)]
+        return replace(batch, limits=limits)
 
 
 class Sight:
-    """Of a model that sees nothing, or a stage behind the first, it does nothing."""
+    """What a runner has seen. Of a model that sees nothing, or a stage behind the first, that is nothing."""
 
     def __init__(self, model: Decoder) -> None:
         self._model = model
@@ -51,28 +97,11 @@ class Sight:
         for picture in plan.pictures:
             self._features[picture.name] = self._model.vision(self._tiles(picture))
 
-    def inputs(self, ids: Tensor, sequences: Sequence[SequenceStep]) -> Tensor:
-        """Return what the model begins with for `ids` [T]."""
-        begin = self.begin(sequences)
-        return self._model.inputs(ids) if begin is None else begin(ids)
-
-    def begin(self, sequences: Sequence[SequenceStep]) -> Begin | None:
-        """Return what makes a step's ids embeddings, with features where pictures stand; None for one without any."""
-        if self._model.vision is None or not any(item.pictures for item in sequences):
+    def shown(self, sequences: Sequence[SequenceStep]) -> Shown | None:
+        """Return the pictures of a step; None where it has none, as most have not."""
+        if not any(item.pictures for item in sequences):
             return None
-        return partial(self._placed, sequences)
-
-    def _placed(self, sequences: Sequence[SequenceStep], ids: Tensor) -> Tensor:
-        rows, features, begin = [], [], 0
-        for item in sequences:
-            for part in item.pictures:
-                where = np.frombuffer(part.rows, dtype=np.int32)
-                rows.append(where + begin)
-                features.append(self._features[part.name][part.first : part.first + len(where)])
-            begin += item.num_tokens
-        embedded = self._model.embed(ids)
-        embedded[send(np.concatenate(rows).astype(np.int64), embedded.device)] = torch.cat(features)
-        return embedded
+        return Shown(self._model, sequences, self._features)
 
     def _tiles(self, picture: Picture) -> Tensor:
         flat = np.frombuffer(picture.tiles, dtype=np.uint8).copy()  # torch takes no memory that it may not write to

@@ -12,7 +12,10 @@ from model_svc.weights.errors import CheckpointError
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes of a vision tower, and how many of its patches' rows (along each side) make one token."""
+    """Sizes of a vision tower, and how its patches become tokens.
+
+    Idefics3 makes one of `scale_factor` times `scale_factor` patches, Gemma 3 `mm_tokens` of each picture.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -24,6 +27,7 @@ class VisionConfig:
     norm_eps: float
     act: str
     scale_factor: int
+    mm_tokens: int
 
     @property
     def grid(self) -> int:
@@ -62,6 +66,7 @@ def vision_config(path: Path, whole: Mapping[str, Any]) -> VisionConfig:
         norm_eps=float(eps),
         act=str(raw.get("hidden_act") or "gelu_pytorch_tanh"),
         scale_factor=count("scale_factor", 2, whole),
+        mm_tokens=count("mm_tokens_per_image", 256, whole),
     )
     if found.hidden_size % found.num_heads:
         raise CheckpointError(path, f"hidden_size {found.hidden_size} is no multiple of {found.num_heads} heads")

@@ -55,7 +55,8 @@ class _Layer:
 class VisionTower:
     """Patch embedding with learned positions, pre-norm layers, a last norm."""
 
-    def __init__(self, loader: Loader, config: VisionConfig) -> None:
+    def __init__(self, loader: Loader, config: VisionConfig, *, one_size: bool = False) -> None:
+        """`one_size`: all tiles have the size of training, so patches take positions in their order."""
         E, P = config.hidden_size, config.patch_size
         embeddings = loader.at("embeddings")
         # A convolution whose stride is its size is one product with the numbers of each patch.
@@ -68,6 +69,7 @@ class VisionTower:
         self._layers = [_Layer(layers.at(n), config) for n in range(config.num_layers)]
         self._norm = LayerNorm(loader, "post_layernorm", E, config.norm_eps, bias=True)
         self._config = config
+        self._one_size = one_size
 
     def __call__(self, tiles: Tensor) -> Tensor:
         """Return hidden states [n, P, E] of `tiles` [n, 3, height, width], patches row by row."""
@@ -76,7 +78,8 @@ class VisionTower:
         rows, columns = tiles.shape[2] // size, tiles.shape[3] // size
         patches = tiles[:, :, : rows * size, : columns * size].reshape(n, channels, rows, size, columns, size)
         x = self._embed(patches.permute(0, 2, 4, 1, 3, 5).reshape(n * rows * columns, -1))
-        x = (x.view(n, rows * columns, -1) + self._positions[self._places(rows, columns)]).flatten(0, 1)
+        positions = self._positions if self._one_size else self._positions[self._places(rows, columns)]
+        x = (x.view(n, rows * columns, -1) + positions).flatten(0, 1)
         for layer in self._layers:
             x = layer(x, n)
         return self._norm(x).view(n, rows * columns, -1)

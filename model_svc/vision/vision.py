@@ -11,23 +11,31 @@ from torch import Tensor
 
 from model_svc.layers.loader import Loader
 from model_svc.vision.config import VisionConfig, vision_config
+from model_svc.vision.gemma3 import Gemma3Vision
 from model_svc.vision.idefics3 import Idefics3Vision
 from model_svc.vision.pixels import Pixels
 from model_svc.weights.errors import CheckpointError
+from wire.pictures import read_form
 
 # config.json's `architectures[0]` -> what sees. Of others the part of texts is served.
-ARCHITECTURES = {
+ARCHITECTURES: dict[str, type[Idefics3Vision] | type[Gemma3Vision]] = {
+    "Gemma3ForConditionalGeneration": Gemma3Vision,
     "Idefics3ForConditionalGeneration": Idefics3Vision,
     "SmolVLMForConditionalGeneration": Idefics3Vision,
 }
+_PARTS = ("vision_tower", "multi_modal_projector", "visual", "vision_model", "connector")
 _MAX_PATCHES = 8192  # looked at together: more would only take more memory
 
 
 class Vision:
-    """A vision tower with all before it and behind it."""
+    """A vision tower with all before it and behind it. Each tile makes `tile_tokens` features."""
 
-    def __init__(self, see: Idefics3Vision, pixels: Pixels, config: VisionConfig, image_token_id: int) -> None:
+    def __init__(
+        self, see: Idefics3Vision | Gemma3Vision, pixels: Pixels, config: VisionConfig, image_token_id: int,
+        tile_tokens: int,
+    ) -> None:  # fmt: skip
         self.image_token_id = image_token_id
+        self.tile_tokens = tile_tokens
         self._see = see
         self._pixels = pixels
         self._config = config
@@ -37,11 +45,6 @@ class Vision:
         """How many numbers, about, are there at once while it looks."""
         config = self._config
         return _MAX_PATCHES * (8 * config.hidden_size + 2 * config.intermediate_size + 2 * config.patch_numbers)
-
-    def num_features(self, num_tiles: int, height: int, width: int) -> int:
-        """Return how many features tiles of this size make."""
-        step = self._config.patch_size * self._config.scale_factor
-        return num_tiles * (height // step) * (width // step)
 
     def __call__(self, tiles: Tensor) -> Tensor:
         """Return the features [F, E] of one picture's `tiles` [n, height, width, 3] in bytes.
@@ -58,17 +61,44 @@ def load_vision(
 ) -> Vision | None:
     """Load what a model sees with; None for a model that does not, or whose files hold only its part of texts.
 
-    `whole` is config.json, read from `path`, `hidden` the width of the model of texts. Raises CheckpointError.
+    `whole` is config.json, read from `path`, `hidden` the width of the model of texts. What sees in models of other
+    architectures is left out, as another stage's is. Raises CheckpointError.
     """
     kind = ARCHITECTURES.get(architecture)
-    if kind is None or not kind.is_in(loader):
+    if kind is None or not loader.group.is_first or not kind.is_in(loader):
+        for part in _PARTS:
+            loader.at(part).leave()
+            loader.at("model").at(part).leave()
         return None
-    image_token_id = whole.get("image_token_id", kind.image_token_id)
+    image_token_id = whole.get("image_token_id", whole.get("image_token_index", kind.image_token_id))
     if type(image_token_id) is not int or image_token_id < 0:
         raise CheckpointError(path, f"image_token_id must be a token's id, not {image_token_id!r}")
     config = vision_config(path, whole)
-    if loader.group.is_first:
-        pixels = Pixels(path.parent, loader.method.dtype, device)
-        return Vision(kind(loader, config, hidden), pixels, config, image_token_id)
-    kind.leave(loader)
-    return None
+    tile_tokens = _tile_tokens(kind, architecture, path, config)
+    window = whole.get("sliding_window")
+    if kind.both_ways and type(window) is int and window < tile_tokens:
+        raise CheckpointError(path, f"sliding_window {window} is shorter than a picture of {tile_tokens} tokens")
+    pixels = Pixels(path.parent, loader.method.dtype, device)
+    return Vision(kind(loader, config, hidden), pixels, config, image_token_id, tile_tokens)
+
+
+def sees_both_ways(architecture: str, loader: Loader) -> bool:
+    """Tell whether a picture's tokens see one another in both directions, so that one step has to compute them."""
+    kind = ARCHITECTURES.get(architecture)
+    return kind is not None and kind.both_ways and kind.is_in(loader)
+
+
+def _tile_tokens(
+    kind: type[Idefics3Vision] | type[Gemma3Vision], architecture: str, path: Path, config: VisionConfig
+) -> int:
+    """Return how many tokens a tile takes in prompts, which must be as many as the tower makes of it."""
+    form = read_form(path.parent, architecture)
+    if form is None:
+        raise CheckpointError(path, f"it is not known how {architecture} cuts pictures")
+    layout, size = form.layout(1, 1), config.patch_size
+    tokens = layout.num_image_tokens // layout.num_tiles
+    made = kind.num_features(config, layout.tile.height // size, layout.tile.width // size)
+    if made != tokens:
+        fault = f"a tile of {layout.tile.width} x {layout.tile.height} pixels has {tokens} tokens in prompts"
+        raise CheckpointError(path, f"{fault}; patches of {size} pixels make {made or 'no whole number'} of it")
+    return tokens

@@ -1,7 +1,4 @@
-"""A model of texts and images: what of it concerns texts, under the names that a model of texts alone has.
-
-What sees keeps its names where we build it (Idefics3), and is left out elsewhere.
-"""
+"""A model of texts and images: what of it concerns texts, under the names that a model of texts alone has."""
 
 from __future__ import annotations
 
@@ -11,11 +8,6 @@ from model_svc.weights.errors import CheckpointError
 from model_svc.weights.source import Stored, TrackedSource
 
 _PLACES = {"language_model.": "", "model.language_model.": "model.", "model.text_model.": "model."}
-_LEFT_OUT = (
-    "vision_tower.",
-    "multi_modal_projector.",
-    "visual.",
-)  # what sees, and what brings it to the model of texts
 
 
 def has_text_part(names: Iterable[str]) -> bool:
@@ -24,7 +16,7 @@ def has_text_part(names: Iterable[str]) -> bool:
 
 
 class TextPart(TrackedSource):
-    """The tensors of `source`, but for those of images that we have no use for."""
+    """The tensors of `source`; those of what sees keep their names."""
 
     def __init__(self, source: TrackedSource) -> None:
         """Name the tensors. Raises CheckpointError for two of one name."""
@@ -34,8 +26,6 @@ class TextPart(TrackedSource):
         self._theirs: dict[str, str] = {}
         self.shapes = {}
         for name, shape in source.shapes.items():
-            if name.removeprefix("model.").startswith(_LEFT_OUT):
-                continue
             place = next((place for place in _PLACES if name.startswith(place)), "")
             ours = _PLACES.get(place, "") + name.removeprefix(place)
             if ours in self.shapes:

@@ -64,6 +64,7 @@ class Batch:
         window: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        limits: Tensor | None = None,
         **_: object,
     ) -> Tensor:
         """Softmax over each row's own keys, one head at a time, in float64."""
@@ -74,13 +75,14 @@ class Batch:
             keys, values = (c.cpu().double().reshape(-1, K, c.shape[-1])[slots] for c in (self.k_cache, self.v_cache))
             for position in range(context - n, context):
                 low = max(0, position - window + 1) if window else 0
+                behind = (position if limits is None else int(limits[t])) + 1
                 for h in range(q.shape[1]):
                     kv = h // (q.shape[1] // K)
-                    logits = keys[low : position + 1, kv] @ q[t, h] * scale
+                    logits = keys[low:behind, kv] @ q[t, h] * scale
                     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
                     if sinks is not None:
                         logits = torch.cat([logits, sinks[h].cpu().double()[None]])
-                    out[t, h] = logits.softmax(0)[: position + 1 - low] @ values[low : position + 1, kv]
+                    out[t, h] = logits.softmax(0)[: behind - low] @ values[low:behind, kv]
                 t += 1
         return out
 
@@ -128,6 +130,19 @@ def test_windows_soft_caps_and_sinks(
         "sinks": torch.randn(4, device=device) * 3 if sinks else None,
     }
     close(batch.run(**options), batch.truth(**options), loose=3)
+
+
+@pytest.mark.parametrize("window", [None, 24])
+@pytest.mark.parametrize("lens", [[(1, 37), (30, 70), (20, 20), (33, 33)], [(600, 700)]], ids=["mixed", "long"])
+def test_queries_may_see_keys_behind_their_own(
+    device: str, close: Close, lens: list[tuple[int, int]], window: int | None
+) -> None:
+    batch = Batch(lens, 8, 2, 64, device=device)
+    positions = torch.cat([torch.arange(context - n, context) for n, context in batch.lens])
+    ends = torch.cat([torch.full((n,), context - 1) for n, context in batch.lens])
+    limits = torch.where(torch.arange(len(ends)) % 3 == 0, positions, torch.minimum(ends, positions + 11)).to(device)
+    options: dict[str, Any] = {"scale": 0.3, "window": window, "limits": limits}
+    close(batch.run(**options), batch.truth(**options), loose=2)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from model_svc.engine.pictures import Pictures, PlacedPicture, placed
+from model_svc.engine.pictures import Pictures, PlacedPicture, placed, whole
 from model_svc.engine.plan import Picture, StepPlan
 from tests.model_svc.engine.driver import Driver
 from tests.model_svc.scripted_runner import hashed_reply
@@ -152,3 +152,33 @@ def test_a_prompt_that_is_cut_may_hold_the_beginning_of_a_picture() -> None:
     cut = msgspec.structs.replace(request.prompt, token_ids=request.prompt.token_ids[: 4 * 8])
     (found,) = placed(msgspec.structs.replace(request, prompt=cut), it.runner.info)
     assert found.positions.tolist() == [5, 6]
+
+
+def test_where_pictures_are_taken_whole_no_step_ends_within_one_and_all_prompts_come_to_an_end() -> None:
+    it = driver(whole_pictures=True, max_num_batched_tokens=12, max_num_seqs=4)
+    for number in range(6):
+        images = [span(bytes([number]), 3), span(bytes([number + 10]), 14)]
+        it.ask(f"r{number}", [*TEXT[:3], *PICTURE, *TEXT[:3], *PICTURE, *TEXT[:number]], images=images)
+    it.run()
+    parts = [part for plan in it.runner.plans for item in plan.sequences for part in item.pictures]
+    assert len(parts) == 12
+    assert all((part.first, len(unpack_ids(part.rows))) == (0, PICTURE.count(TOKEN)) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("start", "num_tokens", "room", "computed"),
+    [
+        (0, 4, 20, 4),  # before the picture
+        (0, 6, 20, 13),  # into it: all of it
+        (0, 6, 12, 5),  # no room for all of it: none
+        (5, 3, 20, 8),
+        (5, 3, 7, 0),
+        (9, 1, 20, 4),  # its beginning was cached
+        (0, 13, 20, 13),
+        (0, 16, 20, 16),
+        (13, 4, 2, 2),
+    ],
+)
+def test_a_step_ends_before_a_picture_or_behind_it(start: int, num_tokens: int, room: int, computed: int) -> None:
+    picture = Picture(name=b"a", tiles=b"", num_tiles=1, height=1, width=1, num_features=8)
+    assert whole((PlacedPicture(picture, np.arange(5, 13)),), start, num_tokens, room) == computed

@@ -52,7 +52,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
     family, text, images, tied = CASES[request.param]
     config_class = getattr(transformers, f"{family}Config")
-    config = config_class(text_config=TEXT | text, vision_config=IMAGES | images, tie_word_embeddings=tied)
+    fields = {"mm_tokens_per_image": 4} if family == "Gemma3" else {}
+    config = config_class(text_config=TEXT | text, vision_config=IMAGES | images, tie_word_embeddings=tied, **fields)
     torch.manual_seed(5)
     model_class = getattr(transformers, f"{family}ForConditionalGeneration")
     model = model_class._from_config(config, attn_implementation="eager").eval()

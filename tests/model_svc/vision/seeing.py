@@ -1,4 +1,4 @@
-"""A tiny random model of the Idefics3 family on disk, its oracle, pictures of odd sizes, and prompts that show them."""
+"""A tiny random model that sees on disk, its oracle, pictures of odd sizes, and prompts that show them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 import transformers
 from PIL import Image as Pil
 from torch import Tensor
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -49,7 +50,18 @@ SEES: dict[str, Any] = {
     "initializer_range": 0.3,
 }
 CUT = {"size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}, "return_row_col_info": True}
-PROCESSORS: dict[str, Any] = {"Idefics3": Idefics3ImageProcessorPil, "SmolVLM": SmolVLMImageProcessorPil}
+PROCESSORS: dict[str, Any] = {
+    "Gemma3": Gemma3ImageProcessorPil,
+    "Idefics3": Idefics3ImageProcessorPil,
+    "SmolVLM": SmolVLMImageProcessorPil,
+}
+GEMMA3_TEXT: dict[str, Any] = {
+    "model_type": "gemma3_text",
+    "head_dim": 16,
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 20,
+}
 SIZES = [(23, 37), (11, 9), (40, 5)]
 
 
@@ -85,8 +97,8 @@ class Seeing:
     def numbers(self, image: Image) -> Tensor:
         """Return what the oracle's processor makes of a picture, [n, 3, side, side]."""
         shown = Pil.open(io.BytesIO(image.data))
-        found: Tensor = self.processor([shown], return_tensors="pt", return_row_col_info=True)["pixel_values"][0]
-        return found
+        found: Tensor = self.processor([shown], return_tensors="pt")["pixel_values"]
+        return found if found.dim() == 4 else found[0]
 
     def picture(self, image: Image) -> Picture:
         """Return a picture as the engine takes it."""
@@ -128,11 +140,15 @@ class Seeing:
 
     def logprobs(self, asked: Asked, answer: Sequence[int]) -> Tensor:
         """Return what the oracle holds likely at each token of an answer, [n, V]."""
-        shown = (
-            {"pixel_values": torch.cat([self.numbers(image) for image in asked.images])[None]} if asked.images else {}
-        )
+        ids, shown = torch.tensor([[*asked.ids, *answer[:-1]]]), {}
+        gemma = isinstance(self.processor, Gemma3ImageProcessorPil)
+        if asked.images:
+            numbers = torch.cat([self.numbers(image) for image in asked.images])
+            shown["pixel_values"] = numbers if gemma else numbers[None]
+        if gemma:
+            shown["token_type_ids"] = (ids == IMAGE_TOKEN).long()
         with torch.inference_mode():
-            logits = self.oracle(torch.tensor([[*asked.ids, *answer[:-1]]]), **shown).logits[0]
+            logits = self.oracle(ids, **shown).logits[0]
         found: Tensor = logits[len(asked.ids) - 1 :].log_softmax(-1)
         return found
 
@@ -155,16 +171,21 @@ def _tokens(picture: Picture) -> list[int]:
 
 def save(directory: Path, family: str = "Idefics3", **text: Any) -> Seeing:
     """Write a checkpoint of a family; `text` changes its part of texts."""
-    config = getattr(transformers, f"{family}Config")(
-        text_config=TEXT | text,
-        vision_config=SEES,
-        scale_factor=2,
-        image_token_id=IMAGE_TOKEN,
-        tie_word_embeddings=False,
-    )
+    fields = {"scale_factor": 2, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False}
+    sees, cut = SEES, CUT
+    if family == "Gemma3":
+        fields = {"mm_tokens_per_image": 9, "image_token_index": IMAGE_TOKEN}
+        sees, cut, text = SEES | {"vision_use_head": False}, {"size": {"height": 12, "width": 12}}, GEMMA3_TEXT | text
+    config = getattr(transformers, f"{family}Config")(text_config=TEXT | text, vision_config=sees, **fields)
     torch.manual_seed(3)
-    oracle = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    oracle = (
+        getattr(transformers, f"{family}ForConditionalGeneration")
+        ._from_config(config, attn_implementation="eager")
+        .eval()
+    )
+    if family == "Gemma3":  # whose projection begins with zeros
+        torch.nn.init.normal_(oracle.model.multi_modal_projector.mm_input_projection_weight)
     oracle.save_pretrained(directory)
-    processor = PROCESSORS[family](**CUT)
+    processor = PROCESSORS[family](**cut)
     processor.save_pretrained(directory)
     return Seeing(directory, oracle, processor)

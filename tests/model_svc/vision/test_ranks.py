@@ -55,8 +55,9 @@ def plans_of(seeing: Seeing) -> tuple[list[bytes], list[list[int]]]:
     return plans, drawn
 
 
-def test_all_ranks_and_stages_take_one_plan(threads: Threads, tmp_path: Path) -> None:
-    seeing = save(tmp_path)
+@pytest.mark.parametrize("family", ["Idefics3", "Gemma3"])
+def test_all_ranks_and_stages_take_one_plan(threads: Threads, tmp_path: Path, family: str) -> None:
+    seeing = save(tmp_path, family)
     plans, wanted = plans_of(seeing)
     assert sum(map(len, wanted)) == 10
 
