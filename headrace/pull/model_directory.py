@@ -28,6 +28,8 @@ WANTED = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "preprocessor_config.json",  # this one or the next: how a model that sees takes pictures
+    "processor_config.json",
     "*.safetensors",
     "model.safetensors.index.json",
     "modules.json",  # these three: how an embedding model pools

@@ -88,6 +88,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     whole: Files = {
         "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
         "tokenizer.json": b"{}",
+        "preprocessor_config.json": b"{}",
         "model.safetensors": save({"a": torch.ones(2)}),
         "README.md": b"not wanted",
         "consolidated.safetensors": b"not wanted",
@@ -139,8 +140,9 @@ def test_a_repository_becomes_a_model_directory_of_the_files_a_replica_needs(hub
     directory = Path(done.stdout.strip())
     assert directory == tmp_path / "models" / "whole"
     assert is_complete(directory)
-    assert sorted(file.name for file in directory.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert sorted(hub.fetched) == ["config.json", "model.safetensors", "tokenizer.json"]
+    wanted = ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"]
+    assert sorted(file.name for file in directory.iterdir()) == wanted
+    assert sorted(hub.fetched) == wanted
 
 
 def test_one_gguf_file_of_a_repository_becomes_a_model_directory(hub: Hub, tmp_path: Path) -> None:
