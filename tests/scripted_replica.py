@@ -37,6 +37,8 @@ _MAXLEN = 100_000
 _BEAT_S = 0.1
 _SAID_INTERVAL_S = 20.0  # a busy machine that is late with a beat does not make the replica look dead
 
+_PICTURES = ("images", "recalled_images")
+
 
 class ScriptedReplica:
     """Plays a replica of one model on a bus."""
@@ -149,10 +151,11 @@ class ScriptedReplica:
     async def _run(self, delivery: Delivery) -> None:
         job = delivery.message
         assert isinstance(job, Job)
-        record = await self.bus.record(job.partition, job.request_id, "request", "prompt")
+        record = await self.bus.record(job.partition, job.request_id, "request", "prompt", *_PICTURES)
         request: Request = record["request"]
         script = self.script(request) if callable(self.script) else self.script
         running = Running(job, request, record.get("prompt"), script)
+        running.images = [image for name in _PICTURES if name in record for image in record[name].images]
         self.requests.append(running)
         self._notify()
         with running.scope:

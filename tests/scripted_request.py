@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import anyio
 
 from tests.script import Script
-from wire.messages import Job, Prompt, Request, TokenChunk, TokenLogprob, unpack_ids
+from wire.messages import Image, Job, Prompt, Request, TokenChunk, TokenLogprob, unpack_ids
 
 
 class Running:
@@ -19,6 +19,7 @@ class Running:
         self.request = request
         self.prompt = prompt
         self.script = script
+        self.images: list[Image] = []
         self.edge = job.edge
         self.scope = anyio.CancelScope()
         self.choice_scopes: dict[int, anyio.CancelScope] = defaultdict(anyio.CancelScope)

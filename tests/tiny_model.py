@@ -53,6 +53,29 @@ def write_tiny_model(
     return _write(path, tokenizer, vocab_size=len(texts) + len(special), max_model_len=max_model_len, template=template)
 
 
+SEEING = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endif %}{{ '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def write_seeing_model(path: Path) -> Path:
+    """Write a model directory of one that sees pictures, as SmolVLM does, in tiles of 32 pixels and 4 tokens."""
+    tokens = ("<fake_token_around_image>", "<image>", "<global-img>")
+    write_tiny_model(path, special=(*tokens, *SPECIAL), template=SEEING)
+    config = json.loads((path / "config.json").read_text()) | {
+        "architectures": ["SmolVLMForConditionalGeneration"],
+        "vision_config": {"image_size": 32, "patch_size": 8},
+        "scale_factor": 2,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    processor = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
+    (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    return path
+
+
 def write_metaspace_model(path: Path, words: Iterable[str]) -> Path:
     """Write a model directory whose tokens mark spaces with `▁` and spell unknown bytes as `<0xNN>`."""
     texts = [f"<0x{byte:02X}>" for byte in range(256)] + ["▁", *words]

@@ -14,6 +14,7 @@ import msgspec
 
 from cache_svc.history.catalog import Catalog
 from cache_svc.history.items import input_items, named, title_of
+from cache_svc.history.pictures import show, words_of
 from cache_svc.history.reading import Reader, listing
 from cache_svc.history.records import Said
 from cache_svc.history.rewrite import Rewriter
@@ -23,7 +24,7 @@ from cache_svc.history.store import Store, find, missing, now_ms, off_loop
 from wire import codec, topics
 from wire.bus.route import Route
 from wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request
+from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Images, Job, Request
 
 Operation = Callable[[HistoryCall, int], Awaitable[Any]]
 
@@ -71,7 +72,7 @@ class Calls:
         conversation_id: str = call.args["id"]
         keys = find(conversation_id, "conversation")
         messages = named(msgspec.convert(call.args.get("items") or [], tuple[ChatMessage, ...]), conversation_id)
-        said = Said(input=messages)
+        said, words = Said(input=messages), words_of(messages, _images_of(call))
         now = now_ms()
         await self._route.run(
             CREATE,
@@ -79,6 +80,8 @@ class Calls:
             *(call.tenant, conversation_id, now, self._ttl_ms, title_of(messages)),
             msgspec.msgpack.encode(call.args.get("metadata") or {}),
             codec.encode(said) if messages else b"",
+            len(words),
+            *words,
             *(item["id"] for item in input_items(said)),
         )
         await self._catalog.touch(call.tenant, partition, conversation_id, now)
@@ -125,18 +128,20 @@ class Calls:
 
     async def _list_items(self, call: HistoryCall, partition: int) -> Any:
         del partition
-        return await self._reader.items(call.tenant, call.args["id"], **_page_of(call))
+        shows = bool(call.args.get("pictures"))
+        return await self._reader.items(call.tenant, call.args["id"], pictures=shows, **_page_of(call))
 
     async def _get_item(self, call: HistoryCall, partition: int) -> Any:
         await self._get_conversation(call, partition)
-        return await self._reader.item(call.tenant, call.args["item_id"], call.args["id"])
+        shows = bool(call.args.get("pictures"))
+        return await self._reader.item(call.tenant, call.args["item_id"], call.args["id"], pictures=shows)
 
     async def _add_items(self, call: HistoryCall, partition: int) -> Any:
         conversation_id, turn_id = call.args["id"], call.args["turn"]
         messages = named(msgspec.convert(call.args["items"], tuple[ChatMessage, ...]), turn_id)
-        said = await self._store.add(call.tenant, conversation_id, turn_id, messages)
+        said = await self._store.add(call.tenant, conversation_id, turn_id, messages, _images_of(call))
         await self._catalog.touch(call.tenant, partition, conversation_id, now_ms())
-        return listing(input_items(said), has_more=False)
+        return listing(show(input_items(said), {}), has_more=False)
 
     async def _delete_item(self, call: HistoryCall, partition: int) -> Any:
         await self._get_conversation(call, partition)
@@ -147,7 +152,7 @@ class Calls:
 
     async def _find_items(self, call: HistoryCall, partition: int) -> Any:
         del partition
-        return [await self._reader.item(call.tenant, item_id) for item_id in call.args["ids"]]
+        return [await self._reader.item(call.tenant, item_id, pictures=True) for item_id in call.args["ids"]]
 
     async def _get_response(self, call: HistoryCall, partition: int) -> Any:
         response_id: str = call.args["id"]
@@ -198,7 +203,8 @@ class Calls:
 
     async def _list_input_items(self, call: HistoryCall, partition: int) -> Any:
         del partition
-        return await self._reader.input_items(call.tenant, call.args["id"], **_page_of(call))
+        shows = bool(call.args.get("pictures"))
+        return await self._reader.input_items(call.tenant, call.args["id"], pictures=shows, **_page_of(call))
 
     async def _recall(self, call: HistoryCall, partition: int) -> Any:
         """Return what a request that goes on would be given, as it is now."""
@@ -207,6 +213,12 @@ class Calls:
         before, turn = args.get("conversation_id"), args.get("previous_response_id")
         ref = ConversationRef(conversation_id=before, previous_response_id=turn, store=False, response_id="")
         return await self._store.recall(call.tenant, ref, args["model"], wait=False)
+
+
+def _images_of(call: HistoryCall) -> Images | None:
+    """Return the pictures that came with items."""
+    given = call.args.get("images")
+    return codec.decode(given, Images) if given else None
 
 
 def _page_of(call: HistoryCall) -> dict[str, Any]:

@@ -7,17 +7,19 @@ import time
 from typing import Any
 
 import anyio
+import msgspec
 
 from cache_svc.history.calls import Calls
 from cache_svc.history.catalog import Catalog
+from cache_svc.history.pictures import recalled_pictures
 from cache_svc.history.rewrite import Rewriter
 from cache_svc.history.settings import HistorySettings
-from cache_svc.history.store import Pending, Store, Stored, now_ms
+from cache_svc.history.store import Pending, Store, Stored, continued, find, now_ms
 from cache_svc.history.waiting import Patience, let_turns_before_pass
 from wire import topics
 from wire.bus import Bus, Delivery
 from wire.errors import HeadraceError, InternalError, InvalidRequestError, OverloadedError
-from wire.messages import ConversationRef, HistoryCall, HistoryReply, Job, Recalled, Request, Turn
+from wire.messages import ConversationRef, HistoryCall, HistoryReply, Images, Job, Recalled, Request, Turn
 from wire.step import Step
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,12 @@ class HistoryDesk:
         if ref.conversation_id is None and ref.previous_response_id is None:
             return Step(to=onward)
         recalled = await self._recall(request.tenant, ref, request.model)
-        return Step(to=onward, fields={"recalled": recalled})
+        fields: dict[str, msgspec.Struct] = {"recalled": recalled}
+        before, param = continued(ref)
+        images = await recalled_pictures(self._bus.route, find(before, param), recalled.messages, param)
+        if images is not None:
+            fields["recalled_images"] = images
+        return Step(to=onward, fields=fields)
 
     async def _recall(self, tenant: str, ref: ConversationRef, model: str) -> Recalled:
         found = await self._store.recall(tenant, ref, model, wait=True)
@@ -89,7 +96,7 @@ class HistoryDesk:
     async def take_turn(self, turn: Turn) -> None:
         """Store a turn and bring its conversation to the top of the tenant's list."""
         try:
-            outcome = await self._store.store(turn)
+            outcome = await self._store.store(turn, await self._pictures_of(turn))
             if outcome is Stored.GONE:
                 log.info("turn %s is dropped: what it belongs to was deleted", turn.response_id)
             elif turn.conversation.conversation_id is not None:
@@ -98,6 +105,15 @@ class HistoryDesk:
             log.error("turn %s cannot be stored: %s", turn.response_id, error.message)
         except HeadraceError as error:  # the bus is full or away: a fault of ours, so the turn is tried again
             raise RuntimeError(f"turn {turn.response_id} could not be stored") from error
+
+    async def _pictures_of(self, turn: Turn) -> Images | None:
+        """Return what was sent along with a turn: its request's record has it."""
+        if not any(message.images for message in turn.input):
+            return None
+        record = await self._bus.record(turn.partition, turn.request_id, "images")
+        if "images" not in record:
+            log.error("turn %s is stored without its pictures: the request's record is gone", turn.response_id)
+        return record.get("images")
 
     async def answer(self, call: HistoryCall, partition: int) -> None:
         """Answer a call at the inbox of its edge."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cache_svc.history.records import Said
-from wire.messages import ChatMessage, ToolCall, ToolForm
+from wire.messages import ChatMessage, ImageRef, ToolCall, ToolForm
 
 TITLE_CHARACTERS = 60
 
@@ -49,10 +49,11 @@ def items_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
     item_id, role = message.item_id or "", message.role
     if role == "tool":
         kind = "custom_tool_call_output" if item_id.startswith("ctco_") else "function_call_output"
-        output = {"type": kind, "call_id": message.tool_call_id, "output": message.content}
+        result = [_part(part) for part in message.parts] if message.images else message.content
+        output = {"type": kind, "call_id": message.tool_call_id, "output": result}
         return [{"id": item_id, **output, "status": "completed"}]
     if role != "assistant":
-        content = [{"type": "input_text", "text": message.content}]
+        content = [_part(part) for part in message.parts or [""]]
         return [{"id": item_id, "type": "message", "status": "completed", "role": role, "content": content}]
     status = status if status in ("completed", "incomplete") else "incomplete"
     items: list[dict[str, Any]] = []
@@ -64,6 +65,13 @@ def items_of(message: ChatMessage, status: str) -> list[dict[str, Any]]:
         text = [{"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}]
         items.append({"id": item_id, "type": "message", "status": status, "role": role, "content": text})
     return items + calls_of(message, status)
+
+
+def _part(part: str | ImageRef) -> dict[str, Any]:
+    """Return a part of what was put in; `pictures.show` puts a picture in the place of its digest."""
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    return {"type": "input_image", "detail": "auto", "file_id": None, "image_url": part.digest}
 
 
 def title_of(messages: Iterable[ChatMessage]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from cache_svc.history.items import all_items, input_items, output_items
 from cache_svc.history.keys import Keys
+from cache_svc.history.pictures import find_pictures, show, shown_in
 from cache_svc.history.records import Meta, Said
 from cache_svc.history.scripts.items import FIND_ITEM, PAGE_ITEMS
 from cache_svc.history.scripts.turns import READ_TURN
@@ -23,9 +24,9 @@ class Reader:
         self._route = route
 
     async def items(
-        self, tenant: str, conversation_id: str, *, limit: int, after: str | None, order: str
+        self, tenant: str, conversation_id: str, *, limit: int, after: str | None, order: str, pictures: bool = False
     ) -> dict[str, Any]:
-        """Return a page of a conversation's items. Raises NotFoundError for the conversation or for `after`."""
+        """Return a page of a conversation's items, `pictures`: with these. Raises NotFoundError for it or `after`."""
         keys = find(conversation_id, "conversation")
         state, *rest = await self._route.run(
             PAGE_ITEMS,
@@ -37,7 +38,12 @@ class Reader:
         if state != b"ok":
             raise missing(conversation_id, "conversation")
         items = await off_loop(sum(map(len, rest)), lambda: _items(rest, newest_first=order == "desc"))
-        return _page(items, limit=limit, after=after)
+        return await self._shown(keys, _page(items, limit=limit, after=after), pictures)
+
+    async def _shown(self, keys: Keys, page: dict[str, Any], pictures: bool) -> dict[str, Any]:
+        """Put pictures into a page of items, if they are wanted."""
+        known = await find_pictures(self._route, keys, shown_in(page["data"])) if pictures else {}
+        return {**page, "data": show(page["data"], known)}
 
     async def response(self, tenant: str, response_id: str) -> dict[str, Any]:
         """Return a response as the client got it; one that is under way as far as it is known."""
@@ -87,9 +93,9 @@ class Reader:
         }
 
     async def input_items(
-        self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str
+        self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str, pictures: bool = False
     ) -> dict[str, Any]:
-        """Return a page of the items that went into a response."""
+        """Return a page of the items that went into a response, `pictures`: with these."""
         keys = find(response_id, "response_id")
         state, *rest = await self._turn(keys, tenant, response_id)
         if state != b"ok":
@@ -97,9 +103,11 @@ class Reader:
         items = input_items(codec.decode(rest[0], Said))
         if order == "desc":
             items.reverse()
-        return _page(items, limit=limit, after=after)
+        return await self._shown(keys, _page(items, limit=limit, after=after), pictures)
 
-    async def item(self, tenant: str, item_id: str, conversation_id: str = "") -> dict[str, Any]:
+    async def item(
+        self, tenant: str, item_id: str, conversation_id: str = "", *, pictures: bool = False
+    ) -> dict[str, Any]:
         """Return a stored item, of any turn or of one conversation's. Raises NotFoundError."""
         keys = find(item_id, "item_id")
         found = await self._route.run(
@@ -107,7 +115,8 @@ class Reader:
         )
         for item in _items(found or [], newest_first=False):
             if item["id"] == item_id:
-                return item
+                known = await find_pictures(self._route, keys, shown_in([item])) if pictures else {}
+                return show([item], known)[0]
         raise missing(item_id, "item_id")
 
     async def _turn(self, keys: Keys, tenant: str, turn_id: str) -> list[bytes]:

@@ -16,6 +16,7 @@ from cache_svc.history import token_ids
 from cache_svc.history.editing import without
 from cache_svc.history.items import input_items, items_of, named, output_items, title_of
 from cache_svc.history.keys import Keys, keys_of, root_of
+from cache_svc.history.pictures import words_of
 from cache_svc.history.records import Meta, Said, TokenIds
 from cache_svc.history.scripts.items import FIND_ITEM, REPLACE_SAID
 from cache_svc.history.scripts.recall import LINK, RECALL_CHAIN, RECALL_CONVERSATION
@@ -23,7 +24,7 @@ from cache_svc.history.scripts.turns import ADMIT, STORE
 from wire import codec
 from wire.bus.route import Route
 from wire.errors import ConflictError, InternalError, NotFoundError
-from wire.messages import ChatMessage, ConversationRef, Job, Recalled, Turn
+from wire.messages import ChatMessage, ConversationRef, Images, Job, Recalled, Turn
 from wire.threads import in_thread
 
 T = TypeVar("T")
@@ -88,15 +89,15 @@ class Store:
 
         Raises NotFoundError when what it continues is not there.
         """
-        keys = find(*_continued(ref))
-        if ref.response_id and root_of(ref.response_id) != root_of(_continued(ref)[0]):
+        keys = find(*continued(ref))
+        if ref.response_id and root_of(ref.response_id) != root_of(continued(ref)[0]):
             raise InternalError("the response's id does not begin with the root of what it continues")
         parent = ref.previous_response_id or "-"
         request = f"{job.partition}/{job.request_id}"
         arguments = (parent, ref.response_id, int(job.deadline * 1000), now_ms(), request, model)
         found = await self._route.run(ADMIT, (keys.head, keys.pending), tenant, ref.conversation_id or "", *arguments)
         if not found:
-            raise missing(*_continued(ref))
+            raise missing(*continued(ref))
 
     async def recall(self, tenant: str, ref: ConversationRef, model: str, *, wait: bool) -> Recalled | Pending:
         """Return what was said before, or Pending if it may be complete after a short while (only with `wait`).
@@ -146,10 +147,10 @@ class Store:
         found: list[bytes] = parts
         return found
 
-    async def store(self, turn: Turn) -> Stored:
-        """Store a turn, once: the first of the highest attempt counts."""
+    async def store(self, turn: Turn, images: Images | None = None) -> Stored:
+        """Store a turn and its pictures, once: the first of the highest attempt counts."""
         ref = turn.conversation
-        keys = find(*_continued(ref))
+        keys = find(*continued(ref))
         said = _said(turn)
         in_order = turn.status != "failed" or any(_has_content(message) for message in turn.output)
         can_be_found = in_order or ref.conversation_id is None
@@ -162,25 +163,32 @@ class Store:
         )
         parent, is_seen = await self._parent(turn, keys)
         ids = await self._packed_ids(turn, parent) if is_seen else None
+        words = words_of(said.input, images)
         outcome = await self._route.run(
             STORE,
             keys,
             *(turn.tenant, ref.conversation_id or "", parent, turn.response_id),
             *(turn.attempt, now_ms(), self.ttl_ms, int(in_order), title_of(turn.input)),
             *(codec.encode(said), codec.encode(meta), codec.encode(ids) if ids else b""),
+            len(words),
+            *words,
             *item_ids,
         )
         return Stored(outcome)
 
-    async def add(self, tenant: str, conversation_id: str, turn_id: str, messages: tuple[ChatMessage, ...]) -> Said:
+    async def add(
+        self, tenant: str, conversation_id: str, turn_id: str, messages: tuple[ChatMessage, ...], images: Images | None
+    ) -> Said:
         """Put messages behind a conversation that no request has said, once. Raises NotFoundError."""
-        said = Said(input=messages)
+        said, words = Said(input=messages), words_of(messages, images)
         outcome = await self._route.run(
             STORE,
             find(conversation_id, "conversation"),
             *(tenant, conversation_id, "?", turn_id),  # behind whatever is the last then
             *(0, now_ms(), self.ttl_ms, 1, title_of(messages)),
             *(codec.encode(said), codec.encode(Meta(model="")), b""),
+            len(words),
+            *words,
             *(item["id"] for item in input_items(said)),
         )
         if not outcome:
@@ -201,7 +209,8 @@ class Store:
                 raise missing(item_id, "item_id")
             empty = int(not left.input and not left.output)
             arguments = (found[0], found[1], codec.encode(left), empty, item_id, now_ms(), title_of(left.input))
-            turns = await self._route.run(REPLACE_SAID, four, tenant, conversation_id, *arguments)
+            words = words_of(left.input, None)
+            turns = await self._route.run(REPLACE_SAID, four, tenant, conversation_id, *arguments, *words)
             if turns is not None:
                 return [turn.decode() for turn in turns]
         raise ConflictError(f"Item {item_id!r} is being changed by others.", param="item_id")
@@ -228,7 +237,7 @@ class Store:
         return token_ids.pack(turn.prompt_ids, parent_ids, turn.model, whole=not dropped)
 
 
-def _continued(ref: ConversationRef) -> tuple[str, str]:
+def continued(ref: ConversationRef) -> tuple[str, str]:
     """Return the id that names the slot, and the field that names the id."""
     if ref.conversation_id is not None:
         return ref.conversation_id, "conversation"

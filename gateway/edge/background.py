@@ -9,26 +9,25 @@ is left to run out, so that it is tried again for as long as the request is reme
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Protocol
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from opentelemetry.trace import SpanContext
 
 from gateway.edge import jobs
+from gateway.edge.admits import Admits
 from gateway.edge.event_log import START, Entry, EventLog
 from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.leases import Leases
-from gateway.edge.reply import Reply
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.streaming import Block
 from wire.bus import Bus
 from wire.errors import HeadraceError, NotFoundError, RequestCancelledError, UnavailableError
-from wire.messages import Request
+from wire.messages import Images, Request
 
 logger = logging.getLogger(__name__)
 
@@ -46,24 +45,6 @@ class NotTheWriterError(Exception):
 
 class CannotWriteError(Exception):
     """The events cannot be written now; the response is not at fault."""
-
-
-class Admits(Protocol):
-    """Admits requests, and goes on with admitted ones: what an Edge does."""
-
-    @property
-    def is_open(self) -> bool:
-        """Tell whether one more would be admitted."""
-
-    def generate(
-        self, request: Request, reply: Reply, *, operation: str, stream: bool, parent: SpanContext | None
-    ) -> AbstractAsyncContextManager[Generation]:
-        """Admit a request and keep its entry while the block answers it."""
-
-    def resume(
-        self, partition: int, request_id: str, reply_of: Callable[[Request], Reply], *, operation: str
-    ) -> AbstractAsyncContextManager[Generation]:
-        """Go on with a request that was admitted before."""
 
 
 class Background:
@@ -90,9 +71,9 @@ class Background:
         """Tell whether events of a response are kept."""
         return await self.log(response_id).newest() is not None
 
-    async def start(self, request: Request, parent: SpanContext | None) -> ResponsesReply:
+    async def start(self, request: Request, parent: SpanContext | None, images: Images | None = None) -> ResponsesReply:
         """Admit a request and let it run. Raises what admission raises."""
-        reply: ResponsesReply = await self._tasks.start(self._begin, request, parent)
+        reply: ResponsesReply = await self._tasks.start(self._begin, request, parent, images)
         return reply
 
     async def cancel(self, response_id: str) -> None:
@@ -166,7 +147,12 @@ class Background:
         self._tasks.start_soon(self._take_over, response_id)
 
     async def _begin(
-        self, request: Request, parent: SpanContext | None, *, task_status: TaskStatus[ResponsesReply]
+        self,
+        request: Request,
+        parent: SpanContext | None,
+        images: Images | None,
+        *,
+        task_status: TaskStatus[ResponsesReply],
     ) -> None:
         assert request.conversation is not None
         response_id, reply = request.conversation.response_id, ResponsesReply(request)
@@ -177,7 +163,7 @@ class Background:
             try:
                 await leases.take(response_id)
                 async with self._edge.generate(
-                    request, reply, operation=OPERATION, stream=True, parent=parent
+                    request, reply, operation=OPERATION, stream=True, parent=parent, images=images
                 ) as generation:
                     has_started = True
                     task_status.started(reply)

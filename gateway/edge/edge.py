@@ -34,6 +34,7 @@ from gateway.edge.reply import Reply
 from gateway.edge.room import Room
 from gateway.edge.safety.ask_model import AskModel
 from gateway.edge.safety.safety import Safety
+from gateway.edge.seeing import Seeing
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.takeover import follow, job_of, report, take_over
@@ -49,6 +50,7 @@ from wire.messages import (
     Failure,
     HistoryReply,
     Holder,
+    Images,
     Job,
     ReplicaStatus,
     ReportTokens,
@@ -77,6 +79,7 @@ class Edge:
         self.bus = bus
         self.served = served
         self.inbox = topics.edge(f"edge-{secrets.token_hex(6)}")
+        self.seeing = Seeing(settings, served)
         self.admission = Admission(settings.max_inflight)
         self.inflight = InFlight(settings.max_pending_tokens)
         self.awake = Awake(settings.awake_s)
@@ -161,14 +164,23 @@ class Edge:
 
     @asynccontextmanager
     async def generate(
-        self, request: Request, reply: Reply, *, operation: str, stream: bool, parent: SpanContext | None
+        self,
+        request: Request,
+        reply: Reply,
+        *,
+        operation: str,
+        stream: bool,
+        parent: SpanContext | None,
+        images: Images | None = None,
     ) -> AsyncIterator[Generation]:
         """Admit a request and keep its entry while the block answers it; what is left undone is cancelled.
 
         Raises OverloadedError or UnavailableError when it is not admitted.
         """
         with self._slot():
-            async with self._generate(request, reply, operation=operation, stream=stream, parent=parent) as generation:
+            async with self._generate(
+                request, reply, operation=operation, stream=stream, parent=parent, images=images
+            ) as generation:
                 yield generation
 
     @asynccontextmanager
@@ -235,6 +247,7 @@ class Edge:
         parent: SpanContext | None,
         bell: Bell | None = None,
         taken: Job | None = None,
+        images: Images | None = None,
     ) -> AsyncIterator[Generation]:
         self.awake.stay()
         request = request if taken else self.served.routed(self.accounts.own(request))
@@ -255,7 +268,7 @@ class Edge:
                     await self.accounts.enter(job.request_id, request, deadline=job.deadline)
                 try:
                     if taken is None:
-                        await admit(self.bus, job, request)
+                        await admit(self.bus, job, request, images)
                     else:
                         await take_over(self.bus, job)
                         self._tasks.start_soon(follow, self.bus, self.inflight, flight, job, request.sampling.n)

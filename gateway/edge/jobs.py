@@ -8,7 +8,7 @@ from gateway.edge.identity import affinity_of, new_request_id, new_root, partiti
 from gateway.edge.settings import EdgeSettings
 from wire import telemetry, topics
 from wire.bus import Bus
-from wire.messages import Cancel, Holder, Job, Request
+from wire.messages import Cancel, Holder, Images, Job, Request
 from wire.step import Step, go_ahead
 
 CONTROL_MAXLEN = 10_000  # when a replica does not read its control stream, cancels are of no use to it either
@@ -33,12 +33,13 @@ def new_job(request: Request, settings: EdgeSettings, inbox: str) -> Job:
     )
 
 
-async def admit(bus: Bus, job: Job, request: Request) -> None:
+async def admit(bus: Bus, job: Job, request: Request, images: Images | None = None) -> None:
     """Put a job on the ring; desks of this process do their part before. Raises the HeadraceError that keeps it out."""
     # Without a conversation there is nothing to recall: the first to see it is the tokenizer.
     recalls = request.conversation is not None
     first = topics.history(job.partition) if recalls else topics.tokenizer(job.partition, job.model)
-    step = Step(to=first, fields={"request": request, "holder": holder_of(job)})
+    pictures = {"images": images} if images is not None else {}
+    step = Step(to=first, fields={"request": request, "holder": holder_of(job), **pictures})
     job, step = await go_ahead(bus.neighbours, job, step)
     await bus.admit(job, step.fields, to=step.to, ttl_s=job.deadline - time.time() + _RECORD_SLACK_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from gateway.edge.picture_header import MOST_PIXELS
 from gateway.postprocess.tools.styles import STYLES
 from wire.settings import Settings, SettingsError
 from wire.tool_style import HARMONY
@@ -25,7 +26,9 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     do not tell. `api_keys` is the path of a file of keys, looked at again every `api_keys_poll_s`; without one nobody
     is asked for a key. A response made in the background has `background_timeout_s`; its events are kept for
     `background_events_s` after the last one; an edge that does not renew its promise for `background_lease_s` is
-    taken for dead, and another one goes on.
+    taken for dead, and another one goes on. A request may have `max_images` pictures of `max_image_bytes` and
+    `max_image_pixels` each; where a model sees some, bodies that can hold any may have `max_image_body_bytes`, if that
+    is more than `max_body_bytes`.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +41,10 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
     max_prompts: int = 64
     max_body_bytes: int = 8 * 1024 * 1024
     max_head_bytes: int = 64 * 1024
+    max_images: int = 16
+    max_image_bytes: int = 10 * 1024 * 1024
+    max_image_pixels: int = 40_000_000
+    max_image_body_bytes: int = 32 * 1024 * 1024
     max_connections: int = 0
     max_pending_tokens: int = 65_536
     request_timeout_s: float = 600.0
@@ -68,9 +75,13 @@ class EdgeSettings(Settings, frozen=True, kw_only=True):
             "max_prompts",
             "max_body_bytes",
             "max_head_bytes",
+            "max_images",
+            "max_image_bytes",
+            "max_image_body_bytes",
             "max_pending_tokens",
             least=1,
         )
+        self._check_range("max_image_pixels", least=1, most=MOST_PIXELS)
         self._check_range(
             "background_timeout_s",
             "background_events_s",

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from cache_svc.history.scripts.pictures import HOLDING
 from wire.bus.script import Script
 
-CREATE = Script("""
--- KEYS head, turns, order, at. ARGV tenant, conversation, now ms, ttl ms, title, metadata, said, item id, ...
+CREATE = Script(
+    HOLDING
+    + """
+-- KEYS head, turns, order, at. ARGV tenant, conversation, now ms, ttl ms, title, metadata, said,
+-- number of the words that follow of pictures, these, item id, ...
 redis.call('HSETNX', KEYS[1], 'created', ARGV[3])
 redis.call('HSET', KEYS[1], 'tenant', ARGV[1], 'conversation', ARGV[2], 'updated', ARGV[3], 'metadata', ARGV[6])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'title', ARGV[5], 'titled', 'first') end
 if ARGV[7] ~= '' and redis.call('HSETNX', KEYS[2], 's:first', ARGV[7]) == 1 then
   redis.call('HSET', KEYS[2], 'a:first', '0 -')
   redis.call('RPUSH', KEYS[3], 'first')
-  for item = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], 'first') end
+  local words = tonumber(ARGV[8])
+  hold(KEYS[2], 'first', 9, 8 + words)
+  for item = 9 + words, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], 'first') end
 end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[4]) end
 return 1
-""")
+"""
+)
 
 UPDATE = Script("""
 -- KEYS head, turns, order, at. ARGV tenant, conversation, now ms, ttl ms, metadata. 0 if it is not there.

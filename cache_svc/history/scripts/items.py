@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cache_svc.history.scripts.pictures import HOLDING
 from wire.bus.script import Script
 
 PAGE_ITEMS = Script("""
@@ -40,9 +41,11 @@ end
 return {turn, redis.call('HGET', KEYS[2], 's:' .. turn) or ''}
 """)
 
-REPLACE_SAID = Script("""
+REPLACE_SAID = Script(
+    HOLDING
+    + """
 -- KEYS head, turns, order, at. ARGV tenant, conversation, turn, old said, new said, nothing left ('1'), item, now ms,
--- title of what is left.
+-- title of what is left, words of the pictures that are left.
 -- This turn and all that were said after it, or nothing: it has changed meanwhile, or is gone. Token ids of these turns
 -- hold the item's words and go too.
 if redis.call('HGET', KEYS[1], 'tenant') ~= ARGV[1] then return false end
@@ -53,6 +56,7 @@ if not at or redis.call('HGET', KEYS[2], 's:' .. turn) ~= ARGV[4] then return fa
 local said = redis.call('LRANGE', KEYS[3], at, -1)
 for _, later in ipairs(said) do redis.call('HDEL', KEYS[2], 'i:' .. later) end
 redis.call('HSET', KEYS[2], 's:' .. turn, ARGV[5])
+hold(KEYS[2], turn, 10, #ARGV)
 redis.call('HDEL', KEYS[4], ARGV[7])
 redis.call('HSET', KEYS[1], 'updated', ARGV[8])
 if redis.call('HGET', KEYS[1], 'titled') == turn then
@@ -66,4 +70,5 @@ if ARGV[6] == '1' then
   if turn ~= 'first' then redis.call('HINCRBY', KEYS[1], 'num_turns', -1) end
 end
 return said
-""")
+"""
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cache_svc.history.scripts.mark import script
+from cache_svc.history.scripts.pictures import HOLDING
 from wire.bus.script import Script
 
 ADMIT = Script("""
@@ -25,9 +26,11 @@ if redis.call('PTTL', KEYS[2]) < lifetime then redis.call('PEXPIRE', KEYS[2], li
 return 1
 """)
 
-STORE = Script("""
+STORE = Script(
+    HOLDING
+    + """
 -- KEYS head, turns, order, at, pending. ARGV tenant, conversation, parent, turn, attempt, now ms, ttl ms,
--- in order ('1'), title, said, meta, ids, item id, ...
+-- in order ('1'), title, said, meta, ids, number of the words that follow of pictures, these, item id, ...
 -- 1 stored, 2 known already (or by a later attempt), 0 what it belongs to is gone.
 local tenant = redis.call('HGET', KEYS[1], 'tenant')
 if tenant and tenant ~= ARGV[1] then return 0 end
@@ -52,7 +55,9 @@ if ARGV[2] ~= '' then
   end
   redis.call('HSET', KEYS[1], 'updated', ARGV[6])
 end
-for item = 13, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], turn) end
+local words = tonumber(ARGV[13])
+hold(KEYS[2], turn, 14, 13 + words)
+for item = 14 + words, #ARGV do redis.call('HSET', KEYS[4], ARGV[item], turn) end
 local counted = address and not string.find(address, '~', 1, true)
 if counts and not counted and parent ~= '-' then redis.call('HINCRBY', KEYS[2], 'k:' .. parent, 1) end
 if redis.call('HGET', KEYS[2], 'k:' .. turn) then ids = '' end  -- theirs are a difference to the old
@@ -65,7 +70,8 @@ end
 redis.call('HDEL', KEYS[5], turn)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[7]) end
 return 1
-""")
+"""
+)
 
 READ_TURN = script("""
 -- KEYS head, turns, pending. ARGV tenant, turn, now ms.
@@ -83,7 +89,9 @@ if tonumber(deadline) + 120000 <= tonumber(ARGV[3]) then return {'missing'} end
 return {'pending', request, model}
 """)
 
-DELETE_TURN = script("""
+DELETE_TURN = script(
+    HOLDING
+    + """
 -- KEYS head, turns, order, pending. ARGV tenant, turn, running ('1': even then). 1 deleted, 0 not there, 2 is running.
 -- What a later turn builds on stays until that one goes too. A turn leaves its conversation when no later one is left
 -- in it: what followed was said after it.
@@ -118,6 +126,7 @@ local function is_needed(turn)
 end
 for _, turn in ipairs(leaving) do
   while not is_needed(turn) and redis.call('HDEL', KEYS[2], 's:' .. turn, 'i:' .. turn, 'k:' .. turn) > 0 do
+    release(KEYS[2], turn)
     local uncounted, parent = string.match(redis.call('HGET', KEYS[2], 'a:' .. turn), '^%d+ (~?)(%S+)$')
     if uncounted == '~' or parent == '-' then break end
     redis.call('HINCRBY', KEYS[2], 'k:' .. parent, -1)
@@ -125,4 +134,5 @@ for _, turn in ipairs(leaving) do
   end
 end
 return 1
-""")
+"""
+)

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from gateway.edge.desks.caller import Caller
-from wire import topics
+from wire import codec, topics
 from wire.bus import Bus
-from wire.messages import HistoryCall, HistoryReply
+from wire.messages import ChatMessage, HistoryCall, HistoryReply, Images
+
+
+def plain(messages: tuple[ChatMessage, ...]) -> Any:
+    """Return messages as a call's arguments take them."""
+    return msgspec.to_builtins(messages, builtin_types=(bytes,))
+
+
+def packed(images: Images | None) -> bytes:
+    """Return pictures as a call's arguments take them, b"" for none."""
+    return codec.encode(images) if images is not None else b""
 
 
 class HistoryClient(Caller):

@@ -20,12 +20,14 @@ from wire.messages import Request as Begun
 async def create_chat_completion(request: Request) -> GenerationResponse:
     """Answer a chat request, as a stream or whole, or go on with a stream."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, ChatRequest, edge.settings.max_body_bytes)
+    body = await read_as(request, ChatRequest, edge.seeing.max_body_bytes)
     if body.store:
         warn(request, "store: chat completions are not kept, responses are")
     model = edge.model(body.model)
-    max_choices = edge.settings.max_choices
-    wanted = await translated(request, lambda: translate_chat(body, model.card, max_choices=max_choices))
+    max_choices, pictures = edge.settings.max_choices, edge.seeing.pictures(body.model)
+    wanted = await translated(
+        request, lambda: translate_chat(body, model.card, max_choices=max_choices, pictures=pictures)
+    )
     came_from = request.headers.get("last-event-id")
     if came_from:
         return _resumed(request, body, parse_place(came_from))
@@ -38,7 +40,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     parent = trace_headers(request.headers)
     reply = ChatReply(body, wanted, model.vocabulary, reasoning_names=edge.settings.reasoning_fields)
     return GenerationResponse(
-        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
+        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent, images=pictures.images),
         stream=stream,
         settings=edge.settings,
         resumable=resumable,

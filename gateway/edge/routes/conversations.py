@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.edge.desks.history import packed, plain
 from gateway.edge.edge import Edge
 from gateway.edge.identity import new_id, new_root, partition_of, root_of, tenant_of
 from gateway.edge.jsontext import json_response
@@ -23,10 +23,11 @@ from wire.messages import Request as WireRequest
 async def create_conversation(request: Request) -> Response:
     """Make a conversation; its id is chosen here, because it decides the partition."""
     edge: Edge = request.app.state.edge
-    raw = await read_body(request, edge.settings.max_body_bytes)
+    raw = await read_body(request, edge.seeing.max_body_bytes)
     body = await decode_body(raw, CreateConversation) if raw.strip() else CreateConversation()
     root = new_root()
-    items = translate_items(body.items or [], "items", root=root)
+    pictures = edge.seeing.kept_pictures()
+    items = translate_items(body.items or [], "items", root=root, pictures=pictures)
     owned = WireRequest(model="", messages=items, tenant=tenant_of(request))
     items = (await screen(owned, edge.safety, "items")).messages
     metadata = await screen_metadata(check_metadata(body.metadata), owned, edge.safety)
@@ -36,7 +37,8 @@ async def create_conversation(request: Request) -> Response:
         tenant_of(request),
         id=new_id("conv", root),
         metadata=metadata,
-        items=msgspec.to_builtins(items),
+        items=plain(items),
+        images=packed(pictures.images),
     )
     return json_response(conversation)
 

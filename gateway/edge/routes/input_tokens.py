@@ -17,7 +17,7 @@ from wire.threads import in_thread
 async def count_input_tokens(request: Request) -> Response:
     """Return the number; nothing is generated or stored, and nothing is left out for being too long."""
     edge: Edge = request.app.state.edge
-    _, wanted = await read_wanted(request)
+    _, wanted, _ = await read_wanted(request)
     with edge.admission.slot():
         recalled = await _recalled(edge, wanted.conversation, wanted.model, tenant_of(request))
         ids = await edge.tokenizer.token_ids(wanted, recalled=recalled)

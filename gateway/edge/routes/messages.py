@@ -19,16 +19,17 @@ from wire.errors import NotFoundError
 async def create_message(request: Request) -> GenerationResponse:
     """Answer a request of the Messages API, as a stream or whole."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
+    body = await read_as(request, MessagesRequest, edge.seeing.max_body_bytes)
     card = edge.model(body.model).card
-    wanted = await translated(request, lambda: translate_messages(body, card))
+    pictures = edge.seeing.pictures(body.model)
+    wanted = await translated(request, lambda: translate_messages(body, card, pictures=pictures))
     warn(request, *await edge.grammars.admit(wanted))
     wanted = await screen(wanted, edge.safety, "messages", system="system")
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     reply = MessagesReply(wanted.model)
     return GenerationResponse(
-        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
+        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent, images=pictures.images),
         stream=stream,
         settings=edge.settings,
     )
@@ -42,9 +43,10 @@ async def batches(_request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a request would have."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, MessagesRequest, edge.settings.max_body_bytes)
+    body = await read_as(request, MessagesRequest, edge.seeing.max_body_bytes)
     card = edge.model(body.model).card
-    wanted = await translated(request, lambda: translate_messages(body, card, counting=True))
+    pictures = edge.seeing.pictures(body.model)
+    wanted = await translated(request, lambda: translate_messages(body, card, counting=True, pictures=pictures))
     with edge.admission.slot():
         ids = await edge.tokenizer.token_ids(wanted)
     return json_response({"input_tokens": len(ids)})

@@ -49,6 +49,11 @@ def _shape(request: Request) -> tuple[Callable[[ModelCard, int], dict[str, Any]]
     return (_anthropic_model if is_anthropic else _model), is_anthropic
 
 
+def modalities_of(card: ModelCard) -> list[str]:
+    """Return what a model reads."""
+    return ["text", "image"] if card.pictures is not None else ["text"]
+
+
 def _anthropic_model(card: ModelCard, room: int) -> dict[str, Any]:
     return {
         "type": "model",
@@ -70,6 +75,7 @@ def _model(card: ModelCard, room: int) -> dict[str, Any]:
         "max_model_len": room,  # vLLM's name; most clients look for the other one
         "context_length": room,
         "kind": card.kind,
+        "architecture": {"input_modalities": modalities_of(card), "output_modalities": ["text"]},  # OpenRouter's name
         "root": card.adapter_of or card.name,
         "parent": card.adapter_of or None,
     }

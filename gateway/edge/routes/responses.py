@@ -19,7 +19,7 @@ from gateway.edge.schema.input_tools import parted
 from gateway.edge.schema.paging import read_include, read_page
 from gateway.edge.schema.response_fold import fold
 from gateway.edge.schema.response_object import RUNNING
-from gateway.edge.schema.responses import ResponsesRequest, translate_responses
+from gateway.edge.schema.responses import IMAGE_URLS, ResponsesRequest, translate_responses
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.schema.sampling import fail
 from gateway.edge.schema.tools import is_unasked
@@ -33,35 +33,41 @@ from wire.threads import in_thread
 async def create_response(request: Request) -> ASGIApp:
     """Answer a request of the Responses API: as a stream, whole, or in the background."""
     edge: Edge = request.app.state.edge
-    body, wanted = await read_wanted(request)
+    body, wanted, images = await read_wanted(request)
     wanted = await screen(wanted, edge.safety, "input")
     warn(request, *await edge.grammars.admit(wanted))
     stream = bool(body.stream)
     parent = trace_headers(request.headers)
     if body.background or body.is_resumable:
-        begun = await edge.background.start(wanted, parent)
+        begun = await edge.background.start(wanted, parent, images)
         response = begun.begun("queued")
         return _events(edge, response["id"], -1) if stream else json_response(response)
     reply = ResponsesReply(wanted)
     return GenerationResponse(
-        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent),
+        lambda: edge.generate(wanted, reply, operation="chat", stream=stream, parent=parent, images=images),
         stream=stream,
         settings=edge.settings,
     )
 
 
-async def read_wanted(request: Request) -> tuple[ResponsesRequest, messages.Request]:
-    """Read a body of the Responses API, and translate it with the items that it refers to in their places."""
+async def read_wanted(request: Request) -> tuple[ResponsesRequest, messages.Request, messages.Images | None]:
+    """Read a body of the Responses API, and translate it with the items that it refers to in their places.
+
+    The third is its pictures.
+    """
     edge: Edge = request.app.state.edge
-    body = await read_as(request, ResponsesRequest, edge.settings.max_body_bytes)
+    body = await read_as(request, ResponsesRequest, edge.seeing.max_body_bytes)
     card, tenant = edge.model(body.model).card, tenant_of(request)
     _tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     before = await tools_before(
         body.previous_response_id, edge.history, tenant=tenant, partitions=edge.settings.partitions
     )
-    wanted = await translated(request, lambda: translate_responses(body, card, tenant=tenant, before=before))
-    return body, wanted
+    pictures = edge.seeing.pictures(body.model)
+    wanted = await translated(
+        request, lambda: translate_responses(body, card, tenant=tenant, before=before, pictures=pictures)
+    )
+    return body, wanted, pictures.images
 
 
 def _tell_of_tools(request: Request, body: ResponsesRequest) -> None:
@@ -119,8 +125,9 @@ async def compact(_request: Request) -> Response:
 
 async def list_input_items(request: Request) -> Response:
     """Return the items that went into a stored response."""
-    read_include(request)
-    return json_response(await _ask(request, "list_input_items", **read_page(request, order="desc")))
+    shows = IMAGE_URLS in read_include(request)
+    page = read_page(request, order="desc")
+    return json_response(await _ask(request, "list_input_items", pictures=shows, **page))
 
 
 async def _found(request: Request) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from wire.threads import in_thread
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a text or a conversation."""
     edge: Edge = request.app.state.edge
-    body = await read_as(request, TokenizeRequest, edge.settings.max_body_bytes)
+    body = await read_as(request, TokenizeRequest, edge.seeing.max_body_bytes)
     model = _model(edge, body.model)
-    asked = await translated(request, lambda: translate_tokenize(body, model.card))
+    pictures = edge.seeing.pictures(model.card.name)
+    asked = await translated(request, lambda: translate_tokenize(body, model.card, pictures))
     with edge.admission.slot():
         ids = await edge.tokenizer.token_ids(
             asked,

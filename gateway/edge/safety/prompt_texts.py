@@ -70,8 +70,7 @@ def metadata(given: dict[str, str], hand: Hand) -> dict[str, str]:
 
 def _message(message: ChatMessage, where: str, hand: Hand) -> ChatMessage:
     return msgspec.structs.replace(
-        message,
-        content=hand.text(message.content, where) if message.content else "",
+        message.saying(hand.text(part, where) if isinstance(part, str) else part for part in message.parts),
         reasoning=hand.text(message.reasoning, where) if message.reasoning else "",
         name=hand.label(message.name, where) if message.name else message.name,
         tool_call_id=hand.label(message.tool_call_id, where) if message.tool_call_id else message.tool_call_id,

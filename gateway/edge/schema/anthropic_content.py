@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema.body import check_depth
+from gateway.edge.schema.content import allowed_here, in_lines
 from gateway.edge.schema.kinds import missing, must_be
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.sampling import fail
-from wire.messages import ChatMessage, ToolCall
+from wire.messages import ChatMessage, ImageRef, ToolCall
 
 
 class Block(msgspec.Struct, kw_only=True):
@@ -39,7 +41,7 @@ class AnthropicMessage(msgspec.Struct, kw_only=True):
     content: str | list[Block]
 
 
-def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage]:
+def translate_content(message: AnthropicMessage, where: str, pictures: Pictures | None = None) -> list[ChatMessage]:
     """Return the messages that one of Anthropic's holds, in the order of its blocks."""
     if message.role == "assistant":
         return [_assistant(message, where)]
@@ -52,22 +54,44 @@ def translate_content(message: AnthropicMessage, where: str) -> list[ChatMessage
     if not message.content:
         raise fail(f"{where}.content", "must hold at least one block.")
     found: list[ChatMessage] = []
-    texts: list[str] = []
+    parts: list[str | ImageRef] = []
     for at, block in enumerate(message.content):
         place = f"{where}.content[{at}]"
         if block.type != "tool_result":
-            texts.append(text_blocks([block], place, at="", documents=True))
+            parts.append(_seen(block, place, pictures))
             continue
-        if texts:
-            found.append(ChatMessage(role="user", content="\n".join(texts)))
-            texts = []
+        if parts:
+            found.append(ChatMessage(role="user").saying(in_lines(parts)))
+            parts = []
         if not block.tool_use_id:
             raise missing(f"{place}.tool_use_id")
-        result = text_blocks(block.content or "", f"{place}.content", documents=True)
-        found.append(ChatMessage(role="tool", content=result, tool_call_id=block.tool_use_id))
-    if texts:
-        found.append(ChatMessage(role="user", content="\n".join(texts)))
+        result = ChatMessage(role="tool", tool_call_id=block.tool_use_id)
+        found.append(result.saying(_seen_all(block.content or "", f"{place}.content", pictures)))
+    if parts:
+        found.append(ChatMessage(role="user").saying(in_lines(parts)))
     return found
+
+
+def _seen_all(content: str | list[Block], where: str, pictures: Pictures | None) -> list[str | ImageRef]:
+    if isinstance(content, str):
+        return [content]
+    return in_lines(_seen(block, f"{where}[{at}]", pictures) for at, block in enumerate(content))
+
+
+def _seen(block: Block, place: str, pictures: Pictures | None) -> str | ImageRef:
+    """Return what a block shows: a text, a document's text, or a picture."""
+    if block.type != "image":
+        return text_blocks([block], place, at="", documents=True)
+    allowed = allowed_here(pictures, place)
+    source = block.source if isinstance(block.source, dict) else {}
+    kind, media_type, data = source.get("type"), source.get("media_type"), source.get("data")
+    if kind != "base64":
+        raise fail(f"{place}.source.type", "must be base64: no addresses are opened and no files are kept.")
+    if not isinstance(media_type, str):
+        raise must_be(f"{place}.source.media_type", "a string", media_type)
+    if not isinstance(data, str):
+        raise must_be(f"{place}.source.data", "a string", data)
+    return allowed.from_base64(media_type, data, f"{place}.source.data", media_type_at=f"{place}.source.media_type")
 
 
 def _assistant(message: AnthropicMessage, where: str) -> ChatMessage:

@@ -14,6 +14,7 @@ from gateway.edge.schema.begun import check_begun
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.content import MessageIn, check_number, translate_message
 from gateway.edge.schema.grammar import bind_format
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.prediction import translate_prediction
 from gateway.edge.schema.sampling import (
     SamplingFields,
@@ -78,8 +79,13 @@ class ChatRequest(SamplingFields, kw_only=True):
     prediction: dict[str, Any] | None = None
 
 
-def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> Request:
-    """Check the body and return the request. Raises InvalidRequestError naming the field."""
+def translate_chat(
+    body: ChatRequest, card: ModelCard, *, max_choices: int, pictures: Pictures | None = None
+) -> Request:
+    """Check the body and return the request; its pictures go to `pictures`.
+
+    Raises InvalidRequestError naming the field.
+    """
     check_number(body.messages)
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
@@ -97,7 +103,9 @@ def translate_chat(body: ChatRequest, card: ModelCard, *, max_choices: int) -> R
         prompt_logprobs=check_prompt_logprobs(body.prompt_logprobs, stream=bool(body.stream)),
     )
     sampling = tools.bind(bind_format(sampling, body, body.response_format, "response_format"))
-    messages = tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages))
+    messages = tuple(
+        translate_message(message, f"messages[{at}]", pictures) for at, message in enumerate(body.messages)
+    )
     effort, budget = check_effort(body.reasoning_effort, "reasoning_effort"), check_budget(body.thinking_token_budget)
     if body.continue_final_message:
         if messages[-1].role != "assistant":

@@ -11,9 +11,10 @@ import msgspec
 
 from gateway.edge.identity import new_id
 from gateway.edge.schema.called import custom_call
-from gateway.edge.schema.content import Part, role_of, text_of
+from gateway.edge.schema.content import Part, role_of, said, text_of
 from gateway.edge.schema.declared import joined
 from gateway.edge.schema.kinds import missing, must_be
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.sampling import fail
 from wire.messages import ChatMessage, ToolCall, ToolForm
 
@@ -38,8 +39,10 @@ class Item(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
 
 
-def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[ChatMessage, ...]:
-    """Translate the input. Raises InvalidRequestError naming the item that is not supported.
+def translate_items(
+    items: str | list[Item], where: str, *, root: str, pictures: Pictures | None = None
+) -> tuple[ChatMessage, ...]:
+    """Translate the input; its pictures go to `pictures`. Raises InvalidRequestError naming what is not supported.
 
     A reasoning item belongs to the text or call of the assistant that follows it; without one it says nothing.
     """
@@ -52,7 +55,7 @@ def translate_items(items: str | list[Item], where: str, *, root: str) -> tuple[
         if item.type == "reasoning":
             reasoning += text_of(_reasoning_parts(item), f"{place}.content")
             continue
-        message = _translate(item, place, root)
+        message = _translate(item, place, root, pictures)
         if message.role == "assistant":
             message = msgspec.structs.replace(message, reasoning=reasoning)
         before = messages[-1] if messages else None
@@ -69,14 +72,15 @@ def _goes_on(before: ChatMessage, message: ChatMessage) -> bool:
     return bool(before.role == message.role == "assistant" and message.tool_calls and not message.reasoning)
 
 
-def _translate(item: Item, where: str, root: str) -> ChatMessage:
+def _translate(item: Item, where: str, root: str, pictures: Pictures | None) -> ChatMessage:
     if item.type == "message":
         if item.content is None:
             raise missing(f"{where}.content", "a string or an array of text parts")
         role = role_of(item.role or "", f"{where}.role")
         if role == "tool":
             raise fail(f"{where}.role", "a tool's result is an item of type function_call_output.")
-        return ChatMessage(role=role, content=text_of(item.content, f"{where}.content"), item_id=new_id("msg", root))
+        parts = said(item.content, f"{where}.content", pictures if role == "user" else None)
+        return ChatMessage(role=role, item_id=new_id("msg", root)).saying(parts)
     if item.type in _CALLS:
         call = _call(item, where)
         return ChatMessage(role="assistant", tool_calls=(call,), item_id=new_id(_CALLS[item.type], root))
@@ -87,10 +91,9 @@ def _translate(item: Item, where: str, root: str) -> ChatMessage:
             raise must_be(f"{where}.output", "a string or an array of text parts", item.output)
         return ChatMessage(
             role="tool",
-            content=text_of(item.output, f"{where}.output"),
             tool_call_id=_needed(item.call_id, f"{where}.call_id"),
             item_id=new_id(_OUTPUTS[item.type], root),
-        )
+        ).saying(said(item.output, f"{where}.output", pictures))
     hint = "; ask for a summary in a message instead" if item.type.startswith("compaction") else ""
     raise fail(f"{where}.type", f"an item of type {item.type[:40]!r} is not supported{hint}.")
 

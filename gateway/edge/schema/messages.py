@@ -15,6 +15,7 @@ from gateway.edge.schema.begun import check_begun
 from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.kinds import missing, must_be, shown
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.sampling import SamplingFields, check_budget, fail, token_limit, translate_sampling
 from gateway.edge.schema.tier import priority_of
 from gateway.edge.schema.tools import plan_tools
@@ -89,14 +90,21 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     mcp_servers: list[Any] | None = None
 
 
-def translate_messages(body: MessagesRequest, card: ModelCard, *, counting: bool = False) -> Request:
-    """Check the body and return the request. Raises InvalidRequestError naming the field."""
+def translate_messages(
+    body: MessagesRequest, card: ModelCard, *, counting: bool = False, pictures: Pictures | None = None
+) -> Request:
+    """Check the body and return the request; its pictures go to `pictures`.
+
+    Raises InvalidRequestError naming the field.
+    """
     if not counting and body.max_tokens is None:
         raise missing("max_tokens", "an integer")
     _refuse_unsupported(body)
     check_number(body.messages)
     messages = [
-        found for at, message in enumerate(body.messages) for found in translate_content(message, f"messages[{at}]")
+        found
+        for at, message in enumerate(body.messages)
+        for found in translate_content(message, f"messages[{at}]", pictures)
     ]
     check_number(messages)
     continues = messages[-1].role == "assistant"

@@ -18,6 +18,7 @@ from gateway.edge.schema.content import check_number
 from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.input_tools import inherited, kept, latest, parted
 from gateway.edge.schema.items import Item, translate_items
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -34,6 +35,7 @@ from wire.messages import MAX_METADATA, ConversationRef, Request, SamplingParams
 from wire.model_card import ModelCard
 
 LOGPROBS = "message.output_text.logprobs"
+IMAGE_URLS = "message.input_image.image_url"
 INCLUDES = frozenset(
     {
         LOGPROBS,
@@ -41,7 +43,7 @@ INCLUDES = frozenset(
         "file_search_call.results",
         "web_search_call.results",
         "web_search_call.action.sources",
-        "message.input_image.image_url",
+        IMAGE_URLS,
         "computer_call_output.output.image_url",
         "code_interpreter_call.outputs",
     }
@@ -146,17 +148,18 @@ def translate_responses(
     *,
     tenant: str = "",
     before: Sequence[dict[str, Any]] = (),
+    pictures: Pictures | None = None,
 ) -> Request:
     """Check the body and return the request. Raises InvalidRequestError naming the field.
 
-    `before`: tools that stood in the input of the responses that it goes on from.
+    `before`: tools that stood in the input of the responses that it goes on from. Pictures go to `pictures`.
     """
     _refuse_unsupported(body)
     reasoning = body.reasoning or Reasoning()
     said, own = parted(body.input, "input")
     more = latest([*inherited(before, body.tools), *own])
     conversation = _conversation(body, with_tools=bool(more))
-    messages = translate_items(said, "input", root=root_of(conversation.response_id))
+    messages = translate_items(said, "input", root=root_of(conversation.response_id), pictures=pictures)
     continues = bool(conversation.conversation_id or conversation.previous_response_id)
     check_number(messages, "input", least=0 if continues else 1)
     max_tokens = token_limit(max_output_tokens=body.max_output_tokens)

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.edge.schema.body import check_depth
 from gateway.edge.schema.content import MessageIn, check_number, translate_message
+from gateway.edge.schema.pictures import Pictures
 from gateway.edge.schema.sampling import check_template_kwargs, fail
 from gateway.edge.schema.tools import plan_tools
 from wire.messages import Request
@@ -37,7 +38,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-def translate_tokenize(body: TokenizeRequest, card: ModelCard) -> Request:
+def translate_tokenize(body: TokenizeRequest, card: ModelCard, pictures: Pictures | None = None) -> Request:
     """Check the body and return what the tokenizer desk is asked. Raises InvalidRequestError naming the field."""
     if (body.prompt is None) == (body.messages is None):
         raise fail("prompt", "exactly one of prompt and messages is needed.")
@@ -53,7 +54,9 @@ def translate_tokenize(body: TokenizeRequest, card: ModelCard) -> Request:
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
     return Request(
         model=card.name,
-        messages=tuple(translate_message(message, f"messages[{at}]") for at, message in enumerate(body.messages)),
+        messages=tuple(
+            translate_message(message, f"messages[{at}]", pictures) for at, message in enumerate(body.messages)
+        ),
         tools=plan_tools(body.tools, None, None, card).tools,
         template_kwargs=check_template_kwargs(body.chat_template_kwargs),
     )

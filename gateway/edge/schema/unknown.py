@@ -45,7 +45,7 @@ REFUSED: dict[str, Misleading] = {
     "function_call": Misleading("use tool_choice", ("auto", "none")),
     "functions": Misleading("use tools", ([],)),
     "grammar": Misleading("use structured_outputs.grammar", ("",)),
-    "images": Misleading("no images are read", ([],)),
+    "images": Misleading("a picture is a part of a message's content", ([],)),
     "include_stop_str_in_output": Misleading("is not for /v1/messages", (False,)),
     "input_embeds": Misleading("is not supported"),
     "instructions": Misleading("write them as a system message", ("",)),

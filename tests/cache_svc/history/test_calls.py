@@ -19,7 +19,7 @@ from tests.cache_svc.history.conftest import MODEL, PlayedEdge
 from wire import topics
 from wire.bus import Bus
 from wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Job, Request, ToolCall, Turn
+from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Images, Job, Request, ToolCall, Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -235,11 +235,11 @@ async def test_a_call_at_one_desk_waits_for_the_turn_that_another_stores(
 ) -> None:
     store, may_store, num_held = Store.store, anyio.Event(), 0
 
-    async def held(self: Store, turn: Turn) -> Stored:
+    async def held(self: Store, turn: Turn, images: Images | None = None) -> Stored:
         nonlocal num_held
         num_held += 1
         await may_store.wait()
-        return await store(self, turn)
+        return await store(self, turn, images)
 
     monkeypatch.setattr(Store, "store", held)
     monkeypatch.setattr("cache_svc.history.waiting._STORING_MS", 3_600_000.0)

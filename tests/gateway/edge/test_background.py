@@ -12,7 +12,8 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from gateway.edge.background import Admits, Background
+from gateway.edge.admits import Admits
+from gateway.edge.background import Background
 from gateway.edge.event_log import EventLog
 from gateway.edge.generation import Generation
 from gateway.edge.leases import Leases

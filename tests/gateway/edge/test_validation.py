@@ -136,7 +136,7 @@ async def test_messages_that_are_none_are_refused_by_place(ring: Ring) -> None:
 
 
 async def test_a_part_that_is_no_text_is_refused_by_its_place_and_type(ring: Ring) -> None:
-    for kind in ("image_url", "input_audio", "file"):
+    for kind in ("video_url", "input_audio", "file"):
         content = [{"type": "text", "text": "see"}, {"type": kind, kind: {"url": "data:,"}}]
         error = await refused(ring, "messages[1].content[1]", messages=[USER, {"role": "user", "content": content}])
         assert kind in error["message"]
