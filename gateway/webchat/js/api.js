@@ -34,9 +34,9 @@ export class Api {
   /** Have the model stop thinking and answer. */
   endReasoning = (id) => this.#json("POST", `v1/requests/${encodeURIComponent(id)}/control`, { action: "end_reasoning" });
 
-  /** Newest items first. */
+  /** Newest items first, with their pictures. */
   items = (id, after) =>
-    this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+    this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc&include[]=message.input_image.image_url${after ? `&after=${encodeURIComponent(after)}` : ""}`);
 
   async alive() {
     try {

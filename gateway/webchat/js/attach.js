@@ -1,21 +1,27 @@
-// Text files go with the message: chosen, dropped on the page or pasted. What is no text is refused in words.
+// Files go with the message: chosen, dropped on the page or pasted. They are texts, and pictures where the model sees some.
 
 import { filesIn } from "./attachments.js";
 import { byId } from "./dom.js";
+import { isPicture, pictureOf } from "./pictures.js";
 
 const MAX_BYTES = 256 * 1024;
 
-/** Wire the ways in; `composer` takes the text, `tell` a sentence when a file cannot be taken. */
-export function wireAttach({ composer, tell }) {
+/** Wire the ways in; `composer` takes what is in a file, `tell` a sentence when it cannot be taken. */
+export function wireAttach({ composer, settings, tell }) {
   const chooser = byId("file");
+  const button = byId("attach");
+  const takeOne = async (file) => {
+    if (settings.sees && isPicture(file)) composer.attachPicture(file.name || "picture", await pictureOf(file));
+    else composer.attach(file.name, await textOf(file));
+  };
   const take = async (files) => {
-    for (const file of files) {
-      const text = await textOf(file).catch((error) => tell(error.message));
-      if (text) composer.attach(file.name, text);
-    }
+    for (const file of files) await takeOne(file).catch((error) => tell(error.message));
     composer.focus();
   };
-  byId("attach").addEventListener("click", () => chooser.click());
+  const name = () => (button.ariaLabel = button.title = settings.sees ? "Add a picture or a text file" : "Add a text file");
+  settings.addEventListener("change", name);
+  name();
+  button.addEventListener("click", () => chooser.click());
   chooser.addEventListener("change", () => {
     void take([...chooser.files]);
     chooser.value = ""; // the same file may come again
@@ -42,5 +48,5 @@ async function textOf(file) {
   } catch {
     // Not UTF-8, or it cannot be read.
   }
-  throw new Error(`${file.name} is no text; models here read text only.`);
+  throw new Error(`${file.name} is no text; ${isPicture(file) ? "this model sees no pictures" : "other files are not read"}.`);
 }

@@ -16,7 +16,7 @@ export function filesIn(clipboard) {
 }
 
 export class Attachments {
-  #files = [];
+  #files = []; // texts, and pictures: {name, text} or {name, url}
   #onChange;
   node = make("ul", { class: "attachments", "aria-label": "Attached", hidden: true });
 
@@ -37,23 +37,22 @@ export class Attachments {
 
   /** Add a text under a name. */
   add(name, text) {
-    const file = { name, text };
-    const item = make(
-      "li",
-      { class: "attachment" },
-      make("bdi", {}, name),
-      make("span", {}, linesOf(text)),
-      iconButton("close", `Remove ${name}`, () => this.#remove(file, item), "plain-button"),
-    );
-    this.#files.push(file);
-    this.node.append(item);
-    this.#changed();
-    announce(`${name} is attached.`);
+    this.#add({ name, text }, make("bdi", {}, name), make("span", {}, linesOf(text)));
   }
 
-  /** The message of these files and the words beside them. */
+  /** Add a picture, a data: URL, under a name. */
+  addPicture(name, url) {
+    this.#add({ name, url }, make("img", { src: url, alt: "" }), make("bdi", {}, name));
+  }
+
+  /** The text of a message of these files and the words beside them. */
   with(words) {
-    return joined(this.#files, words);
+    return joined(this.#files.filter((file) => !file.url), words);
+  }
+
+  /** The pictures, as data: URLs. */
+  get pictures() {
+    return this.#files.filter((file) => file.url).map((file) => file.url);
   }
 
   /** Let all go. */
@@ -61,6 +60,14 @@ export class Attachments {
     this.#files = [];
     this.node.replaceChildren();
     this.#changed();
+  }
+
+  #add(file, ...shown) {
+    const item = make("li", { class: "attachment" }, ...shown, iconButton("close", `Remove ${file.name}`, () => this.#remove(file, item), "plain-button"));
+    this.#files.push(file);
+    this.node.append(item);
+    this.#changed();
+    announce(`${file.name} is attached.`);
   }
 
   #remove(file, item) {

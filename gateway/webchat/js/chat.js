@@ -2,6 +2,7 @@
 
 import { parted } from "./attached.js";
 import { forgetPending, notePending, pendingIn } from "./pending.js";
+import { inputOf } from "./pictures.js";
 import { setPlace } from "./place.js";
 import { recover } from "./recovery.js";
 import { Run } from "./run.js";
@@ -19,7 +20,7 @@ export class Chat extends EventTarget {
     super();
     Object.assign(this, parts);
     this.thread.addEventListener("again", ({ detail }) => void this.again(detail));
-    this.thread.onEdit = (turn, text) => this.again(turn, text);
+    this.thread.onEdit = (turn, text, pictures) => this.again(turn, text, pictures);
     this.thread.onEnough = (turn) => this.api.endReasoning(turn.responseId).catch((problem) => this.#notEnough(problem));
     this.thread.addEventListener("earlier", () => void this.#earlier());
     this.thread.addEventListener("bill", ({ detail }) => void this.#bill(detail));
@@ -72,10 +73,10 @@ export class Chat extends EventTarget {
     this.#show();
   }
 
-  /** Send the user's words and take the answer. */
-  async send(input) {
+  /** Send the user's words and pictures and take the answer. */
+  async send(input, pictures = []) {
     if (this.run) return;
-    const turn = new Turn(input);
+    const turn = new Turn(input, pictures);
     const run = new Run({ api: this.api, conversation: this.current, turn, view: this.thread.add(turn), after: this.#lastItemId() });
     this.#runs.add(run);
     this.thread.stick.toBottom();
@@ -94,14 +95,14 @@ export class Chat extends EventTarget {
   }
 
   /** Take a turn and all behind it back, newest first, and ask once more; resolves to whether that began. */
-  async again(turn, text = turn.input) {
+  async again(turn, text = turn.input, pictures = turn.pictures) {
     const { current } = this;
     const { turns } = this.thread;
     for (const each of turns.slice(turns.indexOf(turn)).reverse()) {
       if (this.run || !(await this.#takeBack(each)) || this.current !== current) return false;
       this.thread.remove(each);
     }
-    void this.send(text);
+    void this.send(text, pictures);
     return true;
   }
 
@@ -143,7 +144,7 @@ export class Chat extends EventTarget {
     if (run.conversation) return true;
     let created;
     try {
-      created = await this.api.createConversation(titleFrom(parted(run.turn.input).words || run.turn.input));
+      created = await this.api.createConversation(titleFrom(parted(run.turn.input).words || run.turn.input || "A picture"));
     } catch (problem) {
       run.fail(problem);
       if (problem.isConnection) this.connection.lose();
@@ -165,7 +166,7 @@ export class Chat extends EventTarget {
     const note = (responseId) => notePending({ conversation, input: turn.input, responseId, after });
     note(null);
     if (!this.settings.model) await Promise.race([this.settings.asked, run.stopped]); // sent before the page knew one
-    const body = { ...this.settings.requestFields(), input: turn.input, conversation: { id: conversation }, store: true };
+    const body = { ...this.settings.requestFields(), input: inputOf(turn.input, turn.pictures), conversation: { id: conversation }, store: true };
     await run.go(body, note);
     if (turn.status === "lost") this.connection.lose();
     if (turn.status === "lost" || turn.status === "stopped") void this.#recover(run);

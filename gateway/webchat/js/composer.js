@@ -51,16 +51,22 @@ export class Composer extends EventTarget {
     this.#attached.add(name, text);
   }
 
+  /** Let a picture, a data: URL, go with the message. */
+  attachPicture(name, url) {
+    this.#attached.addPicture(name, url);
+  }
+
   focus() {
     this.#field.focus();
   }
 
   #submit() {
     if (this.#isEmpty || this.#running) return;
+    const { pictures } = this.#attached;
     const text = this.#attached.with(this.#field.value.trim());
     this.text = "";
     this.#attached.clear();
-    this.dispatchEvent(new CustomEvent("send", { detail: text }));
+    this.dispatchEvent(new CustomEvent("send", { detail: { text, pictures } }));
   }
 
   get #isEmpty() {

@@ -28,7 +28,7 @@ export function wireDownload({ chat, connection }) {
 export function asMarkdown(title, items) {
   const parts = [`# ${title}`];
   for (const turn of turnsFromItems(items)) {
-    if (turn.input) parts.push("## You", turn.input);
+    if (turn.input || turn.pictures.length) parts.push("## You", ...turn.pictures.map((url) => `![A picture](${url})`), turn.input);
     parts.push("## Answer");
     if (turn.reasoning) parts.push(`<details><summary>Thoughts</summary>\n\n${turn.reasoning}\n\n</details>`);
     for (const { name, given, output } of turn.calls) parts.push(`Called \`${name}\` with`, fenced(given), ...(output === null ? [] : ["which gave", fenced(output)]));

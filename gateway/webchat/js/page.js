@@ -57,7 +57,11 @@ async function readModels() {
   try {
     const offered = await connection.keepTrying(() => api.models());
     const data = offered.data.filter((model) => (model.kind ?? "chat") === "chat");
-    settings.offer(data.map((model) => model.id));
+    const sees = (model) => Boolean(model.architecture?.input_modalities?.includes("image"));
+    settings.offer(
+      data.map((model) => model.id),
+      data.filter(sees).map((model) => model.id),
+    );
   } finally {
     settings.noteAsked();
   }
@@ -69,7 +73,7 @@ conversations.addEventListener("deleted", ({ detail }) => {
   chat.stop(detail); // nobody will read that answer
   if (detail === chat.current) newChat();
 });
-composer.addEventListener("send", ({ detail }) => void chat.send(detail));
+composer.addEventListener("send", ({ detail }) => void chat.send(detail.text, detail.pictures));
 composer.addEventListener("stop", () => chat.stop());
 composer.addEventListener("back", () => chat.run || thread.editNewest());
 settings.addEventListener("change", () => setGreetingModel(settings.model));
@@ -97,7 +101,7 @@ byId("new-chat").addEventListener("click", newChat);
 byId("new-chat-bar").addEventListener("click", newChat);
 
 wireTheme();
-wireAttach({ composer, tell: (sentence) => connection.tell(sentence) });
+wireAttach({ composer, settings, tell: (sentence) => connection.tell(sentence) });
 wireCopyFormulas();
 wireDownload({ chat, connection });
 wireDialogs();

@@ -4,6 +4,7 @@ import { folded, parted, saidNodes } from "./attached.js";
 import { Attachments } from "./attachments.js";
 import { copyButton } from "./clipboard.js";
 import { iconButton, make } from "./dom.js";
+import { pictureRow } from "./pictures.js";
 
 const LONG = 3_000; // characters; a message of so many would push its answer out of sight
 const MOST_TO_EDIT = 50_000; // of words; more, in short lines, would take a box seconds to lay out
@@ -12,10 +13,13 @@ export class Said {
   #bubble;
   #actions;
 
-  /** `onEdit(text)` asks the new words and resolves to whether that began; `numAfter()` counts the turns behind this one. */
-  constructor(text, { onEdit, numAfter }) {
-    Object.assign(this, { text, onEdit, numAfter });
-    this.#bubble = make("div", { class: "said", dir: "auto" }, ...folded(saidNodes(text), LONG));
+  /**
+   * `pictures` are data: URLs. `onEdit(text, pictures)` asks the new words and resolves to whether that began; `numAfter()`
+   * counts the turns behind this one.
+   */
+  constructor(text, { pictures = [], onEdit, numAfter }) {
+    Object.assign(this, { text, pictures, onEdit, numAfter });
+    this.#bubble = make("div", { class: "said", dir: "auto" }, pictureRow(pictures), ...folded(saidNodes(text), LONG));
     const isLong = Boolean(this.#bubble.querySelector(".said-rest"));
     this.#bubble.classList.toggle("folded", isLong);
     this.#actions = make(
@@ -46,6 +50,7 @@ export class Said {
     const field = make("textarea", { class: "said-field", "aria-label": "Edit message", rows: 1, dir: "auto" });
     field.value = words;
     const attached = new Attachments(field);
+    this.pictures.forEach((url, at) => attached.addPicture(`picture ${at + 1}`, url));
     for (const { name, text } of files) attached.add(name, text);
     const send = make("button", { class: "button" }, "Send");
     const cancel = make("button", { type: "button", class: "text-button", onclick: () => this.#close() }, "Cancel");
@@ -53,7 +58,7 @@ export class Said {
     const form = make("form", { class: "said-form" }, attached.node, field, note, make("div", { class: "said-foot" }, cancel, send));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      void this.#send(attached.with(field.value.trim()), [field, send, cancel]);
+      void this.#send(attached.with(field.value.trim()), attached.pictures, [field, send, cancel]);
     });
     field.addEventListener("keydown", (event) => this.#key(event, form));
     this.node.replaceChildren(form);
@@ -69,10 +74,10 @@ export class Said {
     event.stopPropagation(); // Escape here stops no answer
   }
 
-  async #send(text, parts) {
-    if (!text) return;
+  async #send(text, pictures, parts) {
+    if (!text && !pictures.length) return;
     for (const part of parts) part.disabled = true;
-    if (await this.onEdit(text)) return; // this turn is gone; another one stands in its place
+    if (await this.onEdit(text, pictures)) return; // this turn is gone; another one stands in its place
     for (const part of parts) part.disabled = false;
   }
 

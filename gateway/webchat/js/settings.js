@@ -11,6 +11,8 @@ export class Settings extends EventTarget {
   values = { ...DEFAULTS, ...recall("settings", {}) };
   /** Names that the server offers. */
   models = [];
+  /** Those of them that see pictures. */
+  #seeing = [];
   /** Resolves once the server was asked for these names; `noteAsked` says so. */
   asked = new Promise((resolve) => (this.noteAsked = resolve));
 
@@ -41,8 +43,15 @@ export class Settings extends EventTarget {
     this.#changed();
   }
 
-  offer(models) {
+  /** Whether the model sees pictures. */
+  get sees() {
+    return this.#seeing.includes(this.model);
+  }
+
+  /** Note the models that there are, and those of them that see pictures. */
+  offer(models, seeing) {
     this.models = models;
+    this.#seeing = seeing;
     this.#changed();
   }
 

@@ -90,7 +90,7 @@ export class Thread extends EventTarget {
     return new TurnView(turn, {
       onAgain: () => this.#emit("again", turn),
       onEnough: this.onEnough,
-      onEdit: (text) => this.onEdit(turn, text),
+      onEdit: (text, pictures) => this.onEdit(turn, text, pictures),
       numAfter: () => this.turns.length - 1 - this.turns.indexOf(turn),
     });
   }

@@ -1,5 +1,6 @@
 // One turn: what the user wrote and what came back, fed by the events of a Responses stream or read from stored items.
 
+import { picturesIn } from "./pictures.js";
 import { Problem } from "./problem.js";
 
 /** @typedef {"waiting"|"thinking"|"answering"|"completed"|"stopped"|"length"|"filtered"|"failed"|"lost"|"incomplete"} TurnStatus */
@@ -22,8 +23,10 @@ export class Turn {
   problem = null;
   lastItemId = null;
 
-  constructor(input) {
+  /** `pictures` that go with the user's words, as data: URLs. */
+  constructor(input, pictures = []) {
     this.input = input;
+    this.pictures = pictures;
   }
 
   get running() {
@@ -150,7 +153,7 @@ export function turnsFromItems(items) {
   for (const item of items) {
     if (item.type === "message" && (item.role === "system" || item.role === "developer")) continue;
     if (item.type === "message" && item.role === "user") {
-      turns.push(new Turn(inputText(item)));
+      turns.push(new Turn(inputText(item), picturesIn(item)));
       turns.at(-1).status = "incomplete";
     } else {
       if (!turns.length) turns.push(new Turn(""));

@@ -23,11 +23,11 @@ export class TurnView {
 
   /**
    * `onAgain()` answers this turn once more; only the newest turn offers it. `onEnough(turn)` ends the thinking of one that
-   * runs. `onEdit(text)` asks something else in its place, and `numAfter()` counts the turns behind it.
+   * runs. `onEdit(text, pictures)` asks something else in its place, and `numAfter()` counts the turns behind it.
    */
   constructor(turn, { onAgain, onEnough, onEdit, numAfter }) {
     this.turn = turn;
-    this.#said = turn.input ? new Said(turn.input, { onEdit, numAfter }) : null;
+    this.#said = turn.input || turn.pictures.length ? new Said(turn.input, { pictures: turn.pictures, onEdit, numAfter }) : null;
     this.#reasoning = new Reasoning(() => onEnough(turn));
     this.again = iconButton("again", "Answer again", () => onAgain(), "plain-button again");
     this.again.append(make("span", {}, "Try again")); // in words when something went wrong
