@@ -88,7 +88,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     whole: Files = {
         "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
         "tokenizer.json": b"{}",
-        "preprocessor_config.json": b"{}",
+        "preprocessor_config.json": b'{"resample": 1}',
         "model.safetensors": save({"a": torch.ones(2)}),
         "README.md": b"not wanted",
         "consolidated.safetensors": b"not wanted",
