@@ -42,6 +42,7 @@ class OpenRequest:
         self.is_prefill = False  # only the prompt is wanted here; then the job goes on
         self.prefilled_tokens, self.prefill_ms = 0, 0.0
         self.prefill_j: float | None = None  # what computing the prompt has used, here or on a prefill replica before
+        self.num_pictures = 0  # for which it holds room
         self.ends_thinking = False  # the client wished so before the engine knew the request
         self.ended = anyio.Event()  # all choices have a finish reason, or there is an error
         self.settled = anyio.Event()  # and the edge has all of it

@@ -147,6 +147,8 @@ class Replica:
             work_s = anyio.current_time() - began
             metrics.note_left("model", job.model, outcome, wait_s=request.wait_ms / 1e3, work_s=work_s)
         finally:
+            if self.reader is not None:
+                self.reader.room.let_go(request.num_pictures)
             self.requests.close(request, anyio.current_time())
 
     async def _end(self, delivery: Delivery, request: OpenRequest) -> str:
@@ -208,7 +210,7 @@ class Replica:
         request.keeps_checkpoints = wanted.sampling.logprobs is None  # they would be lost with another edge
         if checkpoint is not None:
             request.begin_with(checkpoint)
-        pictures = await self._pictures(job, prompt)
+        pictures = await self._pictures(request, prompt)
         if placement is not None and wanted.sampling.prompt_logprobs is None:  # else all of it is computed anyway
             await self._fetch(request, prompt, placement)
         await self._quarantine.admit(request, job, placement)
@@ -247,12 +249,14 @@ class Replica:
         else:
             request.pass_on()
 
-    async def _pictures(self, job: Job, prompt: Prompt) -> tuple[Picture, ...]:
+    async def _pictures(self, request: OpenRequest, prompt: Prompt) -> tuple[Picture, ...]:
+        """Read a prompt's pictures, when there is room for them."""
         if not prompt.images:
             return ()
         if self.reader is None:
             raise InvalidRequestError("this replica's model sees no pictures", param="messages")
-        return await self.reader.pictures_of(job, prompt)
+        request.num_pictures = await self.reader.room.take(len({span.digest for span in prompt.images}))
+        return await self.reader.pictures_of(request.job, prompt)
 
     async def _fetch(self, request: OpenRequest, prompt: Prompt, placement: Placement) -> None:
         """Get what another replica has computed of the prompt. Raises RequestCancelledError."""

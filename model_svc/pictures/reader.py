@@ -13,6 +13,7 @@ from PIL import Image as Pil
 
 from model_svc.engine.plan import Picture
 from model_svc.pictures.decode import decode
+from model_svc.pictures.room import Room
 from model_svc.pictures.tiles import tiles_of
 from wire.bus import Bus
 from wire.errors import InvalidRequestError, RequestCancelledError
@@ -22,6 +23,7 @@ from wire.pictures import PictureForm
 from wire.threads import in_thread
 
 _FIELDS = ("images", "recalled_images")
+_MAX_OPEN = 256  # pictures; one that is cut into 17 tiles of 512 x 512 pixels takes 13 MiB
 _AT_ONCE = 2  # pictures that are decoded at the same time: each may take half a gigabyte for a moment
 
 
@@ -42,6 +44,7 @@ class PictureReader:
         self._form = form
         self._resample = _resample(path)
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self.room = Room(_MAX_OPEN)
 
     async def pictures_of(self, job: Job, prompt: Prompt) -> tuple[Picture, ...]:
         """Return the pictures that a job's prompt places, each once.
