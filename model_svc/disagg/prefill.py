@@ -36,6 +36,7 @@ def prefill_of(request: EngineRequest) -> EngineRequest | None:
         attempt=request.attempt,
         priority=request.priority,
         tenant=request.tenant,
+        adapter=request.adapter,
         pictures=request.pictures,
     )
 

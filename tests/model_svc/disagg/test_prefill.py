@@ -56,6 +56,13 @@ async def test_the_job_comes_back_with_its_blocks_and_another_replica_goes_on(
         assert await ask(p, "t") == fetched
 
 
+def test_an_adapters_prompt_is_computed_with_the_adapter() -> None:
+    prompt = Prompt(token_ids=pack_ids(range(20)), num_tokens=20, block_size=8)
+    whole = prefill_of(EngineRequest(request_id="r", prompt=prompt, adapter="one"))
+    assert whole is not None
+    assert whole.adapter == "one"
+
+
 def test_pictures_that_begin_in_whole_blocks_come_along() -> None:
     images = tuple(ImageSpan(position=at, num_tokens=6, digest=name) for at, name in ((1, b"a"), (6, b"b"), (15, b"c")))
     pictures = tuple(
