@@ -151,6 +151,14 @@ def test_what_sees_nothing_has_no_form(tmp_path: Path) -> None:
     assert ModelCard.load(tmp_path).pictures is None
 
 
+def test_a_card_tells_of_pictures_only_where_they_are_served(tmp_path: Path) -> None:
+    config = IDEFICS3 | {"text_config": {"vocab_size": 9}}
+    form_of(tmp_path, config)
+    assert ModelCard.load(tmp_path).pictures is not None
+    form_of(tmp_path, config | {"architectures": ["Mistral3ForConditionalGeneration"]})
+    assert ModelCard.load(tmp_path).pictures is None
+
+
 def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"vision_config": {}}))
     with pytest.raises(ModelCardError, match=r"config\.json: vision_config\.patch_size"):

@@ -13,6 +13,11 @@ from wire.pictures.idefics3 import Idefics3Form
 from wire.pictures.layout import PictureForm, Size
 from wire.pictures.pixtral import PixtralForm
 
+SEEN = frozenset(
+    {"Gemma3ForConditionalGeneration", "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"}
+)
+"""Architectures whose part that sees is served; of others with a form the part of texts is."""
+
 
 class _Vision(msgspec.Struct):
     image_size: int | None = None
