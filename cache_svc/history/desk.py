@@ -34,6 +34,7 @@ class HistoryDesk:
         ttl_s = settings.history_ttl_days * 86_400
         self._bus = bus
         self._wait_s = settings.history_turn_wait_s
+        self._most_image_bytes = settings.history_image_bytes
         # Jobs that wait for a turn must leave room for the very turn they wait for.
         self._waiting = anyio.Semaphore(settings.history_concurrency // 2)
         self._store = Store(bus.route, ttl_s=ttl_s)
@@ -57,7 +58,9 @@ class HistoryDesk:
         recalled = await self._recall(request.tenant, ref, request.model)
         fields: dict[str, msgspec.Struct] = {"recalled": recalled}
         before, param = continued(ref)
-        images = await recalled_pictures(self._bus.route, find(before, param), recalled.messages, param)
+        images = await recalled_pictures(
+            self._bus.route, find(before, param), recalled.messages, most_bytes=self._most_image_bytes, param=param
+        )
         if images is not None:
             fields["recalled_images"] = images
         return Step(to=onward, fields=fields)

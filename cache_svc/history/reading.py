@@ -6,7 +6,7 @@ from typing import Any
 
 from cache_svc.history.items import all_items, input_items, output_items
 from cache_svc.history.keys import Keys
-from cache_svc.history.pictures import find_pictures, show, shown_in
+from cache_svc.history.pictures import show, shown_pictures
 from cache_svc.history.records import Meta, Said
 from cache_svc.history.scripts.items import FIND_ITEM, PAGE_ITEMS
 from cache_svc.history.scripts.turns import READ_TURN
@@ -42,8 +42,10 @@ class Reader:
 
     async def _shown(self, keys: Keys, page: dict[str, Any], pictures: bool) -> dict[str, Any]:
         """Put pictures into a page of items, if they are wanted."""
-        known = await find_pictures(self._route, keys, shown_in(page["data"])) if pictures else {}
-        return {**page, "data": show(page["data"], known)}
+        items = page["data"]
+        known = await shown_pictures(self._route, keys, items) if pictures else {}
+        num_bytes = sum(len(image.data) for image in known.values())
+        return {**page, "data": await off_loop(num_bytes, lambda: show(items, known))}
 
     async def response(self, tenant: str, response_id: str) -> dict[str, Any]:
         """Return a response as the client got it; one that is under way as far as it is known."""
@@ -115,8 +117,8 @@ class Reader:
         )
         for item in _items(found or [], newest_first=False):
             if item["id"] == item_id:
-                known = await find_pictures(self._route, keys, shown_in([item])) if pictures else {}
-                return show([item], known)[0]
+                shown = await self._shown(keys, {"data": [item]}, pictures)
+                return dict(shown["data"][0])
         raise missing(item_id, "item_id")
 
     async def _turn(self, keys: Keys, tenant: str, turn_id: str) -> list[bytes]:
