@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,8 +11,9 @@ from kernels.causal_conv import causal_conv
 from kernels.fading import Fading
 from kernels.gated_delta import gated_delta
 from kernels.gated_norm import gated_norm
+from model_svc.layers.group import Group
 from model_svc.layers.linear import Linear
-from model_svc.layers.loader import Loader
+from model_svc.layers.loader import Loader, Run
 from model_svc.layers.state_mixer import StateMixer
 from model_svc.layers.step import LayerKv, StepBatch
 
@@ -44,17 +45,30 @@ class DeltaNetConfig:
         """How many numbers of a token go through the convolution."""
         return 2 * self.keys + self.values
 
+    def share(self, group: Group) -> DeltaNetConfig:
+        """Return the sizes of a rank's part: value heads are dealt out, where key heads are fewer ranks share one."""
+        return replace(
+            self,
+            num_key_heads=max(1, self.num_key_heads // group.size),
+            num_value_heads=self.num_value_heads // group.size,
+        )
+
 
 class GatedDeltaNet(StateMixer):
     """One layer's gated delta net, `linear_attn` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: DeltaNetConfig) -> None:
-        self._config = config
-        V, channels = config.num_value_heads, config.channels
-        self._inputs, self._changes = _inputs(loader, config), _changes(loader, config)
-        self._filters = loader.dense("conv1d.weight", (channels, 1, config.conv_width)).view(channels, -1)
-        self._rate = loader.exact("A_log", (V,)).exp()
-        self._bias = loader.exact("dt_bias", (V,))
+        self._config = own = config.share(loader.group)
+        rank, size = loader.group.rank, loader.group.size
+        heads = _Heads(
+            config, Run(rank * config.num_key_heads // size, own.num_key_heads),
+            Run(rank * own.num_value_heads, own.num_value_heads),
+        )  # fmt: skip
+        self._inputs, self._changes = _inputs(loader, heads), _changes(loader, heads)
+        shape, V = (config.channels, 1, config.conv_width), config.num_value_heads
+        self._filters = loader.dense_runs("conv1d.weight", shape, heads.channels).view(-1, config.conv_width)
+        rate, self._bias = (loader.exact(name, (V,)).narrow(0, *heads.values) for name in ("A_log", "dt_bias"))
+        self._rate = rate.exp()
         self._norm = loader.dense("norm.weight", (config.value_dim,))
         self._out = loader.rows("out_proj", config.hidden, config.values)
 
@@ -74,26 +88,63 @@ class GatedDeltaNet(StateMixer):
         return gated_norm(read, gate.view(T, V, Dv), self._norm, config.norm_eps).view(T, -1)
 
 
-def _inputs(loader: Loader, config: DeltaNetConfig) -> Linear:
+@dataclass(frozen=True)
+class _Heads:
+    """Which key heads and value heads are a rank's, of the whole layer's sizes."""
+
+    whole: DeltaNetConfig
+    keys: Run
+    values: Run
+
+    @property
+    def channels(self) -> tuple[Run, Run, Run]:
+        """Where its queries, keys and values are among those of all heads."""
+        Dk, Dv, (key, num_keys), (value, num_values) = self.whole.key_dim, self.whole.value_dim, self.keys, self.values
+        queries = Run(key * Dk, num_keys * Dk)
+        return (
+            queries,
+            Run(self.whole.keys + queries.begin, queries.width),
+            Run(2 * self.whole.keys + value * Dv, num_values * Dv),
+        )
+
+    def in_groups(self, begin: int, width: int, row: int) -> list[Run]:
+        """Return where numbers of its value heads are, `width` each, of rows `row` a key head from `begin` on."""
+        group = self.whole.num_value_heads // self.whole.num_key_heads
+        heads = range(self.values.begin, self.values.begin + self.values.width)
+        return [Run(head // group * row + begin + head % group * width, width) for head in heads]
+
+
+def _inputs(loader: Loader, heads: _Heads) -> Linear:
     """Fetch the product that makes queries, keys, values and gates.
 
     Checkpoints have them in pieces (Qwen 3.5, GGUF files), or those of one key head beside another's (Qwen 3 Next).
     """
-    K, E, group, whole = config.num_key_heads, config.hidden, _group(config), loader.shard(1)
-    if loader.has("in_proj_qkv.weight"):
-        return loader.columns(("in_proj_qkv", "in_proj_z"), (config.channels, config.values), E, (whole, whole))
-    widths = (config.key_dim, config.key_dim, group * config.value_dim, group * config.value_dim)
-    return loader.by_head("in_proj_qkvz", E, K, widths)
+    config, Dv = heads.whole, heads.whole.value_dim
+    K, E, Dk, values = config.num_key_heads, config.hidden, config.key_dim, config.num_value_heads * Dv
+    if not loader.has("in_proj_qkv.weight"):
+        row = 2 * Dk + 2 * (values // K)
+        own = range(heads.keys.begin, heads.keys.begin + heads.keys.width)
+        runs = [Run(head * row + begin, Dk) for begin in (0, Dk) for head in own]
+        runs += heads.in_groups(2 * Dk, Dv, row) + heads.in_groups(2 * Dk + values // K, Dv, row)
+        return loader.stacked(loader.runs("in_proj_qkvz", K * row, E, runs))
+    if loader.group.size == 1:
+        return _in_pieces(loader, ("in_proj_qkv", "in_proj_z"), (config.channels, values), E)
+    qkv = loader.runs("in_proj_qkv", config.channels, E, heads.channels)
+    return loader.stacked(qkv + loader.runs("in_proj_z", values, E, [Run(*(Dv * each for each in heads.values))]))
 
 
-def _changes(loader: Loader, config: DeltaNetConfig) -> Linear:
+def _changes(loader: Loader, heads: _Heads) -> Linear:
     """Fetch the product that makes what a token may change, in pieces or by key head."""
-    K, V, E, whole = config.num_key_heads, config.num_value_heads, config.hidden, loader.shard(1)
-    if loader.has("in_proj_b.weight"):
-        return loader.columns(("in_proj_b", "in_proj_a"), (V, V), E, (whole, whole))
-    return loader.by_head("in_proj_ba", E, K, (_group(config),) * 2)
+    K, V, E = heads.whole.num_key_heads, heads.whole.num_value_heads, heads.whole.hidden
+    if not loader.has("in_proj_b.weight"):
+        runs = heads.in_groups(0, 1, 2 * V // K) + heads.in_groups(V // K, 1, 2 * V // K)
+        return loader.stacked(loader.runs("in_proj_ba", 2 * V, E, runs))
+    if loader.group.size == 1:
+        return _in_pieces(loader, ("in_proj_b", "in_proj_a"), (V, V), E)
+    return loader.stacked(
+        [part for name in ("in_proj_b", "in_proj_a") for part in loader.runs(name, V, E, [heads.values])]
+    )
 
 
-def _group(config: DeltaNetConfig) -> int:
-    """Return how many value heads a key head serves."""
-    return config.num_value_heads // config.num_key_heads
+def _in_pieces(loader: Loader, names: tuple[str, str], outs: tuple[int, int], size: int) -> Linear:
+    return loader.columns(names, outs, size, (loader.shard(1),) * 2)

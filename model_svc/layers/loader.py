@@ -27,6 +27,13 @@ class ExpertNames(NamedTuple):
     router: str = "gate"
 
 
+class Run(NamedTuple):
+    """Some outputs in a row."""
+
+    begin: int
+    width: int
+
+
 USUAL_NAMES = ExpertNames()
 _BLOCK = 32  # numbers that most quantized forms store together
 
@@ -78,6 +85,13 @@ class Loader:
         """Fetch a part of a tensor that is used as numbers."""
         return self.method.dense(self.source.get_shard(self.prefix + name, shape, shard))
 
+    def dense_runs(self, name: str, shape: tuple[int, ...], runs: Sequence[Run]) -> Tensor:
+        """Fetch runs of a tensor's first dimension, which is used as numbers, one after another."""
+        whole = self.source.get(self.prefix + name, shape)
+        if sum(run.width for run in runs) == shape[0]:
+            return self.method.dense(whole)
+        return self.method.dense(torch.cat([whole.narrow(0, *run) for run in runs]))
+
     def shard(self, pieces: int) -> Shard:
         """Return which of `pieces` (heads, say) are this rank's; where these are fewer than ranks, some share one."""
         rank, size = self.group.rank, self.group.size
@@ -97,14 +111,13 @@ class Loader:
             offset = torch.cat([self.method.dense(part) for part in biases])
         return Linear(self.method.linear(parts, offset), self._low_rank(names, outs, size, cut=shards))
 
-    def by_head(self, name: str, size: int, num_heads: int, widths: Sequence[int]) -> Linear:
-        """Fetch a projection whose outputs come head by head, of each head parts of these widths; stack the parts."""
-        rows = sum(widths)
-        whole = self.source.get_shard(f"{self.prefix}{name}.weight", (num_heads * rows, size))
-        parts, begin = [], 0
-        for width in widths:
-            parts += [narrow(whole, 0, head * rows + begin, width) for head in range(num_heads)]
-            begin += width
+    def runs(self, name: str, rows: int, size: int, runs: Sequence[Run]) -> list[Stored]:
+        """Fetch runs of the outputs of a projection from `size` inputs, which has `rows` of them."""
+        whole = self.source.get_shard(f"{self.prefix}{name}.weight", (rows, size))
+        return [narrow(whole, 0, run.begin, run.width) for run in runs]
+
+    def stacked(self, parts: Sequence[Stored]) -> Linear:
+        """Return the projection that has these outputs one after another; no adapter adds to it."""
         return Linear(self.method.linear(parts, None))
 
     def rows(self, name: str, out: int, size: int, *, bias: bool = False) -> Linear:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.causal_conv import causal_conv
 from kernels.gated_norm import gated_norm
 from kernels.selective_scan import Steps, selective_scan
-from model_svc.layers.loader import Loader
+from model_svc.layers.group import Group
+from model_svc.layers.loader import Loader, Run
 from model_svc.layers.state_mixer import StateMixer
 from model_svc.layers.step import LayerKv, StepBatch
+from model_svc.weights.source import Shard
 
 
 @dataclass(frozen=True)
@@ -42,20 +46,35 @@ class Mamba2Config:
         """How many numbers of a token go through the convolution."""
         return self.inner + 2 * self.num_groups * self.state_size
 
+    def share(self, group: Group) -> Mamba2Config:
+        """Return the sizes of a rank's part: heads and groups are dealt out, where groups are fewer ranks share one.
+
+        Raises ValueError where ranks would share unequally.
+        """
+        if self.num_groups % group.size and group.size % self.num_groups:
+            raise ValueError(f"{self.num_groups} groups of heads cannot be dealt out to {group.size} ranks")
+        num_groups = max(1, self.num_groups // group.size)
+        return replace(self, num_heads=self.num_heads // group.size, num_groups=num_groups)
+
 
 class Mamba2(StateMixer):
     """One layer's state space, `mamba` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: Mamba2Config) -> None:
-        self._config = config
-        H, E, inner, channels = config.num_heads, config.hidden, config.inner, config.channels
-        outs, whole = (inner, channels, H), loader.shard(1)
-        self._inputs = loader.columns(("in_proj",), outs, E, (whole,) * 3, bias=config.bias)
-        self._filters = loader.dense("conv1d.weight", (channels, 1, config.conv_width)).view(channels, -1)
-        self._conv_bias = loader.dense("conv1d.bias", (channels,)) if config.conv_bias else None
-        self._rate = loader.exact("A_log", (H,)).exp()
-        self._bias, self._skip = loader.exact("dt_bias", (H,)), loader.exact("D", (H,))
-        self._norm = loader.dense("norm.weight", (inner,)).view(config.num_groups, -1)
+        self._config = own = config.share(loader.group)
+        self._group = loader.group
+        H, E, W, inner, channels = config.num_heads, config.hidden, config.conv_width, config.inner, config.channels
+        heads, groups, parts = loader.shard(H), loader.shard(config.num_groups), config.num_groups * config.state_size
+        outs, shards = (inner, inner, parts, parts, H), (heads, heads, groups, groups, heads)
+        self._inputs = loader.columns(("in_proj",), outs, E, shards, bias=config.bias)
+        taken = _runs(outs[1:4], shards[1:4])
+        self._filters = loader.dense_runs("conv1d.weight", (channels, 1, W), taken).view(-1, W)
+        self._conv_bias = loader.dense_runs("conv1d.bias", (channels,), taken) if config.conv_bias else None
+        names = ("A_log", "dt_bias", "D")
+        rate, self._bias, self._skip = (loader.exact(name, (H,)).narrow(0, *heads.span(H)) for name in names)
+        self._rate = rate.exp()
+        self._norm = loader.part("norm.weight", (inner,), heads).view(own.num_groups, -1)
+        self._num_groups, self._own_group = config.num_groups, groups.rank
         self._out = loader.rows("out_proj", E, inner, bias=config.bias)
 
     def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
@@ -70,5 +89,26 @@ class Mamba2(StateMixer):
             inputs.view(T, H, -1), b.view(T, G, N), c.view(T, G, N), Steps(dt, self._rate, self._bias, self._skip),
             states, *sequences, max_query_len=longest,
         )  # fmt: skip
+        if self._num_groups < self._group.size:
+            return self._normed_together(read.view(T, -1), gate)
         grouped = read.view(T, G, -1), gate.view(T, G, -1)
         return gated_norm(*grouped, self._norm, config.norm_eps, gate_first=True).view(T, -1)
+
+    def _normed_together(self, read: Tensor, gate: Tensor) -> Tensor:
+        """Gate what the heads read, and norm it over all ranks that share a group; all add up at once."""
+        wide, G = read.float() * functional.silu(gate.float()), self._num_groups
+        means = torch.zeros(read.shape[0], G, device=read.device)
+        own = means[:, self._own_group : self._own_group + 1]
+        own.copy_(wide.square().mean(-1, keepdim=True) * (G / self._group.size))
+        self._group.add_up(means)
+        return (wide * (own + self._config.norm_eps).rsqrt() * self._norm.float()).to(read.dtype)
+
+
+def _runs(outs: Sequence[int], shards: Sequence[Shard]) -> list[Run]:
+    """Return where the shards of parts that stand one after another are."""
+    runs, at = [], 0
+    for out, shard in zip(outs, shards, strict=True):
+        begin, width = shard.span(out)
+        runs.append(Run(at + begin, width))
+        at += out
+    return runs

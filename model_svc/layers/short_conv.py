@@ -29,16 +29,16 @@ class ShortConv(StateMixer):
     """One layer's convolution, `conv` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: ShortConvConfig) -> None:
-        E, W, bias = config.hidden, config.width, config.bias
-        self._hidden = E
-        self._inputs = loader.columns(("in_proj",), (E, E, E), E, (loader.shard(1),) * 3, bias=bias)
-        self._filters = loader.dense("conv.weight", (E, 1, W)).view(E, W)
-        self._bias = loader.dense("conv.bias", (E,)) if bias else None
+        E, W, bias, own = config.hidden, config.width, config.bias, loader.shard(config.hidden)
+        self._channels = E // own.size
+        self._inputs = loader.columns(("in_proj",), (E, E, E), E, (own,) * 3, bias=bias)
+        self._filters = loader.part("conv.weight", (E, 1, W), own).view(-1, W)
+        self._bias = loader.part("conv.bias", (E,), own) if bias else None
         self._out = loader.rows("out_proj", E, E, bias=bias)
 
     def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return the gated convolution [T, E]."""
-        before, behind, inputs = torch.split(self._inputs(x), self._hidden, dim=-1)
+        before, behind, inputs = torch.split(self._inputs(x), self._channels, dim=-1)
         return causal_conv(
             inputs, self._filters, kv[0], step.slots, step.query_start, step.context_lens,
             max_query_len=step.max_query_len, bias=self._bias, gates=Gates(before, behind),

@@ -93,6 +93,11 @@ class Decoder:
         """Tell whether some layers of a model have a state instead of attention (`state_shape`)."""
         return False
 
+    @classmethod
+    def state_parts(cls, config: ModelConfig) -> int:  # noqa: ARG003 - of most models there are none
+        """Return how many parts of states there are for ranks to share, 0 for a model without states."""
+        return 0
+
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         raise NotImplementedError

@@ -27,6 +27,11 @@ class GraniteMoeHybrid(Granite):
         """Tell whether some layers have a state; the smallest sizes attend in all."""
         return any(_has_state(config, index) for index in range(config.num_layers))
 
+    @classmethod
+    def state_parts(cls, config: ModelConfig) -> int:
+        """Return how many heads there are for ranks to share."""
+        return config.whole("mamba_n_heads", 128)
+
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         return PreNorm(
@@ -61,7 +66,7 @@ class GraniteMoeHybrid(Granite):
         """Return what a layer keeps of a sequence if it has a state instead of attention."""
         if not _has_state(self.config, index):
             return None
-        sizes = mamba2_config(self.config)
+        sizes = mamba2_config(self.config).share(self.group)
         window = (sizes.conv_width - 1, sizes.channels)
         return StateShape(window, (sizes.num_heads, sizes.state_size, sizes.head_dim))
 

@@ -27,6 +27,11 @@ class Lfm2(Decoder):
         """Tell that some layers have a state instead of attention."""
         return True
 
+    @classmethod
+    def state_parts(cls, config: ModelConfig) -> int:
+        """Return how many channels there are for ranks to share."""
+        return config.hidden_size
+
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         return PreNorm(
@@ -68,7 +73,7 @@ class Lfm2(Decoder):
     def state_shape(self, index: int) -> StateShape | None:
         """Return what a layer keeps of a sequence if it is a convolution."""
         conv = self.short_conv()
-        return StateShape((conv.width - 1, conv.hidden)) if self.has_state(index) else None
+        return StateShape((conv.width - 1, conv.hidden // self.group.size)) if self.has_state(index) else None
 
     def short_conv(self) -> ShortConvConfig:
         """Return the sizes of convolutions. Raises ValueError for one that sees no other token."""

@@ -27,6 +27,11 @@ class Qwen3Next(Decoder):
         """Tell that some layers have a state instead of attention."""
         return True
 
+    @classmethod
+    def state_parts(cls, config: ModelConfig) -> int:
+        """Return how many heads there are for ranks to share."""
+        return config.whole("linear_num_value_heads", 32)
+
     def layer(self, loader: Loader, index: int) -> Layer:
         """Build one decoder layer."""
         return PreNorm(
@@ -61,7 +66,7 @@ class Qwen3Next(Decoder):
         """Return what a layer keeps of a sequence if it has a state instead of attention."""
         if not self.has_state(index):
             return None
-        net = self.delta_net()
+        net = self.delta_net().share(self.group)
         window = (net.conv_width - 1, net.channels)
         return StateShape(window, (net.num_value_heads, net.key_dim, net.value_dim))
 

@@ -41,12 +41,11 @@ def load_runner(
         if options.get("max_drafts"):
             raise RunnerConfigError("pipeline_parallel and drafts do not go together; set speculate to off")
         config = load_config(Path(model_path))
-        check_stateless(config, "pipeline_parallel")
+        check_stateless(config)
         check_stages(config, pipeline_parallel, tensor_parallel)
         devices = devices_of(device, size, "pipeline_parallel")
     else:
         config = load_config(Path(model_path))
-        check_stateless(config, "tensor_parallel")
         check_model(config, size)
         devices = devices_of(device, size, "tensor_parallel")
         check_equal(devices)
@@ -66,10 +65,11 @@ def load_runner(
     return (PipelineRunner if staged else ParallelRunner)(own, crew, group)
 
 
-def check_stateless(config: ModelConfig, setting: str) -> None:
-    """Raise RunnerConfigError for a model with states, which are not cut for ranks or stages."""
+def check_stateless(config: ModelConfig) -> None:
+    """Raise RunnerConfigError for a model with states, whose layers are not dealt out to stages."""
     if model_class(config).keeps_state(config):
-        raise RunnerConfigError(f"{setting} and {config.architecture}, which keeps states, do not go together; set 1")
+        reason = f"pipeline_parallel and {config.architecture}, which keeps states, do not go together; set 1"
+        raise RunnerConfigError(reason)
 
 
 def check_stages(config: ModelConfig, stages: int, tensor_parallel: int) -> None:
@@ -82,7 +82,9 @@ def check_stages(config: ModelConfig, stages: int, tensor_parallel: int) -> None
 
 def check_model(config: ModelConfig, size: int) -> None:
     """Raise RunnerConfigError unless a model's heads and feed-forward blocks can be cut into `size` equal parts."""
-    kv_heads = config.num_kv_heads
+    kv_heads, parts = config.num_kv_heads, model_class(config).state_parts(config)
+    if parts % size:
+        raise RunnerConfigError(f"tensor_parallel {size} does not divide the {parts} parts of the model's states")
     counts = {"attention heads": config.num_heads, "feed-forward columns": config.intermediate_size}
     for name, count in counts.items():
         if count % size:

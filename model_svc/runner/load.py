@@ -29,7 +29,7 @@ from model_svc.runner.precision import kv_dtype_of, precision_of
 from model_svc.runner.runner import TorchRunner
 from model_svc.runner.sight import sight_bytes, with_sight
 from model_svc.runner.state_pool import StatePool, row_bytes
-from model_svc.runner.state_room import states_bytes, with_states
+from model_svc.runner.state_room import as_least, states_bytes, with_states
 from model_svc.runner.tier import NO_TIER, TierOptions, make_store
 from model_svc.runner.warm_up import warm_up
 from model_svc.weights.adapter import AdapterCheckpoint
@@ -186,7 +186,7 @@ def make_runner(
         if kv_memory_bytes is None:
             beside = tier.buffer_bytes(info) + sight_bytes(model)
             kv_memory_bytes = _gpu_bytes(model, kv_dtype, info, free) - beside if on_gpu else free
-        info = with_states(info, kv_memory_bytes)
+        info = as_least(with_states(info, kv_memory_bytes), model.group)
         num_blocks = _num_blocks(info, kv_memory_bytes - states_bytes(info))
     else:
         info = with_states(info, None)

@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from model_svc.engine.plan import RunnerInfo
+from model_svc.layers.group import Group
 from model_svc.runner.precision import RunnerConfigError
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,14 @@ def with_states(info: RunnerInfo, memory: int | None) -> RunnerInfo:
         )  # fmt: skip
     most = min(fitting, info.max_num_seqs)
     return msgspec.structs.replace(info, max_num_seqs=most, num_snapshots=most)
+
+
+def as_least(info: RunnerInfo, group: Group) -> RunnerInfo:
+    """Return `info` with as many states as the rank with least room has, for all take the same plans."""
+    if not info.state_bytes:
+        return info
+    most, snapshots = group.least(info.max_num_seqs), group.least(info.num_snapshots)
+    return msgspec.structs.replace(info, max_num_seqs=most, num_snapshots=snapshots)
 
 
 def states_bytes(info: RunnerInfo) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from model_svc.layers.group import ALONE, Group
 from model_svc.models.load import load_model
-from tests.model_svc.models.test_parity import CASES, STATES, oracle_model, prompt
+from tests.model_svc.models.test_parity import CASES, oracle_model, prompt
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import Threads, ranks
 
@@ -27,10 +27,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[Threads]:
     torch.set_num_threads(before)
 
 
-# States are not cut: ranks refuse such models.
-@pytest.fixture(
-    params=sorted(name for name, (_, changes) in CASES.items() if not changes.keys() >= STATES.keys()), scope="module"
-)
+@pytest.fixture(params=sorted(CASES), scope="module")
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoint")
     oracle_model(request.param).save_pretrained(path)

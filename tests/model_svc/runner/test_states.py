@@ -174,8 +174,6 @@ def test_what_needs_a_state_rolled_back_or_cut_is_off_or_refused_by_name(model: 
         '{"architectures": ["Qwen3NextForCausalLM"], "vocab_size": 9, "hidden_size": 8, "intermediate_size": 8,'
         ' "num_hidden_layers": 4, "num_attention_heads": 4}'
     )
-    with pytest.raises(RunnerConfigError, match="tensor_parallel and Qwen3NextForCausalLM, which keeps states"):
-        load_parallel(tmp_path, tensor_parallel=2)
     with pytest.raises(RunnerConfigError, match="pipeline_parallel and Qwen3NextForCausalLM, which keeps states"):
         load_parallel(tmp_path, pipeline_parallel=2)
     with pytest.raises(RunnerConfigError, match="kv_ram_gib and kv_disk_gib are of no use to a model with states"):
