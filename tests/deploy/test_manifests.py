@@ -42,6 +42,14 @@ def test_compose_runs_every_desk_unprivileged_and_watched(role: str) -> None:
     assert service["depends_on"]["pull"]["condition"] == "service_completed_successfully"
 
 
+def test_compose_builds_the_image_of_all_desks_once_and_before_they_start() -> None:
+    services = COMPOSE["services"]
+    assert [name for name, service in services.items() if "build" in service] == ["pull"]
+    for role in ROLES:
+        assert services[role]["image"] == services["pull"]["image"]
+        assert "pull" in services[role]["depends_on"]
+
+
 def test_a_shell_set_up_for_compose_can_run_the_command_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     names = set(re.findall(r"\$\{(HEADRACE_\w+)", "".join(map(str, COMPOSE.values()))))
     assert {"HEADRACE_PASSWORD", "HEADRACE_BUS_MEMORY"} <= names
