@@ -160,6 +160,21 @@ def check_model() -> Finding:
     return Finding("model", f"{', '.join(settings.models)} ({card.architecture}, context {card.max_model_len}{stored})")
 
 
+def check_adapters() -> Finding:
+    """Look at the LoRA adapters, if there are any: this user must be able to read them."""
+    from model_svc.weights.adapter import AdapterCheckpoint
+    from model_svc.weights.errors import CheckpointError
+
+    settings = wire_settings.load(UpSettings)
+    found = [place for model in settings.models for place in settings.adapters_of(model)]
+    try:
+        for place in found:
+            AdapterCheckpoint(place.name, place.path)
+    except CheckpointError as error:
+        return Finding("adapters", str(error), "correct HEADRACE_ADAPTERS, or the adapter's files", fatal=True)
+    return Finding("adapters", ", ".join(f"{place.name} of {place.model}" for place in found) or "none is set")
+
+
 def check_disk() -> Finding:
     """Look at the room for models, and for the bus's file if it is ours."""
     settings = wire_settings.load(UpSettings)
@@ -251,7 +266,7 @@ def check_safety() -> Finding:
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python, check_settings, check_device, check_kernels, check_native, check_bus,
-    check_model, check_keys, check_safety, check_limits, check_shared_memory, check_disk, check_port,
+    check_model, check_adapters, check_keys, check_safety, check_limits, check_shared_memory, check_disk, check_port,
 )  # fmt: skip
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from headrace import doctor
 from headrace.doctor import check_model
+from tests.lora import write_config
 from tests.model_svc.tiny import TINY
 from tests.ports import free_port
 
@@ -36,6 +39,26 @@ def test_the_doctor_names_a_quantization_that_is_not_read(monkeypatch: pytest.Mo
     found = check_model()
     assert "quantization_config.bits is 3; supported: 4, 8" in found.seen
     assert found.fatal
+
+
+def test_the_doctor_reads_the_adapters_and_names_the_file_at_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert doctor.check_adapters().seen == "none is set"
+    place = tmp_path / "support"
+    monkeypatch.setenv("HEADRACE_MODELS", "tiny")
+    monkeypatch.setenv("HEADRACE_ADAPTERS", f"support={place}")
+    found = doctor.check_adapters()
+    assert found.fatal and found.seen == f"{place}: is no directory of an adapter"
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    place.mkdir()
+    write_config(place, r=2)
+    tensors = {f"{layer}.lora_A.weight": torch.zeros(2, 8), f"{layer}.lora_B.weight": torch.zeros(8, 2)}
+    save_file(tensors, place / "adapter_model.safetensors")
+    assert doctor.check_adapters() == doctor.Finding("adapters", "support of tiny")
+    write_config(place, r=2, use_dora=True)
+    found = doctor.check_adapters()
+    assert found.fatal and "use_dora true is not supported" in found.seen
 
 
 def test_the_doctor_names_the_key_file_that_no_edge_would_start_with(
