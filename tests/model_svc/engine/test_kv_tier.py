@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
+
 from model_svc.engine.adoption import adopt
 from model_svc.engine.kv_tier import Kept
 from model_svc.engine.recall import _COPY_MS
@@ -44,6 +46,35 @@ def test_a_prompt_that_left_the_device_comes_back_by_copies_with_the_same_answer
     assert after.num_loaded_blocks - before.num_loaded_blocks == 7  # the last token is always computed
     assert after.num_prefilled_tokens - before.num_prefilled_tokens == 4
     assert made.cached("c") == 28
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("length", [3, 4, 5, 8, 9, 31, 32, 33])
+def test_prompts_that_end_at_before_or_behind_a_blocks_edge_come_back_with_the_same_answer(
+    length: int, depth: int
+) -> None:
+    made = driver(depth=depth)
+    prompt = list(range(length))
+    first = answer(made, "a", prompt, max_tokens=3)
+    answer(made, "b", OTHER)
+    assert answer(made, "c", prompt, max_tokens=3) == first
+    assert made.cached("c") == (length - 1) // 4 * 4
+    assert made.engine.load().num_loaded_blocks == (length - 1) // 4
+    longer = answer(made, "d", [*prompt, 77], max_tokens=3)  # one token more, inside or behind the last block
+    assert longer == answer(driver(num_tier_blocks=0), "alone", [*prompt, 77], max_tokens=3)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_conversations_that_return_at_once_and_need_more_than_there_is_end_one_after_another(depth: int) -> None:
+    made = driver(depth=depth)
+    prompts = {name: [start + i for i in range(16)] for name, start in (("a", 0), ("b", 40), ("c", 80))}
+    wanted = {name: answer(made, name, prompt, max_tokens=8) for name, prompt in prompts.items()}
+    answer(made, "other", OTHER)
+    for name, prompt in prompts.items():  # four blocks of each are in the tier, six are needed, the pool has ten
+        made.ask(f"{name}2", prompt, seed=7, max_tokens=8)
+    made.run()
+    assert {name: made.ids(f"{name}2") for name in prompts} == wanted
+    assert made.engine.load().num_loaded_blocks >= 9
 
 
 def test_a_conversation_comes_back_with_the_answers_it_has_had() -> None:
