@@ -122,12 +122,12 @@ def _expert_choice_kernel(
     tl.debug_barrier()
     if tl.atomic_add(arrived_ptr + token, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.store(arrived_ptr + token, 0)
-        expert, choice = tl.arange(0, EXPERTS), tl.arange(0, CHOICES)
+        expert = tl.arange(0, EXPERTS)
         at = logits_ptr + token * X + expert
         row = tl.load(at, mask=expert < X, other=float("-inf"), cache_modifier=".cg")
-        chosen, shares = best_of(
-            row, expert, choice, deciding_ptr, X, C, RENORMALISE, SIGMOID, deciding_ptr is not None, GROUPS, KEPT,
-            LEADERS, EXPERTS,
+        choice, chosen, shares = best_of(
+            row, expert, deciding_ptr, X, C, RENORMALISE, SIGMOID, deciding_ptr is not None, GROUPS, KEPT, LEADERS,
+            EXPERTS, CHOICES,
         )  # fmt: skip
         tl.store(chosen_ptr + token * C + choice, chosen, mask=choice < C)
         tl.store(shares_ptr + token * C + choice, shares * share_scale, mask=choice < C)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import dispatch
+from kernels import activation, dispatch
+from kernels.activation import gated
 from kernels.expert_order import ExpertOrder
 from kernels.language import jit, tl
 
@@ -31,14 +32,23 @@ def check_tokens(x: Tensor, order: ExpertOrder, F: int, E: int, bias: Tensor | N
 
 
 def expert_by_expert(
-    x: Tensor, numbers: Callable[[int], Tensor], F: int, order: ExpertOrder, bias: Tensor | None, gather: bool
-) -> Tensor:
+    x: Tensor, numbers: Callable[[int], Tensor], F: int, order: ExpertOrder, bias: Tensor | None, gather: bool,
+    act: int | None,
+) -> Tensor:  # fmt: skip
     """Multiply in plain torch with the `numbers` [F, E] of each expert that has tokens."""
     taken = x[order.rows] if gather else x
     out = x.new_empty((len(taken), F))
     for expert, span in order.spans():
         out[span] = functional.linear(taken[span], numbers(expert), None if bias is None else bias[expert])
-    return out
+    return out if act is None else activation.act_and_mul(out, act)
+
+
+FEW = 16  # tokens an expert, for which a tile has room
+
+
+def inside_and_after(P: int, X: int, act: int | None) -> tuple[int | None, int | None]:
+    """Return which gate a product of gates and ups has inside (where tokens are few a launch is much) or after it."""
+    return (act, None) if dispatch.fixed() or P <= FEW * X else (None, act)
 
 
 LONG = PackedTile(128, 128, 8, 3)
@@ -51,7 +61,7 @@ def packed_tile(P: int, X: int, x: Tensor, long: PackedTile = LONG) -> PackedTil
     """
     if x.element_size() > 2 or not x.is_cuda:
         return PackedTile(16, 32, 4, 2)
-    if dispatch.fixed() or P <= 16 * X:  # in a fixed order one tile serves all, so that its sums are the same
+    if dispatch.fixed() or P <= FEW * X:  # in a fixed order one tile serves all, so that its sums are the same
         return PackedTile(16, 64, 4, 5)
     return PackedTile(64, 128, 8, 3) if P <= 128 * X else long
 
@@ -74,3 +84,27 @@ def tile_of(number, begins_ptr, X, EXPERTS: tl.constexpr, TOKENS: tl.constexpr):
     expert = tl.max(tl.where(mine, each, -1), 0)
     first = tl.sum(tl.where(mine, begin + (number - upto + tiles) * TOKENS, 0), 0)
     return expert, first, tl.sum(tl.where(mine, end, 0), 0)
+
+
+@jit
+def weight_row(output, F, ACT: tl.constexpr):
+    """The row of an expert's weight for an output of a tile: gates and ups, half of the rows apart, are neighbours."""
+    row = output
+    if ACT is not None:
+        row = output // 2 + output % 2 * (F // 2)
+    return row
+
+
+@jit
+def store_tile(acc, out_ptr, place, live, F, OUTPUTS: tl.constexpr, ACT: tl.constexpr):
+    """Write a tile [TOKENS, OUTPUTS] to [P, F], or what its gates leave of its ups to [P, F / 2]."""
+    if ACT is not None:
+        gate, up = tl.split(tl.reshape(acc, [acc.shape[0], OUTPUTS // 2, 2]))
+        output = tl.program_id(1) * (OUTPUTS // 2) + tl.arange(0, OUTPUTS // 2)
+        to = out_ptr + place.to(tl.int64)[:, None] * (F // 2) + output[None, :]
+        y = gated(gate, up, ACT).to(out_ptr.dtype.element_ty)
+        tl.store(to, y, mask=live[:, None] & (output < F // 2)[None, :])
+    else:
+        output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+        to = out_ptr + place.to(tl.int64)[:, None] * F + output[None, :]
+        tl.store(to, acc.to(out_ptr.dtype.element_ty), mask=live[:, None] & (output < F)[None, :])

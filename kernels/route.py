@@ -144,21 +144,22 @@ def _route_kernel(
     GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr, BLOCK: tl.constexpr, CHOICES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    expert, choice = tl.arange(0, BLOCK), tl.arange(0, CHOICES)
+    expert = tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row * stride + expert, mask=expert < X, other=float("-inf")).to(tl.float32)
-    chosen, shares = best_of(
-        logits, expert, choice, bias_ptr, X, C, RENORMALISE, SIGMOID, BIASED, GROUPS, KEPT, LEADERS, BLOCK
-    )
+    choice, chosen, shares = best_of(
+        logits, expert, bias_ptr, X, C, RENORMALISE, SIGMOID, BIASED, GROUPS, KEPT, LEADERS, BLOCK, CHOICES
+    )  # fmt: skip
     tl.store(chosen_ptr + row * C + choice, chosen, mask=choice < C)
     tl.store(shares_ptr + row * C + choice, shares * scale, mask=choice < C)
 
 
 @jit
 def best_of(
-    logits, expert, choice, bias_ptr, X, C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr,
+    logits, expert, bias_ptr, X, C: tl.constexpr, RENORMALISE: tl.constexpr, SIGMOID: tl.constexpr,
     BIASED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, LEADERS: tl.constexpr, BLOCK: tl.constexpr,
+    CHOICES: tl.constexpr,
 ):  # fmt: skip
-    """Return the experts that a row of logits chooses, at the places `choice`, and their shares, not yet scaled."""
+    """Return CHOICES numbers from 0 on, the experts that a row of logits chooses, and their shares, not yet scaled."""
     if SIGMOID:
         scores = 1.0 / (1.0 + tl.exp(-logits))
     else:
@@ -171,7 +172,8 @@ def best_of(
     if GROUPS > 1:
         left = _of_best_groups_kernel(left, expert, X // GROUPS, GROUPS, KEPT, LEADERS, BLOCK)
     left = tl.where(expert < X, left, -3e30)
-    chosen, found = tl.zeros_like(choice), tl.zeros(choice.shape, tl.float32)
+    choice = tl.arange(0, CHOICES)
+    chosen, found = tl.zeros([CHOICES], tl.int32), tl.zeros([CHOICES], tl.float32)
     for c in tl.static_range(C):
         best = tl.min(tl.where(left == tl.max(left, 0), expert, BLOCK), 0)
         share = tl.sum(tl.where(expert == best, scores, 0.0), 0)
@@ -181,7 +183,7 @@ def best_of(
     if RENORMALISE:
         whole = tl.sum(found, 0)
         found = found / tl.where(whole < 1e-20, 1e-20, whole)
-    return chosen, found
+    return choice, chosen, found
 
 
 @jit

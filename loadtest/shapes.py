@@ -14,6 +14,11 @@ SMOLLM2_135M: dict[str, Any] = {
     "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
     "max_position_embeddings": 8192, "rope_theta": 100000.0, "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "tie_word_embeddings": False,
+}  # fmt: skip
 QWEN3_30B_A3B: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
     "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
@@ -44,7 +49,7 @@ DEEPSEEK_V2_LITE: dict[str, Any] = {
     },
 }  # fmt: skip
 
-SHAPES = {"llama-8b": LLAMA_8B, "smollm2-135m": SMOLLM2_135M}
+SHAPES = {"llama-8b": LLAMA_8B, "smollm2-135m": SMOLLM2_135M, "qwen3-8b": QWEN3_8B}
 MIXTURES = {
     "qwen3-30b-a3b": QWEN3_30B_A3B,
     "gpt-oss-20b": GPT_OSS_20B,

@@ -16,6 +16,7 @@ from rich.table import Table
 from loadtest.device_time import ceilings, microseconds
 from loadtest.kernels.attention import few_rows_attention, paged_attention
 from loadtest.kernels.experts import (
+    expert_choice,
     expert_linear,
     expert_order,
     expert_sum,
@@ -25,7 +26,7 @@ from loadtest.kernels.experts import (
 )
 from loadtest.kernels.float8 import few_rows_float8, quantize_rows, scaled_linear
 from loadtest.kernels.latents import head_linear, latent_attention, store_latent
-from loadtest.kernels.products import few_rows, gemv, grouped_linear
+from loadtest.kernels.products import few_rows, gemv, grouped_linear, norm_heads
 from loadtest.kernels.rows import activation, embedding, kv_copy, rms_norm, rope
 from loadtest.kernels.sampling import logprobs, penalties, sample
 from loadtest.kernels.states import (
@@ -39,8 +40,8 @@ from loadtest.kernels.states import (
 
 OPS = (
     rms_norm, rope, activation, embedding, paged_attention, sample, penalties, logprobs, kv_copy, gemv, grouped_linear,
-    few_rows, few_rows_attention, few_rows_float8, scaled_linear, quantize_rows,
-    route, expert_order, expert_linear, float4_expert_linear, grouped_expert_linear, expert_sum,
+    few_rows, norm_heads, few_rows_attention, few_rows_float8, scaled_linear, quantize_rows,
+    expert_choice, route, expert_order, expert_linear, float4_expert_linear, grouped_expert_linear, expert_sum,
     causal_conv, gated_delta, gated_delta_tiles, gated_delta_walk, gated_norm, selective_scan,
     latent_attention, head_linear, store_latent,
 )  # fmt: skip

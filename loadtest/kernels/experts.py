@@ -9,15 +9,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from kernels import expert_choice as choice_op
 from kernels import expert_linear as linear_op
 from kernels import expert_order as order_op
 from kernels import expert_sum as sum_op
 from kernels import float4_expert_linear as float4_op
 from kernels import grouped_expert_linear as grouped_op
 from kernels import route as route_op
+from kernels.few_rows import RmsNormWeights
 from kernels.float4_experts import Float4Experts
 from kernels.grouped_weight import GroupedWeight
+from kernels.rms_norm import rms_norm
 from loadtest.device_time import Run
 from loadtest.kernels.case import CUDA, Case, randn
 
@@ -66,6 +70,23 @@ def route() -> Iterator[Case]:
     for T in TOKENS:
         logits = [randn(T, X) for _ in range(3)]
         yield Case(f"{T} x {X}", [partial(route_op.route, x, C, renormalise=True) for x in logits], bytes=2 * T * X)
+
+
+def expert_choice() -> Iterator[Case]:
+    """Norm, router, route and order of few rows in one kernel; beside it the four, the router's product by cuBLAS."""
+    for T in (1, 4, 8, 16):
+        x, norm, weight = randn(T, E), RmsNormWeights(randn(E), 1e-6), randn(X, E)
+        router = choice_op.Router(weight, None, C, renormalise=True)
+        arrived = torch.zeros(choice_op.MAX_ROWS + 1, dtype=torch.int32, device=CUDA)
+
+        def apart(x: Tensor = x, norm: RmsNormWeights = norm, weight: Tensor = weight) -> object:
+            logits = functional.linear(rms_norm(x, norm.weight, norm.eps), weight)
+            return order_op.expert_order(route_op.route(logits, C, renormalise=True), X)
+
+        yield Case(
+            f"{T} x {E} to {C} of {X}", [partial(choice_op.expert_choice, x, norm, router, arrived)],
+            bytes=2 * X * E + 4 * T * E, rival="four kernels", rival_runs=[apart],
+        )  # fmt: skip
 
 
 def expert_order() -> Iterator[Case]:

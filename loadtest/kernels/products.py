@@ -10,6 +10,7 @@ from torch.nn import functional
 from kernels import few_rows as few_rows_op
 from kernels import gemv as gemv_op
 from kernels import grouped_linear as grouped_op
+from kernels import norm_heads as norm_heads_op
 from kernels.activation import SILU
 from kernels.grouped_weight import GroupedWeight
 from loadtest.kernels.case import CUDA, Case, randn
@@ -58,6 +59,17 @@ def few_rows() -> Iterator[Case]:
     """The products of a decode step of the 8B shape, each with what is fused into it; cuBLAS has the product alone."""
     for T in (8, 32, 64):
         yield from _few_rows(T)
+
+
+def norm_heads() -> Iterator[Case]:
+    """Norms of heads, rotation and store behind a plain projection of few rows."""
+    H, K, D = 32, 8, 128
+    for T in (1, 8, 64):
+        qkv, cache, rows = randn(T, (H + 2 * K) * D), randn(2, 4 * T, 16, K, D), torch.arange(T, device=CUDA)
+        angles = torch.rand(4096, D // 2, device=CUDA)
+        turn = few_rows_op.Rotation(angles, angles, rows, cache[0], cache[1], rows * 16)
+        run = partial(norm_heads_op.norm_heads, qkv, D, turn, norm_heads_op.HeadNorms(randn(D), randn(D), 1e-6))
+        yield Case(f"{T} x ({H} + 2 x {K}) x {D}", [run], bytes=4 * qkv.numel())
 
 
 def _few_rows(T: int) -> Iterator[Case]:

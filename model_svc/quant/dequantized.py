@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels import activation, dispatch, few_rows, fixed_linear, gemv
+from kernels import dispatch, few_rows, fixed_linear, gemv
 from kernels.expert_linear import expert_linear
 from kernels.expert_order import ExpertOrder
 from kernels.quantized_experts import Biases
@@ -53,8 +53,8 @@ class DenseExperts:
     def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
         """Multiply each token with its experts' weights."""
         first, second = self._biases
-        both = expert_linear(x, self._gate_up, order, first, gather=True)
-        return expert_linear(activation.act_and_mul(both, self._act), self._down, order, second, gather=False)
+        gated = expert_linear(x, self._gate_up, order, first, gather=True, act=self._act)
+        return expert_linear(gated, self._down, order, second, gather=False)
 
 
 class Dequantized:

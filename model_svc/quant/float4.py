@@ -8,7 +8,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from kernels import activation
 from kernels.expert_order import ExpertOrder
 from kernels.float4_expert_linear import float4_expert_linear
 from kernels.float4_experts import Float4Experts
@@ -31,8 +30,8 @@ class Float4Blocks:
     def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
         """Multiply each token with its experts' weights."""
         first, second = self._biases
-        both = float4_expert_linear(x, self._gate_up, order, first, gather=True)
-        return float4_expert_linear(activation.act_and_mul(both, self._act), self._down, order, second, gather=False)
+        gated = float4_expert_linear(x, self._gate_up, order, first, gather=True, act=self._act)
+        return float4_expert_linear(gated, self._down, order, second, gather=False)
 
 
 def float4_blocks(

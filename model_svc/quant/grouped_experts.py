@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels import activation
 from kernels.expert_order import ExpertOrder
 from kernels.grouped_expert_linear import grouped_expert_linear
 from kernels.grouped_weight import GroupedWeight
@@ -31,8 +30,8 @@ class GroupedBlocks:
     def __call__(self, x: Tensor, order: ExpertOrder) -> Tensor:
         """Multiply each token with its experts' weights."""
         first, second = self._biases
-        both = grouped_expert_linear(x, self._gate_up, order, first, gather=True)
-        return grouped_expert_linear(activation.act_and_mul(both, self._act), self._down, order, second, gather=False)
+        gated = grouped_expert_linear(x, self._gate_up, order, first, gather=True, act=self._act)
+        return grouped_expert_linear(gated, self._down, order, second, gather=False)
 
 
 def grouped_blocks(

@@ -32,6 +32,8 @@ PARTS = (
     "test_gated_linear.py",
     "test_few_rows.py",
     "test_few_rows_attention.py",
+    "test_norm_heads.py",
+    "test_expert_choice.py",
     "test_sample.py",
     "test_penalties.py",
     "test_step_inputs.py",

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch
+from kernels import activation, dispatch
 from kernels.expert_linear import expert_linear
 from kernels.expert_order import ExpertOrder, expert_order
 from kernels.route import Routes
@@ -41,6 +41,19 @@ def test_each_experts_bias_is_added_to_its_tokens(
     taken = x.cpu().double()[order.rows.cpu().long()]
     truth = torch.einsum("pe,pfe->pf", taken, weight.cpu().double()[expert]) + bias.cpu().double()[expert]
     close(expert_linear(x, weight, order, bias, gather=True), truth)
+
+
+@pytest.mark.parametrize(("T", "X", "C", "E", "F"), [(3, 8, 2, 40, 74), (49, 3, 2, 32, 70)])
+@pytest.mark.parametrize("act", [activation.SILU, activation.CLAMPED])
+def test_gates_and_ups_meet_behind_their_product(
+    device: str, close: Close, T: int, X: int, C: int, E: int, F: int, act: int
+) -> None:
+    order, expert = ordered(device, T, X, C, unused=1)
+    kind = torch.bfloat16 if device == "cuda" else torch.float32
+    x, weight, bias = (torch.randn(shape, device=device, dtype=kind) for shape in ((T, E), (X, F, E), (X, F)))
+    taken = x.cpu().double()[order.rows.cpu().long()]
+    truth = torch.einsum("pe,pfe->pf", taken, weight.cpu().double()[expert]) + bias.cpu().double()[expert]
+    close(expert_linear(x, weight, order, bias, gather=True, act=act), activation.reference(truth, act), loose=2)
 
 
 def test_in_a_fixed_order_a_tokens_bits_do_not_depend_on_the_others(device: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch
+from kernels import activation, dispatch
 from kernels.expert_order import expert_order
 from kernels.float4_expert_linear import float4_expert_linear
 from kernels.float4_experts import Float4Experts
@@ -97,6 +97,17 @@ def test_each_code_becomes_its_number_exactly(device: str, dtype: torch.dtype) -
     weight, numbers = made(device, X, F, E)
     out = float4_expert_linear(torch.eye(E, device=device, dtype=dtype), weight, order, gather=True)
     assert torch.equal(out.cpu().double(), numbers[expert, :, order.rows.cpu().long()])
+
+
+@pytest.mark.parametrize("T", [3, 40])
+def test_gates_and_ups_meet_behind_their_product(device: str, close: Close, T: int) -> None:
+    order, expert = ordered(device, T, 4, 2, unused=1)
+    weight, numbers = made(device, 4, 70, 64)
+    x, bias = torch.randn(T, 64, device=device).half(), torch.randn(4, 70, device=device).half()
+    truth = torch.einsum("pe,pfe->pf", x.cpu().double()[order.rows.cpu().long()], numbers[expert])
+    truth = activation.reference(truth + bias.cpu().double()[expert], activation.CLAMPED)
+    found = float4_expert_linear(x, weight, order, bias, gather=True, act=activation.CLAMPED)
+    close(found, truth, loose=2)
 
 
 def test_in_a_fixed_order_a_tokens_bits_do_not_depend_on_the_others(device: str) -> None:

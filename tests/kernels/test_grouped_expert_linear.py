@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch
+from kernels import activation, dispatch
 from kernels.expert_order import expert_order
 from kernels.grouped_expert_linear import grouped_expert_linear
 from kernels.grouped_weight import GroupedWeight
@@ -45,6 +45,17 @@ def test_each_token_meets_the_weight_of_its_experts(
     close(grouped_expert_linear(x, weight, order, gather=True), truth, loose=4.0 if rounded else 1.0)
     found = grouped_expert_linear(x[order.rows.long()].contiguous(), weight, order, bias, gather=False)
     close(found, truth + bias.cpu().double()[expert], loose=4.0 if rounded else 1.0)
+
+
+@pytest.mark.parametrize("T", [3, 40])
+def test_gates_and_ups_meet_behind_their_product(device: str, close: Close, T: int) -> None:
+    order, expert = ordered(device, T, 4, 2, unused=1)
+    weight, numbers = made(device, "nibbles", 4, 70, 128, 4)
+    x, bias = torch.randn(T, 128, device=device).half(), torch.randn(4, 70, device=device).half()
+    truth = torch.einsum("pe,pfe->pf", x.cpu().double()[order.rows.cpu().long()], numbers[expert])
+    truth = activation.reference(truth + bias.cpu().double()[expert], activation.SILU)
+    found = grouped_expert_linear(x, weight, order, bias, gather=True, act=activation.SILU)
+    close(found, truth, loose=4.0 if dispatch.form(x) != "triton" else 2.0)
 
 
 def test_in_a_fixed_order_a_tokens_bits_do_not_depend_on_the_others(device: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels import few_rows
+from kernels import dispatch, few_rows
 from model_svc.layers.blocks import FewRows, PreNorm
 from model_svc.models.decoder import Decoder
 from tests.model_svc.paged import ModelDriver, Tracked
@@ -43,6 +44,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "experts, sinks and biases": GPT_OSS,
     "experts beside a shared block": GLM,
 }
+# Attention over a window or with sinks has one more where contexts are long.
+KERNELS = {
+    "llama": 5, "qwen3": 6, "qwen3 with experts": 8, "experts, sinks and biases": 8,
+    "experts beside a shared block": 10,
+}  # fmt: skip
 IDS = [(7 * n + n * n) % VOCAB for n in range(40)]
 
 
@@ -68,3 +74,40 @@ def test_a_layer_for_few_rows_computes_what_it_does_for_many(form: str, monkeypa
     found = logits(model)
     assert len(calls) == 6 * len(layers)
     assert (found - usual).norm() / usual.norm() < 1e-5
+
+
+class Launches(TorchDispatchMode):
+    """Counts what would be kernels of a card: launches of Triton, which are not done, and torch's own operations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        executor = "triton.runtime.interpreter.GridExecutor.__call__"
+        monkeypatch.setattr(executor, lambda grid, *_, **__: self.names.append(grid.fn.__name__))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and "empty" not in func.name():
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def kernels_of_a_layer(form: str, launches: Launches) -> int:
+    """Return how many kernels one layer more makes of a step of two rows."""
+    counts = []
+    for num_layers in (3, 4):
+        driver = ModelDriver(tiny_llama(num_hidden_layers=num_layers, **FORMS[form]))
+        sequences = [Tracked(n, list(IDS)) for n in range(2)]
+        with torch.inference_mode(), dispatch.forced("triton"):
+            driver.logits(*((seq, 1) for seq in sequences))  # makes counters
+            launches.names.clear()
+            with launches:
+                driver.logits(*((seq, 1) for seq in sequences))
+        counts.append(len(launches.names))
+    return counts[1] - counts[0]
+
+
+def test_a_layer_for_few_rows_has_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_rows, "fits", lambda _, rows: rows <= few_rows.MAX_ROWS)
+    launches = Launches(monkeypatch)
+    found = {form: kernels_of_a_layer(form, launches) for form in KERNELS}
+    assert found == KERNELS

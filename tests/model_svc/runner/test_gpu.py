@@ -15,7 +15,7 @@ from model_svc.runner.load import make_runner
 from tests.model_svc.forced import forced_logprobs
 from tests.model_svc.no_waiting import no_waiting
 from tests.model_svc.paged import GREEDY, RunnerDriver, Tracked
-from tests.model_svc.tiny import VOCAB, tiny_llama
+from tests.model_svc.tiny import EXPERTS, VOCAB, tiny_llama
 from wire.messages import Prompt, SamplingParams, pack_ids
 
 pytestmark = [
@@ -23,6 +23,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 SIZES: dict[str, Any] = {"num_blocks": 400, "block_size": 16, "max_num_seqs": 40, "max_num_batched_tokens": 64}
+# All experts are chosen, so that what is rounded otherwise decides about nobody.
+FORMS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "norms of heads": {"architectures": ["Qwen3ForCausalLM"]},
+    "experts": EXPERTS | {"num_experts": 2},
+    "experts, sinks and biases": {
+        "architectures": ["GptOssForCausalLM"], "num_local_experts": 2, "num_experts_per_tok": 2, "sliding_window": 7,
+    },
+}  # fmt: skip
 SAMPLINGS = [
     GREEDY,
     SamplingParams(temperature=1.0),
@@ -71,11 +80,12 @@ def test_preemption_changes_no_ids() -> None:
 
 
 @pytest.mark.parametrize("num_sequences", [1, 3, 20])
+@pytest.mark.parametrize("form", FORMS)
 def test_fused_kernels_are_as_near_to_float32_as_the_plain_ones(
-    num_sequences: int, monkeypatch: pytest.MonkeyPatch
+    form: str, num_sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def thinks(dtype: torch.dtype) -> torch.Tensor:
-        model = tiny_llama("cuda", dtype=dtype, stored=torch.bfloat16, hidden_size=128)
+        model = tiny_llama("cuda", dtype=dtype, stored=torch.bfloat16, hidden_size=128, **FORMS[form])
         runner = make_runner(model, dtype=dtype, **(SIZES | {"max_num_batched_tokens": 128}))
         found = forced_logprobs(runner, num_sequences)
         runner.close()
