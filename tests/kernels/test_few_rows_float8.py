@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels import activation
-from kernels.few_rows import RmsNormWeights, Rotation, linear_add, linear_into, norm_gate, norm_qkv, suits
+from kernels.few_rows import RmsNormWeights, Rotation, linear_add, linear_into, norm_gate, norm_linear, norm_qkv, suits
 from kernels.float8_weight import Float8Weight
 from kernels.language import cdiv
 from tests.kernels.close import Close
@@ -71,6 +71,15 @@ def test_gate_and_up_meet_in_one_pass(device: str, close: Close, T: int, F: int,
     weight, numbers = weight_of(F, 208, device, by_blocks=by_blocks)
     truth = activation.reference(normed(x, norm) @ numbers.T, 0)
     close(norm_gate(x, norm, weight, 0), truth, loose=3)
+
+
+@FORMS
+@pytest.mark.parametrize("T", [1, 3])
+def test_a_product_behind_a_norm_has_its_bias(device: str, close: Close, T: int, by_blocks: bool) -> None:
+    x, norm = made(T, 208, device)
+    weight, numbers = weight_of(512, 208, device, by_blocks=by_blocks)
+    bias = torch.randn(512, device=device, dtype=x.dtype)
+    close(norm_linear(x, norm, weight, bias), normed(x, norm) @ numbers.T + bias.cpu().double(), loose=2)
 
 
 @FORMS
