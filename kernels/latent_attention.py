@@ -26,7 +26,7 @@ from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 from kernels.prefill_attention import find_tile
 
-_HEADS = 16  # that share what a program reads: as many rows as a tensor core takes at least
+_HEADS = 16  # that share what a program reads, at most: as many rows as a tensor core takes at least
 _MIN_PART_KEYS = 128
 
 
@@ -157,7 +157,7 @@ def _launch(
 
 def _tile(H: int, max_query_len: int, q: Tensor) -> _Tile:
     """16 rows for decodes, which memory bounds; as many as the longest draft needs; else all there is room for."""
-    heads, most, keys = min(H, _HEADS), _most_rows(q), 32 if q.element_size() == 2 else 16
+    heads, most, keys = cdiv(H, cdiv(H, _HEADS)), _most_rows(q), 32 if q.element_size() == 2 else 16
     needed = max(_HEADS, next_power_of_2(max_query_len * heads))
     whole = needed <= most and not dispatch.fixed()  # there one form for all: a row's bits are its own
     rows = needed if whole else most

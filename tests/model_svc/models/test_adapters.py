@@ -14,8 +14,9 @@ from model_svc.layers.group import Group
 from model_svc.models.load import load_model
 from model_svc.quant.native import Native
 from model_svc.weights.adapter import AdapterCheckpoint
+from model_svc.weights.errors import CheckpointError
 from tests.lora import ALL, merged, write_adapter
-from tests.model_svc.models.test_parity import BASE, EXPERTS, VOCAB
+from tests.model_svc.models.test_parity import BASE, EXPERTS, GROUPED, LATENTS, VOCAB
 from tests.model_svc.models.test_quantized_models import IDS, made
 from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import ranks
@@ -31,6 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "cohere": ("Cohere2", {"sliding_window": 64, "logit_scale": 0.5}, ALL),
     "starcoder2": ("Starcoder2", {"sliding_window": None}, ("q_proj", "c_fc", "c_proj")),
     "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16}, ("q_proj", "v_proj")),
+    "deepseek_v3": ("DeepseekV3", {**GROUPED, **LATENTS}, ("q_b_proj", "q_a_proj", "kv_a_proj_with_mqa", "o_proj")),
 }  # fmt: skip
 
 
@@ -62,6 +64,17 @@ def test_logits_of_a_mixed_batch_are_those_of_the_merged_models(case: str, tmp_p
             truth = oracle(torch.tensor([own])).logits[0]
         torch.testing.assert_close(torch.cat([begun, ended]), truth, rtol=2e-3, atol=2e-3)
     assert not torch.allclose(rest[0][:1], rest[3][:1])
+
+
+def test_an_adapter_of_what_makes_keys_and_values_of_latents_is_refused_by_name(tmp_path: Path) -> None:
+    model = _build("DeepseekV3", {**GROUPED, **LATENTS})
+    model.save_pretrained(tmp_path / "base")
+    place = write_adapter(tmp_path / "one", model, targets=("kv_b_proj", "o_proj"))
+    with pytest.raises(CheckpointError, match=r"self_attn\.kv_b_proj"):
+        load_model(
+            tmp_path / "base", dtype=torch.float32, device=torch.device("cpu"),
+            adapters=[AdapterCheckpoint("one", place)],
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["dequantized", "native"])
