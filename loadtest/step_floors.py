@@ -49,11 +49,19 @@ class StepFloors:
 
     def _met_weights(self) -> int:
         """How many weights a token meets in matrices."""
+        shape, E = self.shape, self.shape["hidden_size"]
+        met = shape["num_experts_per_tok"] + shape.get("n_shared_experts", 0) if self._experts() else 1
+        layer = self._attention_weights() + self._block_weights() * met + E * self._experts()
+        return int(shape["num_hidden_layers"] * layer + shape["vocab_size"] * E)
+
+    def _attention_weights(self) -> int:
+        """Weights of a layer's attention; over latents, those that a query meets in the absorbed form."""
         shape = self.shape
         E, heads, kv_heads = (shape[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
-        blocks = self._block_weights() * (shape["num_experts_per_tok"] if self._experts() else 1)
-        layer = 2 * E * self._head_dim() * (heads + kv_heads) + blocks + E * self._experts()
-        return int(shape["num_hidden_layers"] * layer + shape["vocab_size"] * E)
+        if rank := self._latent():
+            nope, rope, value = (shape[name] for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+            return int(E * (heads * (nope + rope + value) + rank + rope) + heads * rank * (nope + value))
+        return int(2 * E * self._head_dim() * (heads + kv_heads))
 
     def _block_weights(self) -> int:
         """Weights of a gated feed-forward block, an expert's if there are experts."""
@@ -61,12 +69,19 @@ class StepFloors:
         return 3 * int(self.shape["hidden_size"] * inner)
 
     def _experts(self) -> int:
-        return int(self.shape.get("num_experts") or self.shape.get("num_local_experts") or 0)
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        return int(next((self.shape[name] for name in names if self.shape.get(name)), 0))
+
+    def _latent(self) -> int:
+        return int(self.shape.get("kv_lora_rank") or 0)
 
     def _head_dim(self) -> int:
         return int(self.shape.get("head_dim") or self.shape["hidden_size"] // self.shape["num_attention_heads"])
 
     def _width(self) -> int:
+        """Numbers of all heads' keys, and of as many values: half of both."""
+        if rank := self._latent():
+            return int(self.shape["num_attention_heads"] * (2 * rank + self.shape["qk_rope_head_dim"]) // 2)
         return int(self.shape["num_attention_heads"] * self._head_dim())
 
     def _windows(self) -> list[int]:

@@ -44,3 +44,12 @@ def test_a_prompt_meets_the_experts_of_each_token_and_the_head_once() -> None:
     layers = 2 * (LAYER + 3 * 8 * 4 + 8 * 4)
     pairs = 10**2 / 2 * 2 * 4 * 8
     assert floors(MIXTURE, 1e30, 1e3).prefill_ms(10) == pytest.approx(2 * layers * 10 + 2 * 800 + pairs)
+
+
+def test_queries_meet_latents_and_what_is_made_of_them_is_no_weight_of_a_key() -> None:
+    latents = {"kv_lora_rank": 6, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 5}
+    shared = DENSE | latents | {"n_routed_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 4}
+    attention = 8 * (2 * (3 + 2) + 6 + 2) + 2 * 6 * (3 + 5) + 2 * 5 * 8
+    weights = 2 * (attention + 3 * (3 * 8 * 4) + 8 * 4) + 800
+    found = floors(shared | {"n_shared_experts": 2}, 1e30, 1e3).decode_ms(1, 10)
+    assert found == pytest.approx(2 * weights + 2 * 2 * 2 * (6 + 2 + 6) * 10)
