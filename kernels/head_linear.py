@@ -1,7 +1,8 @@
 """Products of which each head has a matrix of its own: queries into the space of latents, latents into values.
 
 Libraries have them as batched products. In a fixed order (`deterministic`) a kernel of one tiling takes their place:
-there a sum always goes in the order of the inputs, in one accumulator, however many rows stand beside it.
+there a sum always goes in the order of the inputs, in one accumulator, however many rows stand beside it. On a CPU a
+row's bits should be its own, too; the library's are from four rows on, so fewer are filled up.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -11,6 +12,8 @@ from torch import Tensor
 from kernels import dispatch
 from kernels.language import cdiv, jit_alike, tl
 from kernels.native import record
+
+_LEAST_TOKENS = 4  # MKL: 1 to 3 rows take kernels that add in another order, 4 to 512 had the same bits (EPYC)
 
 
 def head_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -23,6 +26,9 @@ def head_linear(x: Tensor, weight: Tensor) -> Tensor:
     if dispatch.fixed() and dispatch.form(x) == "triton":
         return _launch(x, weight)
     record.refuse("products of each head are torch's")
+    if dispatch.form(x) == "native" and 0 < (T := x.shape[0]) < _LEAST_TOKENS:
+        filled = torch.cat((x, x.new_zeros(_LEAST_TOKENS - T, *x.shape[1:])))
+        return reference(filled, weight)[:T]
     return reference(x, weight)
 
 

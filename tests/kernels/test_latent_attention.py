@@ -11,6 +11,7 @@ from kernels.attention_native import holds
 from kernels.float8_kv import DTYPE
 from kernels.head_linear import head_linear
 from kernels.latent_attention import latent_attention
+from kernels.native.library import built
 from tests.kernels.close import Close
 
 NOPE, VALUES = 12, 20  # numbers of a head's key without a position, and of its value
@@ -135,6 +136,18 @@ def test_in_a_fixed_order_a_row_has_the_same_bits_alone_and_in_a_batch(device: s
         lens = (batch.block_tables[:1], batch.query_start[:2], batch.context_lens[:1])
         sums = latent_attention(q, batch.q_rope[:1], batch.cache, *lens, scale=0.3, max_query_len=1)
         assert torch.equal(head_linear(sums, batch.up_values), together[:1])
+
+
+@pytest.mark.skipif(not (built() and torch.backends.mkl.is_available()), reason="needs native kernels and MKL")
+def test_by_native_kernels_a_row_has_the_same_bits_whatever_stands_beside_it() -> None:
+    batch = Batch([(1, 200), *[(1, 2 + n) for n in range(8)], (5, 60)], 16, 512, 64, B=16)
+    with dispatch.forced("native"):
+        together = batch.run(scale=0.1, max_query_len=5)
+        for count in range(1, 9):
+            q = head_linear(batch.q_nope[:count], batch.up_keys.transpose(1, 2))
+            lens = (batch.block_tables[:count], batch.query_start[: count + 1], batch.context_lens[:count])
+            sums = latent_attention(q, batch.q_rope[:count], batch.cache, *lens, scale=0.1, max_query_len=1)
+            assert torch.equal(head_linear(sums, batch.up_values), together[:count])
 
 
 def test_wrong_arguments_are_named() -> None:
