@@ -80,6 +80,7 @@ UNREAD: dict[str, str] = {
     "thinking.display": "is one of two words",
     "user": "of a chat completion is not kept",
 }
-UNREAD_ENDS = (".type", ".role", "[].id")  # one of few words, or refused; the id of an item is not taken over
+# one of few words, or refused; the id of an item is not taken over; a picture is no text, and else refused or dropped
+UNREAD_ENDS = (".type", ".role", "[].id", ".image_url", ".image_url.url", ".detail", ".file_id")
 # a part has one text, others are dropped; citations are refused
 UNREAD_PARTS = ("[].content[].content[].", ".citations{}", "system[].", "[].summary[].refusal")
