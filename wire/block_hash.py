@@ -58,14 +58,17 @@ def pictures_in(images: Iterable[ImageSpan], begin: int, end: int) -> bytes:
 
 
 def chain(start: bytes, token_ids: Sequence[int], block_size: int, images: Sequence[ImageSpan] = ()) -> list[bytes]:
-    """Return the names of all full blocks of `token_ids`, in order; `images` stand among them."""
+    """Return the names of all full blocks of `token_ids`, in order; `images` stand among them, in theirs."""
     names: list[bytes] = []
     parent = start
     ids = array("i", token_ids)
+    num_past = 0  # pictures; of the others a block holds few, and none behind the first that begins behind it
     for at in range(0, len(ids) - block_size + 1, block_size):
         held = ids[at : at + block_size].tobytes()
-        if images:
-            held += pictures_in(images, at, at + block_size)
+        while num_past < len(images) and images[num_past].position + images[num_past].num_tokens <= at:
+            num_past += 1
+        if num_past < len(images) and images[num_past].position < at + block_size:
+            held += pictures_in(images[num_past : num_past + block_size], at, at + block_size)
         parent = hashlib.blake2b(held, key=parent, digest_size=DIGEST_BYTES).digest()
         names.append(parent)
     return names

@@ -100,13 +100,16 @@ def test_a_block_where_one_picture_ends_is_not_one_where_another_of_the_same_loo
     assert block_hash.chain(ROOT, ids, 4, split)[1] != block_hash.chain(ROOT, ids, 4, whole)[1]
 
 
-@given(token_ids, st.integers(1, 9), st.integers(0, 40), st.integers(1, 30))
+@given(token_ids, st.integers(1, 9), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=9))
 def test_a_chain_with_pictures_names_what_extending_it_block_by_block_does(
-    ids: list[int], size: int, position: int, num_tokens: int
+    ids: list[int], size: int, lengths: list[tuple[int, int]]
 ) -> None:
-    images = [span(b"one", position, num_tokens)]
+    images, at = [], 0
+    for number, (gap, num_tokens) in enumerate(lengths):
+        images.append(span(bytes([number]), at + gap, num_tokens))
+        at += gap + num_tokens
     parent = ROOT
-    for at, name in enumerate(block_hash.chain(ROOT, ids, size, images)):
-        begin, end = at * size, (at + 1) * size
+    for number, name in enumerate(block_hash.chain(ROOT, ids, size, images)):
+        begin, end = number * size, (number + 1) * size
         parent = block_hash.extend(parent, ids[begin:end], block_hash.pictures_in(images, begin, end))
         assert name == parent
