@@ -41,24 +41,27 @@ def gated_delta(
     context_lens: Tensor,
     *,
     max_query_len: int,
+    in_turns: bool = False,
 ) -> Tensor:
     """Return what each value head reads, [T, V, Dv] in v's dtype, for `q`, `k` [T, K, Dk] and `v` [T, V, Dv].
 
-    Key head h serves V / K value heads in a row. `states` float32 [slots + 1, V, Dk, Dv] are read and brought up to
-    date; its last row is nobody's. `slots`, `query_start`, `context_lens`, `max_query_len` and rows behind the last
-    sequence are as in `causal_conv`.
+    Key head h serves V / K value heads in a row, or with `in_turns` each K-th one from h on. `states` float32
+    [slots + 1, V, Dk, Dv] are read and brought up to date; its last row is nobody's. `slots`, `query_start`,
+    `context_lens`, `max_query_len` and rows behind the last sequence are as in `causal_conv`.
     """
     _check(q, k, v, fading, states)
     check_sequences(slots, query_start, context_lens)
     form = dispatch.form(q)
     if form == "triton":
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-        _launch(q, k, v, fading, states, slots, query_start, context_lens, max_query_len, out)
+        _launch(q, k, v, fading, states, slots, query_start, context_lens, max_query_len, in_turns, out)
         return out
     floats = all(tensor.dtype == torch.float32 for tensor in (q, k, v, fading.a, fading.b))
     if form == "native" and floats and q.shape[2] <= MAX_NATIVE:
-        return _native(q, k, v, fading, states, slots, query_start, context_lens)
-    return reference(q, k, v, fading, states, slots, query_start, context_lens, max_query_len=max_query_len)
+        return _native(q, k, v, fading, states, slots, query_start, context_lens, in_turns)
+    return reference(
+        q, k, v, fading, states, slots, query_start, context_lens, max_query_len=max_query_len, in_turns=in_turns
+    )
 
 
 def reference(
@@ -72,6 +75,7 @@ def reference(
     context_lens: Tensor,
     *,
     max_query_len: int,
+    in_turns: bool = False,
 ) -> Tensor:
     """Compute in plain torch: sequences of one token all at once, others one by one in chunks of tokens."""
     record.refuse("delta rules by torch make copies of states that a tape would keep")
@@ -80,7 +84,9 @@ def reference(
     begins = (context_lens > lengths) & (slots >= 0)
     g = -fading.rate * functional.softplus(fading.a.float() + fading.bias)
     beta = torch.sigmoid(fading.b.float())
-    wide_q, wide_k = (_unit(x).repeat_interleave(groups, 1) for x in (q, k))
+    wide_q, wide_k = (
+        _unit(x).repeat(1, groups, 1) if in_turns else _unit(x).repeat_interleave(groups, 1) for x in (q, k)
+    )
     wide_q, wide_v = wide_q * q.shape[2] ** -0.5, v.float()
     if max_query_len == 1 and len(slots) == len(v):
         before = torch.where(begins[:, None, None, None], states[rows], 0.0)
@@ -125,11 +131,12 @@ def _native(
     slots: Tensor,
     query_start: Tensor,
     context_lens: Tensor,
+    in_turns: bool,
 ) -> Tensor:
     out = record.empty(tuple(v.shape))
     K, Dk = q.shape[1:]
     strides = (tensor.stride(0) for tensor in (q, k, v, fading.a, fading.b, states))
-    numbers = (len(slots), v.shape[1], K, Dk, v.shape[2], *strides, len(states) - 1)
+    numbers = (len(slots), v.shape[1], K, Dk, v.shape[2], *strides, len(states) - 1, int(in_turns))
     tensors = (
         q, k, v, fading.a, fading.b, fading.rate, fading.bias, states, slots, query_start, context_lens, out,
     )  # fmt: skip
@@ -168,12 +175,14 @@ def _launch(
     query_start: Tensor,
     context_lens: Tensor,
     max_query_len: int,
+    in_turns: bool,
     out: Tensor,
 ) -> None:
     (T, V, Dv), S, (K, Dk) = v.shape, len(slots), q.shape[1:]
     if T == 0 or S == 0:
         return
-    chunks = max_query_len >= _IN_CHUNKS and _may_be_cut(q, k, v)
+    # Heads in turns are those of GGUF files, which are rare on cards: they have no kernel for chunks.
+    chunks = max_query_len >= _IN_CHUNKS and not in_turns and _may_be_cut(q, k, v)
     if chunks:
         tiles = tiles_of(q, k, fading, query_start, num_value_heads=V, shortest=_IN_CHUNKS, eps=EPS)
         walk(q, k, v, tiles, states, slots, query_start, context_lens, out)
@@ -184,7 +193,8 @@ def _launch(
         q, k, v, fading.a, fading.b, fading.rate, fading.bias, states, slots, query_start, context_lens, out,
         _IN_CHUNKS if chunks else T + 1,
         q.stride(0), k.stride(0), v.stride(0), fading.a.stride(0), fading.b.stride(0), states.stride(0), Dk**-0.5,
-        V=V, GROUPS=V // K, DK=Dk, DV=Dv, BLOCK_K=next_power_of_2(Dk), BLOCK_V=block_v, EPS=EPS, num_warps=4,
+        V=V, KEYS=K, IN_TURNS=in_turns, DK=Dk, DV=Dv, BLOCK_K=next_power_of_2(Dk), BLOCK_V=block_v, EPS=EPS,
+        num_warps=4,
     )  # fmt: skip
 
 
@@ -198,8 +208,8 @@ def _may_be_cut(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def _gated_delta_kernel(
     q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, rate_ptr, bias_ptr, states_ptr, slots_ptr, query_start_ptr, context_ptr,
     out_ptr, long, stride_q, stride_k, stride_v, stride_a, stride_b, stride_row, scale,
-    V: tl.constexpr, GROUPS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr, EPS: tl.constexpr,
+    V: tl.constexpr, KEYS: tl.constexpr, IN_TURNS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """Some columns of one head's state, token by token: it stays in registers from the first to the last.
 
@@ -218,7 +228,7 @@ def _gated_delta_kernel(
         place = states_ptr + slot * stride_row + head * (DK * DV) + d[:, None] * DV + column[None, :]
         state = tl.load(place, mask=live & known, other=0.0)
         rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-        key = (head // GROUPS) * DK + d
+        key = (head % KEYS if IN_TURNS else head // (V // KEYS)) * DK + d
         value = head * DV + column
         for token in range(begin, end):
             q = tl.load(q_ptr + token * stride_q + key, mask=rows, other=0.0).to(tl.float32)

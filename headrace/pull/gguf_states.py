@@ -35,15 +35,19 @@ def _lfm2moe(header: GgufHeader, config: dict[str, Any]) -> None:
     )
 
 
-def _qwen3next(header: GgufHeader, config: dict[str, Any]) -> None:
+def _delta_nets(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Fill in what models with gated delta nets share: heads with states, and which layers have none."""
+    arch = header.value("general.architecture", str)
+
     def whole(key: str, default: int | None = None) -> int:
-        return int(header.value(f"qwen3next.{key}", int, default))
+        return int(header.value(f"{arch}.{key}", int, default))
 
     heads = whole("ssm.time_step_rank")
+    guessing = whole("nextn_predict_layers", 0)
     config.update(
-        architectures=["Qwen3NextForCausalLM"],
-        model_type="qwen3_next",
         hidden_act="silu",
+        num_hidden_layers=config["num_hidden_layers"] - guessing,
+        num_nextn_predict_layers=guessing,
         partial_rotary_factor=rotated(header, config),
         full_attention_interval=whole("full_attention_interval", 4),
         linear_conv_kernel_dim=whole("ssm.conv_kernel"),
@@ -51,11 +55,26 @@ def _qwen3next(header: GgufHeader, config: dict[str, Any]) -> None:
         linear_num_value_heads=heads,
         linear_key_head_dim=whole("ssm.state_size"),
         linear_value_head_dim=whole("ssm.inner_size") // max(heads, 1),
-        moe_intermediate_size=whole("expert_feed_forward_length"),
-        shared_expert_intermediate_size=whole("expert_shared_feed_forward_length"),
-        norm_topk_prob=True,  # all released models; the file does not say
-        **experts(header),
     )
+    if f"{arch}.expert_count" in header.metadata:
+        config.update(
+            moe_intermediate_size=whole("expert_feed_forward_length"),
+            shared_expert_intermediate_size=whole("expert_shared_feed_forward_length"),
+            norm_topk_prob=True,  # all released models; the file does not say
+            **experts(header),
+        )
+
+
+def _qwen3next(header: GgufHeader, config: dict[str, Any]) -> None:
+    _delta_nets(header, config)
+    config.update(architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next")
+
+
+def _qwen35(header: GgufHeader, config: dict[str, Any]) -> None:
+    """Value heads are in another order than in the checkpoint, so that key heads take turns."""
+    _delta_nets(header, config)
+    name, kind = ("Qwen3_5Moe", "qwen3_5_moe_text") if "num_experts" in config else ("Qwen3_5", "qwen3_5_text")
+    config.update(architectures=[f"{name}ForCausalLM"], model_type=kind, linear_heads_in_turns=True)
 
 
 def _granitehybrid(header: GgufHeader, config: dict[str, Any]) -> None:
@@ -92,5 +111,7 @@ STATE_FAMILIES: dict[str, Family] = {
     "lfm2": _lfm2,
     "lfm2moe": _lfm2moe,
     "qwen3next": _qwen3next,
+    "qwen35": _qwen35,
+    "qwen35moe": _qwen35,
     "granitehybrid": _granitehybrid,
 }

@@ -20,7 +20,10 @@ from model_svc.layers.step import LayerKv, StepBatch
 
 @dataclass(frozen=True)
 class DeltaNetConfig:
-    """The sizes of a layer: K key heads of Dk and V value heads of Dv, and a convolution over W tokens."""
+    """The sizes of a layer: K key heads of Dk and V value heads of Dv, and a convolution over W tokens.
+
+    `in_turns`: a key head's value heads do not follow one another, but all key heads take turns (GGUF files).
+    """
 
     hidden: int
     num_key_heads: int
@@ -29,6 +32,7 @@ class DeltaNetConfig:
     value_dim: int
     conv_width: int
     norm_eps: float
+    in_turns: bool = False
 
     @property
     def keys(self) -> int:
@@ -46,7 +50,12 @@ class DeltaNetConfig:
         return 2 * self.keys + self.values
 
     def share(self, group: Group) -> DeltaNetConfig:
-        """Return the sizes of a rank's part: value heads are dealt out, where key heads are fewer ranks share one."""
+        """Return the sizes of a rank's part: value heads are dealt out, where key heads are fewer ranks share one.
+
+        Raises ValueError where key heads take turns.
+        """
+        if self.in_turns and group.size > 1:
+            raise ValueError("value heads as GGUF files have them are not dealt out to ranks; set tensor_parallel to 1")
         return replace(
             self,
             num_key_heads=max(1, self.num_key_heads // group.size),
@@ -83,7 +92,7 @@ class GatedDeltaNet(StateMixer):
         q, k, v = torch.split(mixed, [config.keys, config.keys, config.values], dim=-1)
         read = gated_delta(
             q.view(T, K, Dk), k.view(T, K, Dk), v.view(T, V, Dv), Fading(a, b, self._rate, self._bias), states,
-            *sequences, max_query_len=longest,
+            *sequences, max_query_len=longest, in_turns=config.in_turns,
         )  # fmt: skip
         return gated_norm(read, gate.view(T, V, Dv), self._norm, config.norm_eps).view(T, -1)
 
@@ -110,8 +119,12 @@ class _Heads:
     def in_groups(self, begin: int, width: int, row: int) -> list[Run]:
         """Return where numbers of its value heads are, `width` each, of rows `row` a key head from `begin` on."""
         group = self.whole.num_value_heads // self.whole.num_key_heads
-        heads = range(self.values.begin, self.values.begin + self.values.width)
-        return [Run(head // group * row + begin + head % group * width, width) for head in heads]
+        first, end = self.values.begin, self.values.begin + self.values.width
+        runs = []
+        for key in range(self.keys.begin, self.keys.begin + self.keys.width):
+            own, last = max(first, key * group), min(end, (key + 1) * group)
+            runs.append(Run(key * row + begin + (own - key * group) * width, (last - own) * width))
+        return runs
 
 
 def _inputs(loader: Loader, heads: _Heads) -> Linear:

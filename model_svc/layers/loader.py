@@ -16,6 +16,7 @@ from model_svc.layers.linear import Linear
 from model_svc.layers.parallel_linear import SummedLinear
 from model_svc.quant.method import ExpertsOp, QuantMethod
 from model_svc.weights.source import Shard, Stored, WeightSource, narrow
+from model_svc.weights.stored.tensor import QuantizedTensor
 
 
 class ExpertNames(NamedTuple):
@@ -114,6 +115,8 @@ class Loader:
     def runs(self, name: str, rows: int, size: int, runs: Sequence[Run]) -> list[Stored]:
         """Fetch runs of the outputs of a projection from `size` inputs, which has `rows` of them."""
         whole = self.source.get_shard(f"{self.prefix}{name}.weight", (rows, size))
+        if isinstance(whole, QuantizedTensor) and len(runs) > 1:  # in one piece: packed products are made of tiles
+            return [whole.rows(torch.cat([torch.arange(begin, begin + width) for begin, width in runs]))]
         return [narrow(whole, 0, run.begin, run.width) for run in runs]
 
     def stacked(self, parts: Sequence[Stored]) -> Linear:

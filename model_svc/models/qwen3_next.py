@@ -81,6 +81,7 @@ class Qwen3Next(Decoder):
             value_dim=config.whole("linear_value_head_dim", 128),
             conv_width=config.whole("linear_conv_kernel_dim", 4),
             norm_eps=config.norm_eps,
+            in_turns=bool(config.get("linear_heads_in_turns", False)),  # `headrace pull` says so
         )
         if net.num_key_heads < 1 or net.num_value_heads % net.num_key_heads or not net.num_value_heads:
             counts = f"linear_num_value_heads {net.num_value_heads} of linear_num_key_heads {net.num_key_heads}"
@@ -88,6 +89,10 @@ class Qwen3Next(Decoder):
         if min(net.key_dim, net.value_dim) < 1 or net.conv_width < 2:
             raise ValueError("linear_key_head_dim and linear_value_head_dim must be positive, linear_conv_kernel_dim 2")
         return net
+
+    def drafting_layers(self) -> int:
+        """Return how many layers GGUF files have behind the model's own, to guess ahead; they are left out."""
+        return self.config.whole("num_nextn_predict_layers")
 
     def rotated(self) -> float:
         """Return what share of a head is rotated where the config does not say."""

@@ -119,6 +119,7 @@ _QWEN3_NEXT_LAYER = _QWEN2_MOE_LAYER | {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
+_QWEN3_5_LAYER = _QWEN3_NEXT_LAYER | {"ssm_alpha": "linear_attn.in_proj_a", "ssm_beta": "linear_attn.in_proj_b"}
 _GRANITE_HYBRID_LAYER = _LAYER | {
     "ssm_in": "mamba.in_proj",
     "ssm_conv1d": "mamba.conv1d",
@@ -165,6 +166,8 @@ _LAYERS = {
     "lfm2": _LFM2_LAYER,
     "lfm2moe": _LFM2_LAYER,
     "qwen3next": _QWEN3_NEXT_LAYER,
+    "qwen35": _QWEN3_5_LAYER,
+    "qwen35moe": _QWEN3_5_LAYER,
     "granitehybrid": _GRANITE_HYBRID_LAYER,
 }
 _PAIRED = frozenset(
@@ -214,7 +217,7 @@ def rename(gguf_name: str, arch: str, num_heads: int, num_kv_heads: int) -> Rena
     """
     if gguf_name in _OF_ROTATION:
         return None
-    less = arch.startswith(("gemma", "nemotron", "qwen3next")) and "ssm_" not in gguf_name
+    less = arch.startswith(("gemma", "nemotron", "qwen3next", "qwen35")) and "ssm_" not in gguf_name
     minus_one = Change(minus_one=less and gguf_name.endswith("norm.weight"))
     if gguf_name in _TOP:
         return Renamed(_TOP[gguf_name], minus_one)

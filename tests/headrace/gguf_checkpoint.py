@@ -20,7 +20,7 @@ from tests.headrace.gguf_vocab import byte_vocab, write
 _PERMUTED = frozenset(
     {"llama", "mistral3", "arcee", "granite", "granitemoe", "granitehybrid", "smollm3"}
 )  # llama.cpp rotates neighbours in these, transformers halves
-_NORMS_PLUS_ONE = frozenset({"nemotron", "qwen3next"})
+_NORMS_PLUS_ONE = frozenset({"nemotron", "qwen3next", "qwen35", "qwen35moe"})
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 
@@ -46,6 +46,8 @@ def gguf_of(
     tensors: dict[str, np.ndarray] = dict(more)
     parted = _parted(_saved(path.parent / "safetensors"), config, split_latents=split_latents)
     for name, values in _merged(parted).items():
+        if arch.startswith("qwen35") and "linear_attn." in name:
+            values = _in_turns(name, values, config)
         if arch in _PERMUTED:
             values = _permuted(name, values, config)
         if arch in _NORMS_PLUS_ONE and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
@@ -125,6 +127,21 @@ def _merged(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         name: torch.stack([values for _, values in sorted(parts, key=lambda part: part[0])])
         for name, parts in merged.items()
     }
+
+
+def _in_turns(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
+    """Put each key head's first value head first, then their second ones, where these are rows or columns."""
+    K, V, width = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
+    keys = 2 * K * config.linear_key_head_dim
+    dim, begin, size = {
+        "in_proj_qkv": (0, keys, width), "conv1d": (0, keys, width), "in_proj_z": (0, 0, width),
+        "in_proj_a": (0, 0, 1), "in_proj_b": (0, 0, 1), "A_log": (0, 0, 1), "dt_bias": (0, 0, 1),
+        "out_proj": (1, 0, width),
+    }.get(name.partition("linear_attn.")[2].removesuffix(".weight"), (0, 0, 0))  # fmt: skip
+    if not size:
+        return values
+    order = torch.arange(V * size).view(K, V // K, size).transpose(0, 1).flatten() + begin
+    return values.index_select(dim, torch.cat((torch.arange(begin), order)))
 
 
 def _permuted(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:

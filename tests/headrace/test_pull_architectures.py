@@ -66,6 +66,20 @@ MAMBA = {
     "ssm.inner_size": 128,
     "expert_shared_feed_forward_length": 40,
 }
+DELTA = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 24,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+    "rope.dimension_count": 8,
+}
+BESIDE = {
+    "expert_count": 7,
+    "expert_used_count": 3,
+    "expert_feed_forward_length": 48,
+    "expert_shared_feed_forward_length": 40,
+}
 FILES = {
     "mixtral": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}),
     "mixtral_of_early_2024": File("llama", "mixtral", MIXTRAL, {"sliding_window": None}, old_experts=True),
@@ -178,20 +192,16 @@ FILES = {
     "qwen3next": File(
         "qwen3next",
         "qwen3_next",
-        {
-            "ssm.conv_kernel": 4,
-            "ssm.state_size": 24,
-            "ssm.group_count": 2,
-            "ssm.time_step_rank": 4,
-            "ssm.inner_size": 64,
-            "rope.dimension_count": 8,
-            "expert_count": 7,
-            "expert_used_count": 3,
-            "expert_feed_forward_length": 48,
-            "expert_shared_feed_forward_length": 40,
-        },
+        DELTA | BESIDE,
         {"mlp_only_layers": []},
     ),
+    "qwen35": File(
+        "qwen35",
+        "qwen3_5",
+        DELTA | {"block_count": 5, "nextn_predict_layers": 1},
+        more={f"blk.4.{name}.weight": np.zeros((1, 32), np.float32) for name in ("nextn.eh_proj", "attn_norm")},
+    ),
+    "qwen35moe": File("qwen35moe", "qwen3_5_moe", DELTA | BESIDE),
     "granitehybrid": File("granitehybrid", "granite_moe_hybrid", SCALES | MAMBA | MIXTRAL),
     "granitehybrid_dense": File(
         "granitehybrid",

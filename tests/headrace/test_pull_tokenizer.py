@@ -53,6 +53,7 @@ KINDS = [
     "gpt-2",
     "llama-bpe",
     "qwen2",
+    "qwen35",
     "default",
     "tekken",
     "gpt-4o",

@@ -28,8 +28,9 @@ def truth(q: Tensor, k: Tensor, v: Tensor, fading: list[Tensor], state: Tensor) 
 
 
 def check(
-    device: str, close: Close, seqs: Sequences, K: int, V: int, Dk: int, Dv: int, dtype: torch.dtype = torch.float32
-) -> None:
+    device: str, close: Close, seqs: Sequences, K: int, V: int, Dk: int, Dv: int, dtype: torch.dtype = torch.float32,
+    *, in_turns: bool = False,
+) -> None:  # fmt: skip
     T = seqs.num_tokens
     row = torch.randn(T, 2 * K * Dk + V * Dv + 5, device=device).to(dtype)  # a fused row, with more behind it
     q, k, v, _ = torch.split(row, [K * Dk, K * Dk, V * Dv, 5], dim=1)
@@ -39,15 +40,16 @@ def check(
     states = seqs.states(V, Dk, Dv)
     old = states.cpu().clone()
     out = gated_delta(
-        q, k, v, fading, states, seqs.slots, seqs.query_start, seqs.context_lens, max_query_len=seqs.longest
-    )
+        q, k, v, fading, states, seqs.slots, seqs.query_start, seqs.context_lens, max_query_len=seqs.longest,
+        in_turns=in_turns,
+    )  # fmt: skip
     used, wanted = seqs.slots.tolist(), torch.empty(T, V, Dv, dtype=torch.float64)
     for slot, before, part in zip(used, seqs.before, seqs.parts(), strict=True):
         after = torch.empty(V, Dk, Dv, dtype=torch.float64)
         for head in range(V):
             behind = old[slot, head] if before else torch.zeros(Dk, Dv)
             numbers = [fading.a[part, head], fading.b[part, head], fading.rate[head], fading.bias[head]]
-            of, own = head // (V // K), [n.cpu() for n in numbers]
+            of, own = head % K if in_turns else head // (V // K), [n.cpu() for n in numbers]
             read, left = truth(q[part, of].cpu(), k[part, of].cpu(), v[part, head].cpu(), own, behind)
             wanted[part, head], after[head] = read, left
         close(states[slot], after, loose=2)
@@ -64,6 +66,10 @@ def test_a_mixed_step_equals_the_recurrence(device: str, close: Close, K: int, V
 @pytest.mark.parametrize(("Dk", "Dv"), [(16, 64), (40, 24)])
 def test_a_step_of_one_token_each_equals_the_recurrence(device: str, close: Close, Dk: int, Dv: int) -> None:
     check(device, close, Sequences([1] * 5, [3, 0, 1, 90, 2], device), 2, 4, Dk, Dv)
+
+
+def test_key_heads_may_take_turns_with_value_heads(device: str, close: Close) -> None:
+    check(device, close, Sequences([9, 1], [4, 6], device), 2, 6, 16, 24, in_turns=True)
 
 
 def test_half_precision_is_rounded_at_the_end_alone(device: str, close: Close) -> None:

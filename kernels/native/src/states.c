@@ -80,7 +80,8 @@ static void conv_run(const Op *op, int64_t from, int64_t to) {
 const OpType hr_causal_conv = {conv_items, conv_run};
 
 /* The gated delta rule of each value head. p: q, k, v, a, b, rate, bias, states, slots, query starts, context lengths, out.
- * n: S, V, K, Dk, Dv, strides of q, k, v, a, b, of a slot's states, the last row of states. f: scale, epsilon. */
+ * n: S, V, K, Dk, Dv, strides of q, k, v, a, b, of a slot's states, the last row of states, whether key heads take turns.
+ * f: scale, epsilon. */
 static int64_t delta_items(const Op *op) { return op->n[0] * op->n[1]; }
 
 /* Some columns of a state take in one token; `count` lanes of the vectors are columns. */
@@ -109,7 +110,7 @@ static void unit(const float *x, float *to, int64_t D, float scale, float eps) {
 }
 
 static void delta_head(const Op *op, int64_t sequence, int64_t head) {
-  int64_t V = op->n[1], Dk = op->n[3], Dv = op->n[4], key = head / (V / op->n[2]) * Dk;
+  int64_t V = op->n[1], Dk = op->n[3], Dv = op->n[4], key = (op->n[12] ? head % op->n[2] : head / (V / op->n[2])) * Dk;
   Whose w = whose(op->p[8], op->p[9], op->p[10], sequence, op->n[11]);
   float *state = (float *)op->p[7] + w.row * op->n[10] + head * Dk * Dv, q[MAX_KEYS], k[MAX_KEYS];
   float rate = ((const float *)op->p[5])[head], bias = ((const float *)op->p[6])[head];

@@ -159,7 +159,10 @@ def states(rng: random.Random) -> None:
     ).view(T, G * H, D)
     q, k = torch.randn(2, T, G, N)
     a, rate = torch.randn(T, G * H), torch.rand(G * H)
-    gated_delta(q, k, x, Fading(a, a, rate, rate), torch.randn(S + 2, G * H, N, D), *whose, max_query_len=longest)
+    gated_delta(
+        q, k, x, Fading(a, a, rate, rate), torch.randn(S + 2, G * H, N, D), *whose, max_query_len=longest,
+        in_turns=rng.random() < 0.5,
+    )  # fmt: skip
     read = selective_scan(
         x, q, k, Steps(a, rate, rate, rate), torch.randn(S + 2, G * H, N, D), *whose, max_query_len=longest
     )

@@ -10,6 +10,7 @@ import pytest
 
 from model_svc.engine.engine import Engine
 from model_svc.engine.plan import Runner
+from model_svc.layers.gated_delta_net import DeltaNetConfig
 from model_svc.layers.group import Group
 from model_svc.models.config import parse_config
 from model_svc.parallel.load import check_model, load_runner
@@ -69,3 +70,7 @@ def test_states_that_cannot_be_cut_so_are_refused_by_name() -> None:
     ):
         with pytest.raises(RunnerConfigError, match=match):
             check_model(parse_config(Path("x/config.json"), {"architectures": [name], **sizes, **heads}), size)
+    pair = Group()
+    pair.size = 2
+    with pytest.raises(ValueError, match="set tensor_parallel to 1"):
+        DeltaNetConfig(8, 2, 4, 8, 8, 4, 1e-6, in_turns=True).share(pair)
