@@ -38,6 +38,7 @@ class Heartbeat:
         self.load: EngineLoad | None = None
         self.num_generated_tokens = 0
         self.role = "both"
+        self.adapters: tuple[str, ...] = ()
         self.sharing: BlockSharing | None = None
 
     def become(self, state: str) -> None:
@@ -69,6 +70,7 @@ class Heartbeat:
             sent_at=time.time(),
             interval_s=self._interval_s,
             died=self.died,
+            adapters=self.adapters,
         )
         info = self.info
         if info is None:

@@ -71,6 +71,7 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                         replica = Replica(bus, link, heartbeat, **who, awake_s=settings.awake_s)
                         replica.reader = _reader(bus, card)
                         heartbeat.role = settings.role
+                        heartbeat.adapters = tuple(place.name for place in settings.adapters_of(model))
                         share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
                         await _run(replica, heartbeat, settings, share, stop, task_status)
                         # At once: its engine may take longer to end than others wait for a heartbeat.

@@ -230,6 +230,7 @@ class PromptBuilder:
             bad_word_ids=self._bad_word_ids(request.sampling.bad_words),
             prediction_ids=self._prediction_ids(request, max_tokens),
             images=images,
+            adapter=request.adapter,
         )
 
     def _prediction_ids(self, request: Request, max_tokens: int) -> bytes:

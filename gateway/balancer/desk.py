@@ -79,7 +79,7 @@ class BalancerDesk:
         """
         started = anyio.current_time()
         while (placement := self._choose(job, record)) is None:
-            await self._wait_for_change(job, started, anyio.current_time())
+            await self._wait_for_change(job, record["prompt"].adapter, started, anyio.current_time())
         return placement
 
     def _choose(self, job: Job, record: Mapping[str, Any]) -> Placement | None:
@@ -93,11 +93,12 @@ class BalancerDesk:
         fleet, now = self._fleets[job.model], anyio.current_time()
         prefilled: Prefilled | None = record.get("prefilled")
         first = None
+        wanted = {"affinity": job.affinity, "adapter": prompt.adapter}
         if prefilled is None:
-            first = fleet.place_prefill(prompt.num_tokens, cached, now, affinity=job.affinity)
+            first = fleet.place_prefill(prompt.num_tokens, cached, now, **wanted)
         else:
             cached[prefilled.replica_id] = max(cached.get(prefilled.replica_id, 0), prefilled.num_tokens)
-        chosen = first or fleet.place(prompt.num_tokens, cached, now, longest=prompt.longest, affinity=job.affinity)
+        chosen = first or fleet.place(prompt.num_tokens, cached, now, longest=prompt.longest, **wanted)
         if chosen is None:
             return None
         return Placement(
@@ -110,7 +111,7 @@ class BalancerDesk:
             losses=before.losses if before is not None else 0,
         )
 
-    async def _wait_for_change(self, job: Job, started: float, now: float) -> None:
+    async def _wait_for_change(self, job: Job, adapter: str, started: float, now: float) -> None:
         fleet = self._fleets[job.model]
         # Whoever ran a replica that left, or was lost, starts another: it is waited for as if it were loading.
         since = started if fleet.is_loading else fleet.left_at
@@ -118,7 +119,8 @@ class BalancerDesk:
         left_s = give_up - now
         if left_s <= 0:
             state = "is still loading" if fleet.is_loading else "is not served by any replica now"
-            raise UnavailableError(f"The model {job.model} {state}.", retry_after_s=5.0)
+            who = f"The model {job.model}" + (f" with the adapter {adapter}" if adapter else "")
+            raise UnavailableError(f"{who} {state}.", retry_after_s=5.0)
         left_s = min(left_s, job.deadline - time.time())
         if left_s <= 0:
             raise DeadlineExceededError("The deadline passed before a replica was ready.")

@@ -77,14 +77,21 @@ class Fleet:
         return any(replica.status.state == "loading" for replica in self._replicas.values())
 
     def place(
-        self, num_tokens: int, cached: Mapping[str, int], now: float, *, longest: int | None = None, affinity: str = ""
+        self,
+        num_tokens: int,
+        cached: Mapping[str, int],
+        now: float,
+        *,
+        longest: int | None = None,
+        affinity: str = "",
+        adapter: str = "",
     ) -> Candidate | None:
-        """Choose a replica and count the request as its load; None if no replica is ready.
+        """Choose a replica and count the request as its load; None if no replica (with the adapter) is ready.
 
         `longest` is the length of what must fit at once if that is less than the whole (inputs of an embedding).
         Raises ContextLengthExceededError when the prompt can never fit any replica there is.
         """
-        ready = self._ready()
+        ready = self._ready(adapter)
         ready = [replica for replica in ready if replica.status.role != PREFILL] or ready
         alone = num_tokens if longest is None else longest
         fitting = [replica for replica in ready if _fits(alone, replica.status)]
@@ -95,13 +102,13 @@ class Fleet:
         return self._choose(fitting, num_tokens, cached, now, affinity)
 
     def place_prefill(
-        self, num_tokens: int, cached: Mapping[str, int], now: float, *, affinity: str = ""
+        self, num_tokens: int, cached: Mapping[str, int], now: float, *, affinity: str = "", adapter: str = ""
     ) -> Candidate | None:
         """Choose a prefill replica for a prompt; None if whoever answers had better compute it alone.
 
         That is so without replicas of both kinds, and where fetching what is new would not pay.
         """
-        ready = self._ready()
+        ready = self._ready(adapter)
         takers = [replica.status for replica in ready if replica.status.role != PREFILL]
         if not takers:
             return None
@@ -117,8 +124,9 @@ class Fleet:
         ]
         return self._choose(fitting, num_tokens, cached, now, affinity) if fitting else None
 
-    def _ready(self) -> list[_Replica]:
-        return [replica for replica in self._replicas.values() if replica.status.state == "ready"]
+    def _ready(self, adapter: str) -> list[_Replica]:
+        ready = (replica for replica in self._replicas.values() if replica.status.state == "ready")
+        return [replica for replica in ready if not adapter or adapter in replica.status.adapters]
 
     def _choose(
         self, fitting: list[_Replica], num_tokens: int, cached: Mapping[str, int], now: float, affinity: str

@@ -317,6 +317,7 @@ def test_block_names_depend_on_ids_tenant_salt_and_model(chatml: PromptBuilder) 
     ]
     seen = {prompt.block_hashes[:16]} | {chatml.build(other).block_hashes[:16] for other in others}
     assert len(seen) == 6
+    assert [chatml.build(other).adapter for other in others] == ["", "", "", "", "n"]
 
 
 def test_end_tokens_come_from_the_model(chatml: PromptBuilder) -> None:

@@ -16,7 +16,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     `kv_address` by replicas of the same `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica
     measured, 0 before. Blocks fetched from others (and their bytes), fetches that failed and blocks given to others
     count since the start, too. Beside the KV cache there is room for `num_tier_blocks`, of which `num_kept_blocks` are
-    there; copies to there (saved) and back (loaded) count since the start.
+    there; copies to there (saved) and back (loaded) count since the start. `adapters` are those that it can compute.
     """
 
     replica_id: str
@@ -56,6 +56,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_kept_blocks: int = 0
     num_saved_blocks: int = 0
     num_loaded_blocks: int = 0
+    adapters: tuple[str, ...] = ()
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `longest`: the tokens of its longest input, or pair.
     `prediction_ids` packed int32: the client's guess at the answer. `images`: where pictures stand, in their order;
     their bytes are in the record's `images` or `recalled_images`.
+    `adapter`: only replicas that have it can answer.
     """
 
     token_ids: bytes
@@ -75,6 +76,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prediction_ids: bytes = b""
     longest: int | None = None
     images: tuple[ImageSpan, ...] = ()
+    adapter: str = ""
 
     @property
     def note(self) -> PromptNote:

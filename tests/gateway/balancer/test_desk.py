@@ -53,7 +53,7 @@ SOON_S = 0.05
 class PlayedReplica:
     """Beats like a replica until it is killed; what is placed on it stays in its stream, as open work does."""
 
-    def __init__(self, bus: Bus, replica_id: str, **status: int) -> None:
+    def __init__(self, bus: Bus, replica_id: str, **status: Any) -> None:
         self.bus, self.replica_id = bus, replica_id
         roomy = {"num_blocks": 100, "num_free_blocks": 100, "max_model_len": 4096, "max_num_seqs": 8}
         self.status: dict[str, Any] = {**roomy, **status}
@@ -104,7 +104,7 @@ async def balancers(
 
 
 @asynccontextmanager
-async def replicas(bus: Bus, *names: str, **status: int) -> AsyncIterator[list[PlayedReplica]]:
+async def replicas(bus: Bus, *names: str, **status: Any) -> AsyncIterator[list[PlayedReplica]]:
     async with anyio.create_task_group() as tasks:
         made = [PlayedReplica(bus, name, **status) for name in names]
         for replica in made:
@@ -113,9 +113,9 @@ async def replicas(bus: Bus, *names: str, **status: int) -> AsyncIterator[list[P
         tasks.cancel_scope.cancel()
 
 
-async def submit(bus: Bus, request_id: str, num_tokens: int = 20, **cached: int) -> None:
+async def submit(bus: Bus, request_id: str, num_tokens: int = 20, adapter: str = "", **cached: int) -> None:
     job = Job(request_id=request_id, partition=0, model=MODEL, edge=EDGE, deadline=time.time() + 60.0)
-    prompt = Prompt(token_ids=pack_ids(range(num_tokens)), num_tokens=num_tokens)
+    prompt = Prompt(token_ids=pack_ids(range(num_tokens)), num_tokens=num_tokens, adapter=adapter)
     matches = Matches(replicas=tuple(Match(replica_id=r, num_tokens=n) for r, n in cached.items()))
     await bus.admit(job, {"prompt": prompt, "matches": matches}, to=topics.balancer(0, MODEL), ttl_s=60)
 
@@ -345,7 +345,7 @@ async def test_replicas_that_leave_on_purpose_are_not_held_against_a_job(bus: Bu
     for how, code in (("gone", None), ("died", "dead_letter"), ("killed", "dead_letter")):
         async with replicas(bus, f"a {how}", f"b {how}") as (a, b), balancers(bus) as desks:
             await met(desks, a, b)
-            await submit(bus, how, 20, **{a.replica_id: 16})
+            await submit(bus, how, 20, "", **{a.replica_id: 16})
             await until(partial(_has, a, 1))
             await bus.update_record(0, how, {"placement": before, "trial": Trial(attempt=0)})
             if how != "killed":
@@ -391,6 +391,28 @@ async def test_without_any_replica_a_job_ends_unavailable_after_a_bounded_wait(b
         await submit(bus, "q")
         ended = await failure(bus)
     assert (ended.request_id, ended.code, ended.desk) == ("q", "unavailable", "balancer")
+
+
+async def test_a_request_of_an_adapter_waits_for_a_replica_that_has_it_however_idle_others_are(bus: Bus) -> None:
+    async with replicas(bus, "plain") as (plain,), balancers(bus) as desks:
+        await met(desks, plain)
+        await submit(bus, "q", adapter="sql")
+        await submit(bus, "other")
+        await until(partial(_has, plain, 1))
+        async with replicas(bus, "tuned", adapters=("sql",)) as (tuned,):
+            await until(partial(_has, tuned, 1))
+        assert [job.request_id for job in await plain.work()] == ["other"]
+
+
+async def test_an_adapter_that_no_replica_has_is_named_where_its_request_ends(bus: Bus) -> None:
+    async with replicas(bus, "plain") as (plain,), balancers(bus, balancer_wait_s=0.05) as desks:
+        await met(desks, plain)
+        await submit(bus, "q", adapter="sql")
+        ended = await failure(bus)
+    assert (ended.code, ended.message) == (
+        "unavailable",
+        "The model m with the adapter sql is not served by any replica now.",
+    )
 
 
 @pytest.mark.parametrize("end", ["lost", "draining", "gone"])

@@ -13,7 +13,7 @@ from wire.errors import ContextLengthExceededError
 from wire.messages import ReplicaStatus
 
 
-def status(replica_id: str, state: str = "ready", **load: int) -> ReplicaStatus:
+def status(replica_id: str, state: str = "ready", /, **load: Any) -> ReplicaStatus:
     base: dict[str, Any] = {"num_blocks": 64, "num_free_blocks": 64, "max_model_len": 4096, "max_num_seqs": 8}
     return ReplicaStatus(replica_id=replica_id, model="m", state=state, sent_at=0.0, **{**base, **load})
 
@@ -34,6 +34,33 @@ def placed(made: Fleet, num_tokens: int = 100, cached: dict[str, int] | None = N
 def test_only_ready_replicas_get_work(state: str) -> None:
     assert placed(fleet(status("a", state))) is None
     assert placed(fleet(status("a", state), status("b"))) == "b"
+
+
+def test_only_replicas_with_the_adapter_that_is_wanted_get_its_requests() -> None:
+    made = fleet(status("a"), status("b", adapters=("sql", "legal")), status("c", adapters=("legal",)))
+    for _ in range(3):
+        chosen = made.place(100, {"a": 90, "c": 90}, 0.0, adapter="sql")
+        assert chosen is not None and chosen.replica_id == "b"
+    assert made.place(100, {}, 0.0, adapter="none of these") is None
+    assert placed(made, cached={"a": 90}) == "a"  # the model alone needs none
+
+
+def test_a_prompt_of_an_adapter_is_computed_ahead_only_where_it_is_known() -> None:
+    parts: dict[str, Any] = {
+        "kv_layout": "l",
+        "kv_address": "unix:h:p",
+        "kv_bytes_per_token": 1,
+        "prefill_token_ms": 10.0,
+    }
+    made = fleet(
+        status("p", role="prefill", **parts),
+        status("q", role="prefill", adapters=("sql",), **parts),
+        status("d", role="decode", adapters=("sql",), **parts),
+    )
+    for _ in range(3):
+        chosen = made.place_prefill(1000, {}, 0.0, adapter="sql")
+        assert chosen is not None and chosen.replica_id == "q"
+    assert made.place_prefill(1000, {}, 0.0, adapter="none of these") is None
 
 
 def test_what_was_just_placed_counts_as_load_before_the_next_heartbeat() -> None:
