@@ -16,7 +16,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     `checkpoint` holds, per choice, the packed ids that an earlier attempt generated: generation goes on after them and
     the first new token has index len(ids). `closed_at` holds, per choice, after how many generated tokens its client
     ended thinking. Lower `priority` goes first (policies `fair` and `priority`); `tenant` shares fairly with others.
-    `adapter` is one of the runner's, or "". `pictures` are those that `prompt.images` places, by index.
+    `adapter` is one of the runner's, or "". `pictures` are those that `prompt.images` places, by digest.
     """
 
     request_id: str
