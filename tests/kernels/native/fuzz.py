@@ -176,7 +176,7 @@ def main(folder: str, isa: str, seed: str = "") -> None:
     rng = random.Random(int(seed))
     torch.manual_seed(int(seed))
     with using(isa, Path(folder)), dispatch.forced("native"):
-        for number in range(60):
+        for number in range(40):
             set_threads(1 + number % 3)
             for part in (linear, gate, experts, adapters, rows, attention, states, draws):
                 part(rng)

@@ -127,7 +127,7 @@ def test_no_thread_touches_foreign_work(tmp_path: Path) -> None:
 
 def test_a_model_that_was_tampered_with_is_refused_or_runs(folder: Path) -> None:
     """Some rounds of what `make sanitize` does under sanitizers."""
-    _fuzz(_MODELS, folder, library.available(folder)[0], "20")
+    _fuzz(_MODELS, folder, library.available(folder)[0], "10")
 
 
 def _runtime(sanitizer: str) -> Path:

@@ -16,22 +16,18 @@ from tests.model_svc.paged import ModelDriver, Tracked
 from tests.model_svc.parallel.ranks import Threads, ranks
 
 CPU = torch.device("cpu")
+# Where there are four, KV heads are each several ranks'.
+CUTS = [(2, name) for name in sorted(CASES)] + [(4, name) for name in sorted(CASES)[::3]]
 
 
-@pytest.fixture(params=[2, 4], scope="module")
-def threads(request: pytest.FixtureRequest) -> Iterator[Threads]:
+@pytest.fixture(scope="module")
+def threads() -> Iterator[dict[int, Threads]]:
+    """By their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    with ranks(request.param) as made:
-        yield made
+    with ranks(2) as two, ranks(4) as four:
+        yield {2: two, 4: four}
     torch.set_num_threads(before)
-
-
-@pytest.fixture(params=sorted(CASES), scope="module")
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoint")
-    oracle_model(request.param).save_pretrained(path)
-    return path
 
 
 def logits(directory: Path, group: Group) -> tuple[Any, torch.Tensor]:
@@ -43,14 +39,15 @@ def logits(directory: Path, group: Group) -> tuple[Any, torch.Tensor]:
     return model, torch.cat(parts)
 
 
-def test_ranks_compute_what_one_computes(threads: Threads, directory: Path) -> None:
-    whole, wanted = logits(directory, ALONE)
-    found = threads.each(lambda group: logits(directory, group))
-    size = len(found)
+@pytest.mark.parametrize(("size", "name"), CUTS)
+def test_ranks_compute_what_one_computes(size: int, name: str, threads: dict[int, Threads], tmp_path: Path) -> None:
+    oracle_model(name).save_pretrained(tmp_path)
+    whole, wanted = logits(tmp_path, ALONE)
+    found = threads[size].each(lambda group: logits(tmp_path, group))
     for model, got in found:
         torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-4)
         assert torch.equal(got, found[0][1])  # each draws for itself
         heads = {shape.num_kv_heads for shape in model.kv_shapes()}
         assert heads == {max(1, shape.num_kv_heads // size) for shape in whole.kv_shapes()}
-    for group, (model, _) in zip(threads.groups, found, strict=True):
+    for group, (model, _) in zip(threads[size].groups, found, strict=True):
         assert model.group is group

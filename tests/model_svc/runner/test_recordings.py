@@ -241,7 +241,7 @@ def test_without_room_for_rare_draws_idle_time_ends_and_steps_go_on(
 
 def test_no_part_of_idle_time_is_a_long_step(runner: GpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     longest: list[int] = []
-    monkeypatch.setattr(runner._step, "hidden", lambda shape: longest.append(shape.num_tokens))
+    monkeypatch.setattr(runner._step, "hidden", lambda shape, *_: longest.append(shape.num_tokens))
     monkeypatch.setattr(runner._step, "last_logits", lambda *_: None)
     monkeypatch.setattr(runner._step, "draw", lambda *_: None)
     steps = RecordedSteps(
