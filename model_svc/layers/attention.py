@@ -18,6 +18,7 @@ from kernels.rope import rope, rope_store_kv
 from kernels.store_kv import store_kv
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.norm import Norm, RmsNorm, wide_norm
 from model_svc.layers.rope import RopeTables
 from model_svc.layers.step import LayerKv, StepBatch
@@ -57,7 +58,7 @@ class AttentionConfig:
     gated: bool = False
 
 
-class Attention:
+class Attention(Mixer):
     """One layer's attention. Without `rope` positions are not encoded (NoPE layers).
 
     Raises ValueError for a scale that is not positive.
@@ -77,7 +78,7 @@ class Attention:
         names = (config.fused,) if config.fused else ("q_proj", "k_proj", "v_proj")
         outs, shards = (q * (1 + config.gated), kv, kv), (own, shared, shared)
         self._qkv = loader.columns(names, outs, config.hidden, shards, bias=config.bias)
-        self._o = loader.rows(config.out, config.hidden, q, bias=config.out_bias)
+        self._out = loader.rows(config.out, config.hidden, q, bias=config.out_bias)
         self._sinks = loader.part("sinks", (config.num_heads,), own) if config.sinks else None
         self._scales = KvScales(loader.kv_scale(K_SCALES), loader.kv_scale(V_SCALES))
         self._arrived: Tensor | None = None
@@ -100,22 +101,9 @@ class Attention:
 
     def rounds(self, x: Tensor) -> bool:
         """Whether one of its products rounds rows like `x`, which products of few rows do not."""
-        return self._qkv.rounds(x) is not None or self._o.rounds(x) is not None
+        return self._qkv.rounds(x) is not None or self._out.rounds(x) is not None
 
-    def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
-        """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's keys and values in `kv`."""
-        return self._o(self._attend(x, step, kv))
-
-    @property
-    def adds(self) -> bool:
-        """Whether `add` computes this layer."""
-        return self._o.is_plain
-
-    def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
-        """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
-        self._o.add(self._attend(x, step, kv), total, multiplier)
-
-    def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * D]."""
         q, k, v, gate = self._split(self._qkv(x))
         cache = kv[0], kv[1]
@@ -150,7 +138,7 @@ class Attention:
         """Whether `add_few_rows` computes this layer."""
         config = self._config
         turned = self._rope is not None and config.norm_qk in ("", "head") and config.stretch is None
-        return turned and not config.gated and self._qkv.serves_few_rows and self._o.serves_few_rows
+        return turned and not config.gated and self._qkv.serves_few_rows and self._out.serves_few_rows
 
     @property
     def _turns_in_product(self) -> bool:
@@ -185,7 +173,7 @@ class Attention:
             out = few_rows_attention(
                 qkv, *cache, step.block_tables, step.context_lens, self._scale, self._arrived, self._scales
             )  # fmt: skip
-        return self._o.add_few_rows(out, total, then)
+        return self._out.add_few_rows(out, total, then)
 
     def _project_few_rows(
         self, norm: few_rows.RmsNormWeights, begun: few_rows.HalfNormed | None, total: Tensor, step: StepBatch,

@@ -15,13 +15,11 @@ from kernels import dispatch, few_rows
 from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.attention import Attention
 from model_svc.layers.experts import Experts, ExpertsBesideShared
-from model_svc.layers.latent_attention import LatentAttention
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.mlp import GatedMlp
 from model_svc.layers.norm import Norm, RmsNorm
-from model_svc.layers.state_mixer import StateMixer
 from model_svc.layers.step import LayerKv, StepBatch
 
-Mixer = Attention | LatentAttention | StateMixer  # what lets tokens of a sequence know of one another
 Mlp = Callable[[Tensor | QuantizedRows], Tensor]
 FewRowsMlp = GatedMlp | Experts | ExpertsBesideShared  # they have `add_few_rows`
 Stream = tuple[Tensor, Tensor | None]
@@ -46,7 +44,8 @@ def _add_norm_for(
     part: Mixer | Mlp, norm: Norm, x: Tensor, residual: Tensor | None
 ) -> tuple[Tensor | QuantizedRows, Tensor]:
     """The same for a part of a layer, which may want the normed rows in float8."""
-    weight = part.first.rounds(x) if isinstance(part, Attention | LatentAttention | GatedMlp) else None
+    first = part.first if isinstance(part, Mixer | GatedMlp) else None
+    weight = first.rounds(x) if first is not None else None
     if weight is None or not isinstance(norm, RmsNorm):
         return add_norm(norm, x, residual)
     return norm.quantized(x, residual, weight), x if residual is None else residual

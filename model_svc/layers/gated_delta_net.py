@@ -11,10 +11,11 @@ from kernels.causal_conv import causal_conv
 from kernels.fading import Fading
 from kernels.gated_delta import gated_delta
 from kernels.gated_norm import gated_norm
+from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.group import Group
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader, Run
-from model_svc.layers.state_mixer import StateMixer
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.step import LayerKv, StepBatch
 
 
@@ -63,7 +64,7 @@ class DeltaNetConfig:
         )
 
 
-class GatedDeltaNet(StateMixer):
+class GatedDeltaNet(Mixer):
     """One layer's gated delta net, `linear_attn` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: DeltaNetConfig) -> None:
@@ -81,8 +82,9 @@ class GatedDeltaNet(StateMixer):
         self._norm = loader.dense("norm.weight", (config.value_dim,))
         self._out = loader.rows("out_proj", config.hidden, config.values)
 
-    def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads read, normed and gated, [T, V * Dv]."""
+        assert isinstance(x, Tensor)
         config, (windows, states), T = self._config, kv, x.shape[0]
         K, V, Dk, Dv = config.num_key_heads, config.num_value_heads, config.key_dim, config.value_dim
         taken, gate = torch.split(self._inputs(x), [config.channels, config.values], dim=-1)

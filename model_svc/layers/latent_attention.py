@@ -20,6 +20,7 @@ from kernels.rope import rope
 from kernels.store_latent import store_latent
 from model_svc.layers.linear import Linear
 from model_svc.layers.loader import Loader
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.norm import RmsNorm
 from model_svc.layers.rope import RopeTables
 from model_svc.layers.step import LayerKv, StepBatch
@@ -54,7 +55,7 @@ class LatentConfig:
         return self.kv_rank + self.rope_dim
 
 
-class LatentAttention:
+class LatentAttention(Mixer):
     """One layer's attention over latents, `self_attn` of the checkpoint. It takes the place of `Attention` in a layer.
 
     Ranks share the heads; each keeps all latents. Raises ValueError for a scale that is not positive.
@@ -79,7 +80,7 @@ class LatentAttention:
             self._first = loader.columns(("q_proj", "kv_a_proj_with_mqa"), (queries, config.line), E, (own, whole))
         self._kv_norm = RmsNorm(loader, "kv_a_layernorm", R, _NORM_EPS)
         self._up_keys, self._up_values = self._ups(loader)
-        self._o = loader.rows("o_proj", E, H * config.value_dim, bias=config.bias)
+        self._out = loader.rows("o_proj", E, H * config.value_dim, bias=config.bias)
         self._scale = loader.kv_scale((*K_SCALES, *V_SCALES))
 
     def _ups(self, loader: Loader) -> tuple[Tensor, Tensor]:
@@ -99,20 +100,7 @@ class LatentAttention:
         """The product that its input goes to."""
         return self._first
 
-    def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
-        """Return the layer's attention output [T, E] for `x` [T, E]; stores the step's latents in `kv`."""
-        return self._o(self._attend(x, step, kv))
-
-    @property
-    def adds(self) -> bool:
-        """Whether `add` computes this layer."""
-        return self._o.is_plain
-
-    def add(self, x: Tensor, total: Tensor, step: StepBatch, kv: LayerKv, multiplier: float) -> None:
-        """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
-        self._o.add(self._attend(x, step, kv), total, multiplier)
-
-    def _attend(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads saw, [T, H * Dv]."""
         config, (cache,) = self._config, kv
         first = self._first(x)

@@ -11,10 +11,11 @@ from torch.nn import functional
 
 from kernels.causal_conv import causal_conv
 from kernels.gated_norm import gated_norm
+from kernels.quantize_rows import QuantizedRows
 from kernels.selective_scan import Steps, selective_scan
 from model_svc.layers.group import Group
 from model_svc.layers.loader import Loader, Run
-from model_svc.layers.state_mixer import StateMixer
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.step import LayerKv, StepBatch
 from model_svc.weights.source import Shard
 
@@ -57,7 +58,7 @@ class Mamba2Config:
         return replace(self, num_heads=self.num_heads // group.size, num_groups=num_groups)
 
 
-class Mamba2(StateMixer):
+class Mamba2(Mixer):
     """One layer's state space, `mamba` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: Mamba2Config) -> None:
@@ -77,8 +78,9 @@ class Mamba2(StateMixer):
         self._num_groups, self._own_group = config.num_groups, groups.rank
         self._out = loader.rows("out_proj", E, inner, bias=config.bias)
 
-    def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return what the heads read, gated and normed, [T, H * P]."""
+        assert isinstance(x, Tensor)
         config, (windows, states), T = self._config, kv, x.shape[0]
         H, G, N = config.num_heads, config.num_groups, config.state_size
         gate, taken, dt = torch.split(self._inputs(x), [config.inner, config.channels, H], dim=-1)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from kernels.causal_conv import Gates, causal_conv
+from kernels.quantize_rows import QuantizedRows
 from model_svc.layers.loader import Loader
-from model_svc.layers.state_mixer import StateMixer
+from model_svc.layers.mixer import Mixer
 from model_svc.layers.step import LayerKv, StepBatch
 
 
@@ -25,7 +26,7 @@ class ShortConvConfig:
     bias: bool = False
 
 
-class ShortConv(StateMixer):
+class ShortConv(Mixer):
     """One layer's convolution, `conv` of the checkpoint."""
 
     def __init__(self, loader: Loader, config: ShortConvConfig) -> None:
@@ -36,8 +37,9 @@ class ShortConv(StateMixer):
         self._bias = loader.part("conv.bias", (E,), own) if bias else None
         self._out = loader.rows("out_proj", E, E, bias=bias)
 
-    def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
         """Return the gated convolution [T, E]."""
+        assert isinstance(x, Tensor)
         before, behind, inputs = torch.split(self._inputs(x), self._channels, dim=-1)
         return causal_conv(
             inputs, self._filters, kv[0], step.slots, step.query_start, step.context_lens,

@@ -1,4 +1,4 @@
-"""What takes the place of attention in a layer with a state: it reads that, and a last product makes the output."""
+"""What lets tokens of a sequence know of one another in a layer: attention, or a state that is read and kept."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from model_svc.layers.linear import Linear
 from model_svc.layers.step import LayerKv, StepBatch
 
 
-class StateMixer:
-    """A layer's part that keeps a state of each sequence. Subclasses set `_out`, the last product, and say `_read`."""
+class Mixer:
+    """A part of a layer that reads what is kept of each sequence.
+
+    Subclasses set `_out`, the last product, and say `_read`.
+    """
 
     _out: Linear
 
+    @property
+    def first(self) -> Linear | None:
+        """The product that its input goes to; None: it takes plain rows alone."""
+        return None
+
     def __call__(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
-        """Return the layer's output [T, E] for `x` [T, E]; `kv` are its windows and states."""
-        assert isinstance(x, Tensor)
+        """Return the output [T, E] for `x` [T, E]; keys and values of the step, or its states, are then in `kv`."""
         return self._out(self._read(x, step, kv))
 
     @property
@@ -28,6 +35,6 @@ class StateMixer:
         """Add the output for `x`, times `multiplier`, to `total` [T, E] in place: the last product does."""
         self._out.add(self._read(x, step, kv), total, multiplier)
 
-    def _read(self, x: Tensor, step: StepBatch, kv: LayerKv) -> Tensor:
-        """Return what the last product takes, [T, inner], and bring windows and states up to date."""
+    def _read(self, x: Tensor | QuantizedRows, step: StepBatch, kv: LayerKv) -> Tensor:
+        """Return what the last product takes, [T, inner], and bring `kv` up to date."""
         raise NotImplementedError
