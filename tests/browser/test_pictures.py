@@ -23,7 +23,7 @@ def encoded(color: str, size: tuple[int, int] = (40, 30)) -> bytes:
     return file.getvalue()
 
 
-RED, BLUE = encoded("red"), encoded("blue")
+RED, BLUE = encoded("red"), encoded("blue", (80, 60))
 
 # A file arrives as the browser itself would bring it: in the clipboard of a paste, or under the pointer.
 BRING = """([kind, data]) => {
@@ -74,8 +74,8 @@ def test_pictures_go_with_the_message_and_are_there_when_it_is_opened_again(
         expect(page.newest.get_by_role("img")).to_have_count(2)
         expect(page.newest.get_by_role("img", name="Attached picture 1")).to_be_visible()
         expect(page.newest.locator(".said")).to_have_text("What is this?")
-        width = "(picture) => picture.decode().then(() => picture.naturalWidth)"
-        assert page.newest.get_by_role("img").first.evaluate(width) == 40
+        size = "(picture) => picture.decode().then(() => [picture.width, picture.height])"
+        assert page.newest.get_by_role("img").first.evaluate(size) == [40, 30]  # also beside a larger one
     chat.ask("And now?")
     assert set(seen_by(ring)) == {RED, BLUE}
 
