@@ -152,7 +152,7 @@ class Store:
         ref = turn.conversation
         keys = find(*continued(ref))
         said = _said(turn)
-        in_order = turn.status != "failed" or any(_has_content(message) for message in turn.output)
+        in_order = turn.status not in ("failed", "cancelled") or any(_has_content(message) for message in turn.output)
         can_be_found = in_order or ref.conversation_id is None
         item_ids = [item["id"] for item in input_items(said) + output_items(said)] if can_be_found else []
         meta = Meta(

@@ -21,8 +21,9 @@ _ERROR_CODES: dict[type[HeadraceError], str] = {
 
 
 def error_of(error: HeadraceError) -> dict[str, Any]:
-    """Return the error of a response; its codes are OpenAI's few."""
-    return {"code": _ERROR_CODES.get(type(error), "server_error"), "message": error.message}
+    """Return the error of a response: its codes are OpenAI's few, so ours stands beside it."""
+    code = _ERROR_CODES.get(type(error), "server_error")
+    return {"code": code, "message": error.message, "headrace": {"code": error.code}}
 
 
 def item_id(prefix: str, response_id: str, number: int = 0) -> str:

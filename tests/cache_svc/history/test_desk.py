@@ -264,12 +264,13 @@ async def test_a_later_attempt_replaces_a_partial_turn_in_its_place_and_an_earli
     assert (found.prompt_ids, found.covers) == (b"", 0)  # the kept ids were of the replaced text
 
 
-async def test_partial_answers_are_kept_and_marked_and_failed_ones_without_text_leave_no_trace(
-    edge: PlayedEdge,
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+async def test_partial_answers_are_kept_and_marked_and_those_that_broke_without_text_leave_no_trace(
+    edge: PlayedEdge, status: str
 ) -> None:
     conversation = await edge.create()
     await edge.say(conversation, "q1", "half", status="incomplete")
-    failed = await edge.say(conversation, "q2", "", status="failed")
+    broken = await edge.say(conversation, "q2", "", status=status)
     await edge.say(conversation, "q3", "a3")
     page = await edge.call("list_items", id=conversation, order="asc")
     assert [(item["content"][0]["text"], item["status"]) for item in page["data"]] == [
@@ -278,7 +279,7 @@ async def test_partial_answers_are_kept_and_marked_and_failed_ones_without_text_
         ("q3", "completed"),
         ("a3", "completed"),
     ]
-    assert (await edge.call("get_response", id=failed))["status"] == "failed"
+    assert (await edge.call("get_response", id=broken))["status"] == status
 
 
 async def test_a_turn_of_a_deleted_conversation_does_not_bring_it_back(edge: PlayedEdge) -> None:

@@ -147,7 +147,7 @@ async def test_a_fault_in_mid_stream_closes_what_was_open_and_has_openais_code(r
         ring.replica.script = Script(say("one "), error=error)
         stream = await streamed(ring)
         response = stream.events[-1].json()["response"]
-        assert response["error"] == {"code": code, "message": "x"}
+        assert response["error"] == {"code": code, "message": "x", "headrace": {"code": error.code}}
         assert built(stream) == response["output"]
         assert response["output"][0]["status"] == "incomplete"
 
