@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from gateway.edge.service import serve as serve_edge
 from gateway.edge.settings import EdgeSettings
@@ -68,23 +68,69 @@ def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> Iterator[SecondEdge]
     second.kill()
 
 
-def test_a_lost_answer_keeps_what_came_says_so_and_is_completed_from_the_server(
-    ring: LiveRing, edge: SecondEdge, open_page: OpenPage
-) -> None:
+def test_an_answer_goes_on_where_its_connection_broke(ring: LiveRing, edge: SecondEdge, open_page: OpenPage) -> None:
     chat = open_page(edge.url)
-    ring.play(*spoken("The first half"), finish=None)
+    gate = ring.gate()
+    ring.play(*spoken("The first half"), *spoken(" and the second.", after=gate))
     chat.send("Tell me everything")
     expect(chat.answer).to_have_text("The first half")
     edge.kill()
-    expect(chat.notices).to_have_text("The connection broke. What came before is kept.")
     expect(chat.banner).to_have_text("The server cannot be reached. Trying again…")
     expect(chat.answer).to_have_text("The first half")
+    expect(chat.notices).to_have_count(0)
+    expect(chat.button("Stop")).to_be_visible()
     with chat.soon_shown("Reconnected."):
         edge.start()
+    ring.open(gate)
+    chat.until_done()
+    expect(chat.answer).to_have_text("The first half and the second.")
+    assert len(ring.requests) == 1
+
+
+# The body of the next answer breaks off somewhere within an event; the server is there all the time.
+CUT = """
+    const whole = window.fetch;
+    window.fetch = async (path, options) => {
+        const response = await whole(path, options);
+        if (path !== "v1/responses") return response;
+        window.fetch = whole;
+        let left = argument;
+        const cut = new TransformStream({
+            transform(bytes, controller) {
+                controller.enqueue(bytes.slice(0, left));
+                left -= bytes.length;
+                if (left <= 0) controller.terminate();
+            },
+        });
+        return new Response(response.body.pipeThrough(cut), response);
+    };
+"""
+
+
+def test_a_stream_that_breaks_off_leaves_no_seam(ring: LiveRing, chat: ChatPage) -> None:
+    text = "".join(f"{number} " for number in range(200))
+    ring.play(*spoken(text))
+    chat.call("api", CUT, 4_500)
+    with chat.page.expect_request("**/v1/responses/*?stream=true&starting_after=*"):
+        chat.send("Count")
+    chat.until_done()
+    expect(chat.answer).to_have_text(text.strip())
+    expect(chat.banner).to_be_empty()
+    assert len(ring.requests) == 1
+
+
+def test_an_answer_that_was_over_long_ago_is_read_whole(ring: LiveRing, chat: ChatPage) -> None:
+    held: list[Route] = []
+    chat.page.route("**/v1/responses/*?stream=true*", lambda route: held.append(route))
     ring.play(*spoken("All of it."))
-    chat.ask("Go on")
-    chat.page.reload()
-    expect(chat.newest.locator(".said")).to_have_text("Go on")
+    chat.call("api", CUT, 2_000)
+    with chat.page.expect_request("**/v1/responses/*?stream=true*"):
+        chat.send("Tell me everything")
+    expect(chat.button("Stop")).to_be_visible()
+    ring.until_idle()
+    held[0].fulfill(status=400, json={"error": {"code": "invalid_request", "message": "the events are not kept"}})
+    chat.until_done()
+    expect(chat.answer).to_have_text("All of it.")
 
 
 def test_lists_are_read_as_soon_as_the_server_is_back(ring: LiveRing, edge: SecondEdge, open_page: OpenPage) -> None:
@@ -130,17 +176,6 @@ def test_a_list_that_could_not_be_read_is_read_again(ring: LiveRing, chat: ChatP
     chat.page.route("**/v1/conversations?*", lambda route: route.abort(), times=2)
     chat.page.reload()
     expect(chat.conversations).to_have_text(["A question"])
-
-
-def test_a_reload_in_mid_answer_shows_what_the_server_kept(ring: LiveRing, chat: ChatPage) -> None:
-    ring.play(*spoken("Half an answer"), finish=None)
-    chat.send("A question")
-    expect(chat.answer).to_have_text("Half an answer")
-    chat.page.reload()
-    expect(chat.turns).to_have_count(1)
-    expect(chat.newest.locator(".said")).to_have_text("A question")
-    expect(chat.answer).to_have_text("Half an answer")
-    expect(chat.button("Send")).to_be_visible()
 
 
 def test_a_full_server_is_named_as_such_and_the_message_can_be_sent_again(live: StartRing, open_page: OpenPage) -> None:

@@ -95,6 +95,21 @@ def test_one_may_be_sent_alone_and_is_kept_when_the_message_is_written_anew(ring
     expect(chat.newest.get_by_role("img", name="Attached picture")).to_be_visible()
 
 
+def test_they_are_back_when_an_answer_has_ended_whose_tab_was_reloaded(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*spoken("A "), *spoken("square.", after=gate))
+    choose(chat, RED)
+    chat.send("What is this?")
+    expect(chat.answer).to_have_text("A")
+    chat.page.reload()
+    expect(chat.answer).to_have_text("A")
+    ring.open(gate)
+    chat.until_done()
+    expect(chat.newest.get_by_role("img", name="Attached picture")).to_be_visible()
+    expect(chat.turns).to_have_count(1)
+    expect(chat.bill).to_be_visible()
+
+
 def test_what_the_server_would_refuse_is_told_at_once(chat: ChatPage) -> None:
     chat.page.locator("#file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"x"})
     expect(chat.banner).to_have_text("a.heic cannot be read; PNG, JPEG, WebP and GIF can.")

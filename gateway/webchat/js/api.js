@@ -31,6 +31,9 @@ export class Api {
 
   response = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}`);
 
+  /** Stop an answer; resolves to the response as it is then. */
+  cancelResponse = (id) => this.#json("POST", `v1/responses/${encodeURIComponent(id)}/cancel`);
+
   /** Have the model stop thinking and answer. */
   endReasoning = (id) => this.#json("POST", `v1/requests/${encodeURIComponent(id)}/control`, { action: "end_reasoning" });
 
@@ -46,12 +49,16 @@ export class Api {
     }
   }
 
-  /** POST /v1/responses with stream on; yields the parsed events. */
-  async *respond(body, signal) {
-    const response = await this.#request("POST", "v1/responses", { ...body, stream: true }, { signal, accept: "text/event-stream" });
-    for await (const { data } of readEvents(response.body)) {
-      if (data !== "[DONE]") yield JSON.parse(data);
-    }
+  /** Ask for an answer that the server makes whether or not anybody reads on; yields its events, parsed. */
+  respond = (body, signal) => this.#events("POST", "v1/responses", { ...body, background: true, stream: true }, signal);
+
+  /** Yield the events of such an answer behind number `after` (null: all), those to come too. */
+  events = (id, after, signal) =>
+    this.#events("GET", `v1/responses/${encodeURIComponent(id)}?stream=true${after === null ? "" : `&starting_after=${after}`}`, undefined, signal);
+
+  async *#events(method, path, body, signal) {
+    const response = await this.#request(method, path, body, { signal, accept: "text/event-stream" });
+    for await (const { data } of readEvents(response.body)) yield JSON.parse(data);
   }
 
   async #json(method, path, body) {

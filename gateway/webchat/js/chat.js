@@ -4,7 +4,6 @@ import { parted } from "./attached.js";
 import { forgetPending, notePending, pendingIn } from "./pending.js";
 import { inputOf } from "./pictures.js";
 import { setPlace } from "./place.js";
-import { recover } from "./recovery.js";
 import { Run } from "./run.js";
 import { StoredTurns } from "./stored_turns.js";
 import { Turn } from "./turn.js";
@@ -45,7 +44,7 @@ export class Chat extends EventTarget {
     if (this.current !== id) return;
     this.thread.opening = false;
     if (this.run) this.thread.place(this.run.view);
-    else if (id) await this.#resume(id);
+    else if (id) void this.#resume(id);
     this.thread.stick.toBottom();
   }
 
@@ -76,22 +75,17 @@ export class Chat extends EventTarget {
   /** Send the user's words and pictures and take the answer. */
   async send(input, pictures = []) {
     if (this.run) return;
-    const turn = new Turn(input, pictures);
-    const run = new Run({ api: this.api, conversation: this.current, turn, view: this.thread.add(turn), after: this.#lastItemId() });
-    this.#runs.add(run);
-    this.thread.stick.toBottom();
-    this.#changed();
-    if (await this.#ensureConversation(run)) await this.#answer(run);
-    this.#runs.delete(run);
-    this.#changed();
-    if (this.#isStale) void this.refresh();
-    this.tabs.tell(run.conversation);
-    await this.conversations.refresh().catch((problem) => this.connection.tell(problem));
+    const run = this.#newRun(new Turn(input, pictures));
+    await this.#through(run, async () => {
+      if (await this.#ensureConversation(run)) await this.#answer(run);
+    });
   }
 
-  /** Stop the answer on screen, or the one in another conversation. */
-  stop(conversation = this.current) {
-    this.#runIn(conversation)?.stop();
+  /** Stop the answer on screen, or the one in another conversation. Resolves when the server knows. */
+  async stop(conversation = this.current) {
+    const run = this.#runIn(conversation);
+    await run?.stop();
+    if (run?.conversation) this.tabs.tell(run.conversation);
   }
 
   /** Take a turn and all behind it back, newest first, and ask once more; resolves to whether that began. */
@@ -115,7 +109,6 @@ export class Chat extends EventTarget {
   }
 
   async #takeBack(turn) {
-    if (turn.isLocal) return true;
     try {
       for (const id of [...turn.responseIds].reverse()) await this.api.deleteResponse(id).catch(unlessGone);
       for (const id of [...turn.looseItemIds].reverse()) await this.api.deleteItem(this.current, id).catch(unlessGone);
@@ -136,10 +129,6 @@ export class Chat extends EventTarget {
     return [...this.#runs].find((run) => run.conversation === conversation) ?? null;
   }
 
-  #lastItemId() {
-    return this.thread.turns.findLast((turn) => turn.lastItemId)?.lastItemId ?? null;
-  }
-
   async #ensureConversation(run) {
     if (run.conversation) return true;
     let created;
@@ -147,7 +136,6 @@ export class Chat extends EventTarget {
       created = await this.api.createConversation(titleFrom(parted(run.turn.input).words || run.turn.input || "A picture"));
     } catch (problem) {
       run.fail(problem);
-      if (problem.isConnection) this.connection.lose();
       return false;
     }
     run.conversation = created.id;
@@ -161,33 +149,41 @@ export class Chat extends EventTarget {
     return true;
   }
 
+  #newRun(turn) {
+    const { api, connection, current: conversation } = this;
+    return new Run({ api, connection, conversation, turn, view: this.thread.add(turn) });
+  }
+
+  async #through(run, take) {
+    this.#runs.add(run);
+    this.thread.stick.toBottom();
+    this.#changed();
+    await take();
+    this.#runs.delete(run);
+    if (run.conversation) forgetPending(run.conversation);
+    this.#changed();
+    if (run.turn.status === "lost") this.connection.lose();
+    if (this.#isStale) void this.refresh();
+    this.tabs.tell(run.conversation);
+    await this.conversations.refresh().catch((problem) => this.connection.tell(problem));
+  }
+
   async #answer(run) {
-    const { conversation, turn, after } = run;
-    const note = (responseId) => notePending({ conversation, input: turn.input, responseId, after });
-    note(null);
+    const { conversation, turn } = run;
     if (!this.settings.model) await Promise.race([this.settings.asked, run.stopped]); // sent before the page knew one
     const body = { ...this.settings.requestFields(), input: inputOf(turn.input, turn.pictures), conversation: { id: conversation }, store: true };
-    await run.go(body, note);
-    if (turn.status === "lost") this.connection.lose();
-    if (turn.status === "lost" || turn.status === "stopped") void this.#recover(run);
-    else forgetPending(conversation);
+    await run.begin(body, (responseId) => notePending({ conversation, input: turn.input, responseId }));
   }
 
-  // Does not hold up the next message: the turn is filled in whenever the server tells.
-  async #recover({ conversation, turn, view, after }) {
-    await recover({ api: this.api, connection: this.connection, conversation, turn, after });
-    forgetPending(conversation);
-    view.settle();
-    this.tabs.tell(conversation);
-  }
-
-  // This tab was reloaded while an answer ran: the server stored what came, perhaps a moment after it was asked here.
+  // This tab was reloaded while an answer was made: it is taken from its first event, and what else belongs to it (pictures,
+  // what others said meanwhile) is read when it has ended.
   async #resume(conversation) {
     const pending = pendingIn(conversation);
     if (!pending) return;
-    if (this.#lastItemId() !== pending.after) return forgetPending(conversation);
-    const turn = Object.assign(new Turn(pending.input), { status: "lost", responseId: pending.responseId });
-    await this.#recover({ conversation, turn, view: this.thread.add(turn), after: pending.after });
+    if (this.#stored.turns.some((turn) => turn.responseIds.has(pending.responseId))) return forgetPending(conversation);
+    const run = this.#newRun(Object.assign(new Turn(pending.input), { responseId: pending.responseId }));
+    this.#isStale = true;
+    await this.#through(run, () => run.resume());
   }
 
   #show() {

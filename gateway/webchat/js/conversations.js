@@ -5,6 +5,8 @@ import { confirmDelete } from "./dialogs.js";
 export class Conversations extends EventTarget {
   #pages = 1; // how many pages the user asked to see
   #numAsked = 0;
+  /** What comes before a conversation is deleted. */
+  onDelete = async () => {};
 
   constructor({ api, connection, tabs, side }) {
     super();
@@ -41,6 +43,7 @@ export class Conversations extends EventTarget {
 
   async #delete({ id, title }) {
     if (!(await confirmDelete(title))) return;
+    await this.onDelete(id);
     if (await this.#change(() => this.api.deleteConversation(id))) this.dispatchEvent(new CustomEvent("deleted", { detail: id }));
   }
 

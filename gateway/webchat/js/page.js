@@ -69,12 +69,10 @@ async function readModels() {
 
 chat.addEventListener("change", showState);
 conversations.addEventListener("change", showState);
-conversations.addEventListener("deleted", ({ detail }) => {
-  chat.stop(detail); // nobody will read that answer
-  if (detail === chat.current) newChat();
-});
+conversations.onDelete = (id) => chat.stop(id); // nobody will read that answer
+conversations.addEventListener("deleted", ({ detail }) => detail === chat.current && newChat());
 composer.addEventListener("send", ({ detail }) => void chat.send(detail.text, detail.pictures));
-composer.addEventListener("stop", () => chat.stop());
+composer.addEventListener("stop", () => void chat.stop());
 composer.addEventListener("back", () => chat.run || thread.editNewest());
 settings.addEventListener("change", () => setGreetingModel(settings.model));
 tabs.addEventListener("changed", ({ conversation }) => {

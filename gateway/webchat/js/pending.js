@@ -1,4 +1,5 @@
-// The answer that was on its way when this tab was reloaded or lost its server: enough to ask the server for the rest.
+// The answers that were on their way when this tab was reloaded: the server goes on with them, and the tab finds them
+// by these notes.
 
 import { recall, remember, tabStorage } from "./storage.js";
 

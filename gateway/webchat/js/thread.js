@@ -129,5 +129,6 @@ export class Thread extends EventTarget {
 function isShown(view, turn) {
   if (!view) return false;
   if (view.turn === turn) return true;
-  return view.turn.lastItemId !== null && view.turn.lastItemId === turn.lastItemId && view.turn.answer === turn.answer;
+  const { lastItemId, answer, pictures } = view.turn;
+  return lastItemId !== null && lastItemId === turn.lastItemId && answer === turn.answer && pictures.length === turn.pictures.length;
 }

@@ -110,8 +110,9 @@ export class Turn {
 
   /** Take a Problem, or the error object of an event. */
   fail(error) {
-    this.status = error.code === "content_filter" ? "filtered" : "failed";
-    this.problem = error instanceof Problem ? error : new Problem({ code: error.code || "internal_error", message: error.message });
+    const code = error.headrace?.code ?? error.code; // beside OpenAI's few codes stands the server's own
+    this.status = code === "content_filter" ? "filtered" : "failed";
+    this.problem = error instanceof Problem ? error : new Problem({ code: code || "internal_error", message: error.message });
   }
 }
 

@@ -1,0 +1,110 @@
+"""An answer that is made while its tab is reloaded, closed or doubled: the server goes on, the page finds it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.browser.conftest import OpenPage
+from tests.browser.live_ring import LiveRing, spoken, thought
+
+
+def until_named(chat: ChatPage) -> None:
+    """Wait until the tab has noted which answer is on its way."""
+    chat.page.wait_for_function("() => sessionStorage.getItem('headrace.pending')?.includes('resp_')")
+
+
+def test_a_reload_in_mid_answer_shows_all_of_it_and_how_it_goes_on(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*thought("Let me see."), *spoken("First half, "), *spoken("second half.", after=gate))
+    chat.send("A question")
+    expect(chat.answer).to_have_text("First half,")
+    chat.page.reload()
+    expect(chat.newest.locator(".said")).to_have_text("A question")
+    expect(chat.answer).to_have_text("First half,")
+    expect(chat.button("Stop")).to_be_visible()
+    ring.open(gate)
+    chat.until_done()
+    expect(chat.answer).to_have_text("First half, second half.")
+    expect(chat.newest.locator(".reasoning summary")).to_have_text("Thought for 11 tokens")
+    expect(chat.turns).to_have_count(1)
+    assert len(ring.requests) == 1
+    bill = chat.bill.inner_text()
+    chat.page.reload()
+    expect(chat.bill).to_have_text(bill, use_inner_text=True)
+    expect(chat.button("Send")).to_be_visible()
+
+
+def test_a_reload_before_the_first_word_loses_nothing(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*spoken("At last.", after=gate))
+    chat.send("A hard question")
+    until_named(chat)
+    chat.page.reload()
+    expect(chat.newest.locator(".said")).to_have_text("A hard question")
+    ring.open(gate)
+    chat.until_done()
+    expect(chat.answer).to_have_text("At last.")
+
+
+def test_an_answer_that_ended_while_its_tab_was_away_is_there_once(ring: LiveRing, chat: ChatPage) -> None:
+    gate = ring.gate()
+    ring.play(*spoken("Half "), *spoken("and whole.", after=gate))
+    chat.send("A question")
+    expect(chat.answer).to_have_text("Half")
+    place = chat.page.url
+    chat.page.goto("about:blank")
+    ring.open(gate)
+    ring.until_idle()
+    chat.page.goto(place)
+    chat.until_done()
+    expect(chat.answer).to_have_text("Half and whole.")
+    expect(chat.turns).to_have_count(1)
+
+
+def test_after_a_reload_an_answer_can_be_stopped(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Once upon a time"), finish=None)
+    chat.send("Tell me a story")
+    expect(chat.answer).to_have_text("Once upon a time")
+    chat.page.reload()
+    chat.button("Stop").click()
+    expect(chat.notices).to_have_text("You stopped this answer.")
+    assert ring.cancelled()[0].request_id == ring.requests[-1].job.request_id
+    expect(chat.bill).to_contain_text("16 out")
+    expect(chat.answer).to_have_text("Once upon a time")
+    chat.page.reload()
+    expect(chat.notices).to_have_text("You stopped this answer.")
+    expect(chat.turns).to_have_count(1)
+
+
+def test_an_answer_whose_tab_was_closed_is_there_when_the_conversation_is_opened_again(
+    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+) -> None:
+    gate = ring.gate()
+    ring.play(*spoken("Half "), *spoken("and whole.", after=gate))
+    chat.send("A question")
+    expect(chat.answer).to_have_text("Half")
+    other = open_page(chat.page.url, beside=chat)
+    chat.page.close()
+    ring.open(gate)
+    ring.until_idle()
+    other.page.reload()
+    other.until_done()
+    expect(other.answer).to_have_text("Half and whole.")
+    assert ring.cancelled(0) == []
+
+
+def test_a_tab_that_was_doubled_shows_the_same_answer_and_stops_it_for_both(ring: LiveRing, chat: ChatPage) -> None:
+    ring.play(*spoken("Once upon a time"), finish=None)
+    chat.send("Tell me a story")
+    expect(chat.answer).to_have_text("Once upon a time")
+    with chat.page.context.expect_page() as doubled:
+        chat.page.evaluate("() => void window.open(location.href)")  # as doubling a tab does, this copies its notes
+    other = ChatPage(doubled.value, chat.page.url)
+    expect(other.answer).to_have_text("Once upon a time")
+    other.button("Stop").click()
+    for page in (other, chat):
+        expect(page.notices).to_have_text("You stopped this answer.")
+        expect(page.button("Send")).to_be_visible()
+        expect(page.turns).to_have_count(1)
+    assert other.faults == []
