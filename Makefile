@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 CONSTRAINTS := constraints/$(TARGET).txt
 EXTRA := $(filter cuda,$(TARGET))
 ARGS ?=
-# Two lanes of tests where there are two processors (tests/lanes.py); `make test LANES=` runs them in one.
-LANES ?= $(shell [ "$$(nproc 2> /dev/null || echo 1)" -gt 1 ] && echo "-n 2")
+# Three lanes of tests where there are two processors (tests/lanes.py); `make test LANES=` runs them in one.
+LANES ?= $(shell [ "$$(nproc 2> /dev/null || echo 1)" -gt 1 ] && echo "-n 3")
 # What an installation is made of: when one of these changes, the next command installs again.
 PARTS := pyproject.toml $(CONSTRAINTS) deploy/environment.py $(wildcard setup.py kernels/native/build.py kernels/native/src/*)
 

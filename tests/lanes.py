@@ -1,9 +1,9 @@
-"""Two lanes of tests, for a run over two processes (`pytest -n 2`, as `make test` does where there are two processors).
+"""Three lanes of tests, for a run over three processes (`pytest -n 3`, as `make test` does on several processors).
 
-In one lane run the tests that compute, and those of the bus; in the other all that start houses, edges and browsers. So
-no two houses share the machine, and a test that waits for something waits beside one busy core, hardly ever beside
-another that waits. A test belongs to a lane by its folder, and within a lane tests keep their order. The folders are
-dealt out so that both lanes take about as long.
+In one lane run the tests that compute; in one those that start parts: a bus, an edge, a replica of several processes;
+in one those that start houses and browsers. So no two houses share the machine. Tests of the latter two wait about as
+long as they compute, so that three lanes keep two processors busy. A test belongs to a lane by its folder, and within a
+lane tests keep their order. The folders are dealt out so that all lanes take about as long.
 """
 
 from __future__ import annotations
@@ -12,19 +12,34 @@ from typing import Any
 
 import pytest
 
-_COMPUTES = tuple(
-    f"tests/{folder}/"
-    for folder in (
+_FOLDERS = {
+    "computes": (
         "kernels",
-        "model_svc",  # starts processes, but these compute too
-        "wire",  # starts servers, but no house
-    )
-)
+        "model_svc/embedding",
+        "model_svc/models",
+        "model_svc/quant",
+        "model_svc/runner",
+        "model_svc/spec",
+        "model_svc/vision",
+        "model_svc/weights",
+    ),
+    "serves": (
+        "cache_svc",
+        "gateway",
+        "headrace",
+        "model_svc",
+        "tokenizer_svc",
+        "wire",
+    ),
+}
 
 
 def lane_of(node_id: str) -> str:
-    """Return the lane of a test."""
-    return "computes" if node_id.startswith(_COMPUTES) else "lives"
+    """Return the lane of a test: the first that has its folder, or the one of houses."""
+    for lane, folders in _FOLDERS.items():
+        if node_id.startswith(tuple(f"tests/{folder}/" for folder in folders)):
+            return lane
+    return "lives"
 
 
 @pytest.hookimpl(optionalhook=True)  # there is none without the plugin
