@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
-import msgspec
 from PIL import Image as Pil
 
 from model_svc.engine.plan import Picture
@@ -18,21 +17,13 @@ from model_svc.pictures.tiles import tiles_of
 from wire.bus import Bus
 from wire.errors import InvalidRequestError, RequestCancelledError
 from wire.messages import Image, Job, Prompt
-from wire.model_files import ModelCardError, read
-from wire.pictures import PictureForm
+from wire.model_files import ModelCardError
+from wire.pictures import PictureForm, read_processor
 from wire.threads import in_thread
 
 _FIELDS = ("images", "recalled_images")
 _MAX_OPEN = 256  # pictures; one that is cut into 17 tiles of 512 x 512 pixels takes 13 MiB
 _AT_ONCE = 2  # pictures that are decoded at the same time: each may take half a gigabyte for a moment
-
-
-class _Processor(msgspec.Struct):
-    resample: int | None = None
-
-
-class _ProcessorConfig(msgspec.Struct):
-    image_processor: _Processor | None = None
 
 
 class PictureReader:
@@ -76,9 +67,8 @@ class PictureReader:
 
 def _resample(path: Path) -> Pil.Resampling:
     """Return how a checkpoint resizes pictures; Idefics3's way where it does not say."""
-    newer = read(path / "processor_config.json", _ProcessorConfig, missing=_ProcessorConfig())
-    said = newer.image_processor or read(path / "preprocessor_config.json", _Processor, missing=_Processor())
+    said = read_processor(path).resample
     try:
-        return Pil.Resampling.LANCZOS if said.resample is None else Pil.Resampling(said.resample)
+        return Pil.Resampling.LANCZOS if said is None else Pil.Resampling(said)
     except ValueError as error:
         raise ModelCardError(f"{path}: resample of the image processor: {error}") from error

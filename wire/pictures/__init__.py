@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from wire.pictures.forms import SEEN, read_form
 from wire.pictures.layout import Layout, PictureForm, Size
+from wire.pictures.processor import read_processor
 
-__all__ = ["SEEN", "Layout", "PictureForm", "Size", "read_form"]
+__all__ = ["SEEN", "Layout", "PictureForm", "Size", "read_form", "read_processor"]

@@ -12,6 +12,7 @@ from wire.pictures.gemma3 import Gemma3Form
 from wire.pictures.idefics3 import Idefics3Form
 from wire.pictures.layout import PictureForm, Size
 from wire.pictures.pixtral import PixtralForm
+from wire.pictures.processor import ImageProcessor, Pixels, read_processor
 
 SEEN = frozenset(
     {"Gemma3ForConditionalGeneration", "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"}
@@ -31,24 +32,6 @@ class _Config(msgspec.Struct):
     spatial_merge_size: int = 2
 
 
-class _Pixels(msgspec.Struct):
-    longest_edge: int | None = None
-    height: int | None = None
-    width: int | None = None
-
-
-class _Processor(msgspec.Struct):
-    """preprocessor_config.json, or the part of processor_config.json that newer checkpoints have instead."""
-
-    size: _Pixels | None = None
-    max_image_size: _Pixels | None = None
-    do_image_splitting: bool | None = None
-
-
-class _ProcessorConfig(msgspec.Struct):
-    image_processor: _Processor | None = None
-
-
 def read_form(path: Path, architecture: str) -> PictureForm | None:
     """Return how the model in a directory sees pictures, None if it sees none. Raises ModelCardError."""
     make = _FORMS.get(architecture)
@@ -59,19 +42,14 @@ def read_form(path: Path, architecture: str) -> PictureForm | None:
     if config.vision_config is None:  # the part of texts alone
         return None
     try:
-        return make(config, config.vision_config, _processor(path))
+        return make(config, config.vision_config, read_processor(path))
     except ValueError as error:
         raise ModelCardError(f"{file}: {error}") from None
 
 
-def _processor(path: Path) -> _Processor:
-    newer = read(path / "processor_config.json", _ProcessorConfig, missing=_ProcessorConfig())
-    return newer.image_processor or read(path / "preprocessor_config.json", _Processor, missing=_Processor())
-
-
-def _idefics3(config: _Config, vision: _Vision, processor: _Processor) -> Idefics3Form:
-    size = processor.size or _Pixels(longest_edge=4 * 364)
-    tile = (processor.max_image_size or _Pixels()).longest_edge or 364
+def _idefics3(config: _Config, vision: _Vision, processor: ImageProcessor) -> Idefics3Form:
+    size = processor.size or Pixels(longest_edge=4 * 364)
+    tile = (processor.max_image_size or Pixels()).longest_edge or 364
     patches = tile // _known(vision.patch_size, "vision_config.patch_size")
     return Idefics3Form(
         longest_edge=size.longest_edge,
@@ -82,14 +60,14 @@ def _idefics3(config: _Config, vision: _Vision, processor: _Processor) -> Idefic
     )
 
 
-def _gemma3(config: _Config, vision: _Vision, processor: _Processor) -> Gemma3Form:
+def _gemma3(config: _Config, vision: _Vision, processor: ImageProcessor) -> Gemma3Form:
     edge = _known(vision.image_size, "vision_config.image_size")
-    size = processor.size or _Pixels()
+    size = processor.size or Pixels()
     return Gemma3Form(size=Size(size.width or edge, size.height or edge), num_tokens=config.mm_tokens_per_image)
 
 
-def _pixtral(config: _Config, vision: _Vision, processor: _Processor) -> PixtralForm:
-    size = processor.size or _Pixels()
+def _pixtral(config: _Config, vision: _Vision, processor: ImageProcessor) -> PixtralForm:
+    size = processor.size or Pixels()
     edge = size.longest_edge or _known(vision.image_size, "vision_config.image_size")
     patch = _known(vision.patch_size, "vision_config.patch_size") * config.spatial_merge_size
     return PixtralForm(most=Size(size.width or edge, size.height or edge), patch=patch)
@@ -101,7 +79,7 @@ def _known(value: int | None, name: str) -> int:
     return value
 
 
-_FORMS: dict[str, Callable[[_Config, _Vision, _Processor], PictureForm]] = {
+_FORMS: dict[str, Callable[[_Config, _Vision, ImageProcessor], PictureForm]] = {
     "Gemma3ForConditionalGeneration": _gemma3,
     "Idefics3ForConditionalGeneration": _idefics3,
     "Mistral3ForConditionalGeneration": _pixtral,
