@@ -18,7 +18,7 @@ from torch.nn import functional
 from kernels import dispatch
 from kernels.language import cdiv, jit, jit_alike, next_power_of_2, tl
 from kernels.native import record
-from kernels.state_slots import check_sequences
+from kernels.step_layout import check_sequences
 
 MAX_NATIVE = 8  # taps, MAX_TAPS in states.c
 

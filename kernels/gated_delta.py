@@ -22,7 +22,7 @@ from kernels.gated_delta_chunks import through_chunks
 from kernels.gated_delta_prompts import tiles_of, walk
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
-from kernels.state_slots import check_sequences
+from kernels.step_layout import check_sequences
 
 EPS = 1e-6  # of the length of queries and keys
 MAX_NATIVE = 512  # numbers of a key, MAX_KEYS in states.c

@@ -25,6 +25,7 @@ from kernels.float8_kv import KvScales, beside_codes, widened
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
 from kernels.prefill_attention import find_tile
+from kernels.step_layout import check_tables
 
 _HEADS = 16  # that share what a program reads, at most: as many rows as a tensor core takes at least
 _MIN_PART_KEYS = 128
@@ -112,14 +113,7 @@ def _check(
         raise ValueError(f"cache has shape {tuple(cache.shape)}; it must be [N, B, 1, {width}]")
     if q.stride(-1) != 1 or q_rope.stride(-1) != 1 or cache.stride(-1) != 1:
         raise ValueError("q, q_rope and cache must be contiguous in their last dimension")
-    S = context_lens.shape[0]
-    for name, tensor, shape in (
-        ("block_tables", block_tables, (S, block_tables.shape[-1])),
-        ("query_start", query_start, (S + 1,)),
-        ("context_lens", context_lens, (S,)),
-    ):
-        if tensor.shape != shape or tensor.dtype != torch.int32:
-            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be int32 {shape}")
+    check_tables(block_tables, query_start, context_lens)
 
 
 def _launch(

@@ -14,6 +14,7 @@ from kernels.attention_reference import reference, reference_into
 from kernels.attention_step import Step
 from kernels.float8_kv import ONES, KvScales
 from kernels.native import record
+from kernels.step_layout import check_tables
 
 __all__ = ["paged_attention", "reference"]
 
@@ -96,14 +97,7 @@ def _check(
         raise ValueError("v_cache must have the shape and strides of k_cache")
     if q.shape[1] % k_cache.shape[2]:
         raise ValueError(f"q has {q.shape[1]} heads, not a multiple of the cache's {k_cache.shape[2]}")
-    S = context_lens.shape[0]
-    for name, tensor, shape in (
-        ("block_tables", block_tables, (S, block_tables.shape[-1])),
-        ("query_start", query_start, (S + 1,)),
-        ("context_lens", context_lens, (S,)),
-    ):
-        if tensor.shape != shape or tensor.dtype != torch.int32:
-            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be int32 {shape}")
+    check_tables(block_tables, query_start, context_lens)
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ValueError(f"sinks has shape {tuple(sinks.shape)}; it must be ({q.shape[1]},)")
 

@@ -20,7 +20,7 @@ from kernels import dispatch
 from kernels.fading import softplus
 from kernels.language import cdiv, jit_alike, next_power_of_2, tl
 from kernels.native import record
-from kernels.state_slots import check_sequences
+from kernels.step_layout import check_sequences
 
 _CHUNK = 64  # tokens that the reference takes at once
 
