@@ -55,11 +55,10 @@ class Shown:
         rows = [np.frombuffer(part.rows, dtype=np.int32) + begin for begin, part in parts]
         self._rows = send(np.concatenate(rows).astype(np.int64), model.device)
         self._last = np.concatenate([np.full(len(row), row[-1]) for row in rows]).astype(np.int64)
-        self._features = [
-            features[part.name][part.first : part.first + len(row)]
-            for (_, part), row in zip(parts, rows, strict=True)
-            if model.vision is not None
-        ]
+        self._features: list[Tensor] = []
+        if model.vision is not None:
+            shares = zip(parts, rows, strict=True)
+            self._features = [features[part.name][part.first : part.first + len(row)] for (_, part), row in shares]
 
     def inputs(self, ids: Tensor) -> Tensor:
         """Return what the model begins with for `ids` [T]: embeddings, and features where pictures stand [T, E].
