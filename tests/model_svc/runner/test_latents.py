@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,19 +18,11 @@ from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 from tests.model_svc.runner.test_drafts import answers_of, engine_of, oracle, requests
 from tests.model_svc.runner.test_second_tier import MIB, SIZES, said
 from tests.model_svc.runner.test_second_tier import answers as conversations
-from tests.model_svc.runner.test_with_engine import BLOCK, Answers, fresh_engine, mixed_requests, run
+from tests.model_svc.runner.test_with_engine import BLOCK, Answers, each_alone, fresh_engine, mixed_requests, run
 from tests.model_svc.tiny import LATENTS, tiny_llama
 
 LINE = LATENTS["kv_lora_rank"] + LATENTS["qk_rope_head_dim"]
 WAYS: dict[str, dict[str, Any]] = {"exact": {}, "as on a GPU": {"packed": True, "depth": 1}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +32,7 @@ def model() -> Decoder:
 
 @pytest.fixture(scope="module")
 def alone(model: Decoder) -> Answers:
-    found: Answers = {}
-    for item in mixed_requests():
-        found |= run(fresh_engine(model), [item], at_once=True)
+    found = each_alone(model)
     assert len({tuple(ids) for ids in found.values()}) > 15
     return found
 

@@ -19,7 +19,15 @@ from model_svc.runner.precision import RunnerConfigError
 from model_svc.runner.state_pool import row_bytes
 from model_svc.runner.state_room import states_bytes, with_states
 from model_svc.runner.tier import TierOptions
-from tests.model_svc.runner.test_with_engine import BLOCK, Answers, fresh_engine, mixed_requests, request, run
+from tests.model_svc.runner.test_with_engine import (
+    BLOCK,
+    Answers,
+    each_alone,
+    fresh_engine,
+    mixed_requests,
+    request,
+    run,
+)
 from tests.model_svc.tiny import tiny_llama
 
 STATES: dict[str, Any] = {
@@ -69,9 +77,7 @@ def each(request: pytest.FixtureRequest) -> Decoder:
 
 @pytest.fixture(scope="module")
 def alone(model: Decoder) -> Answers:
-    found: Answers = {}
-    for item in mixed_requests():
-        found |= run(fresh_engine(model), [item], at_once=True)
+    found = each_alone(model)
     assert len({tuple(ids) for ids in found.values()}) > 15
     return found
 

@@ -85,12 +85,17 @@ def fresh_engine(model: Decoder, **options: Any) -> Engine:
     return Engine(make_runner(model, **settings), token_bytes=lambda _: b"x")
 
 
-@pytest.fixture(scope="module")
-def alone(tiny_model: Decoder) -> Answers:
-    """Each request in an engine of its own."""
+def each_alone(model: Decoder) -> Answers:
+    """Answer each of the mixed requests in an engine of its own."""
     found: Answers = {}
     for item in mixed_requests():
-        found |= run(fresh_engine(tiny_model), [item], at_once=True)
+        found |= run(fresh_engine(model), [item], at_once=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model: Decoder) -> Answers:
+    found = each_alone(tiny_model)
     assert len(found) == 21
     assert all(len(array("i", ids)) == 16 for ids in found.values())
     return found
