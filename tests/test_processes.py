@@ -12,10 +12,13 @@ from tests.processes import command_of
 
 
 def test_a_process_that_runs_has_its_words_and_one_that_ended_has_none() -> None:
-    code = "input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as running:
+    code = "print('here'); input()"
+    command = [sys.executable, "-uc", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "here\n"  # Popen may return before the kernel has noted its words
         process = psutil.Process(running.pid)
-        assert command_of(process)[-2:] == ["-c", code]
+        assert command_of(process)[-2:] == ["-uc", code]
         running.kill()
         os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
         assert process.status() == psutil.STATUS_ZOMBIE
