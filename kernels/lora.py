@@ -57,6 +57,14 @@ class LoraWeights:
         """B the other way round, [L, R, O], as native code reads it."""
         return self.up.transpose(1, 2).contiguous()
 
+    def put(self, n: int, down: Tensor | None, up: Tensor | None) -> None:
+        """Give the n-th adapter these weights, None: zeros. In place: recorded steps read them where they are."""
+        for own, given in ((self.down[n], down), (self.up[n], up)):
+            own.zero_() if given is None else own.copy_(given)
+        by_rank: Tensor | None = self.__dict__.get("up_by_rank")
+        if by_rank is not None:
+            by_rank[n] = self.up[n].t()
+
 
 def add_lora(x: Tensor, weights: LoraWeights, rows: LoraRows, out: Tensor, scale: float = 1.0) -> None:
     """Add each row's low-rank part of `x` [T, I], times `scale`, to `out` [T, O] in place.

@@ -7,6 +7,16 @@ from pathlib import Path
 
 import msgspec
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files of its directory, as PEFT calls them
+
+
+def name_with_digest(name: str, digest: str) -> str:
+    """Return what an adapter that came at run time is to desks and in names of blocks: another content is another.
+
+    Nobody can ask for it by this: no name of an adapter holds an @.
+    """
+    return f"{name}@{digest}"
+
 
 class AdapterPlace(msgspec.Struct, frozen=True):
     """An adapter: the name that requests ask for, its base model's, its directory."""

@@ -6,7 +6,7 @@ A request that could never fit the KV pool would wait at the head of the queue f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import numpy as np
 
@@ -27,16 +27,18 @@ def max_total_tokens(info: RunnerInfo) -> int:
     return min(info.max_model_len, info.num_blocks * info.block_size + 1)
 
 
-def check(request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int] = ()) -> int:
+def check(
+    request: EngineRequest, info: RunnerInfo, eos_token_ids: Iterable[int] = (), adapters: Container[str] = ()
+) -> int:
     """Validate a request and return how many tokens each choice may generate.
 
     `max_tokens` past the room that is left is cut down to it: such an answer ends with `length`.
 
     Raises InvalidRequestError naming the field, ContextLengthExceededError with both counts, ModelNotFoundError for an
-    adapter that is not here.
+    adapter that is none of `adapters`.
     """
-    if request.adapter and request.adapter not in info.adapters:
-        raise ModelNotFoundError(f"this replica has no adapter {request.adapter[:80]!r}", param="model")
+    if request.adapter and request.adapter not in adapters:
+        raise ModelNotFoundError(f"this replica has no adapter {request.adapter[:80]!r} (any more)", param="model")
     num_prompt_tokens = _check_packed(request.prompt.token_ids, info.vocab_size, "prompt")
     if not num_prompt_tokens:
         raise InvalidRequestError("the prompt is empty; send at least one token", param="prompt")

@@ -75,6 +75,7 @@ class Engine:
         self._matchers = matchers
         self._constrained: list[Sequence] = []
         self._open_tags: dict[bytes, OpenTag] = {}
+        self.adapters = set(runner.info.adapters)  # that requests may ask for
 
     @property
     def has_work(self) -> bool:
@@ -88,7 +89,7 @@ class Engine:
 
         Raises InvalidRequestError or ContextLengthExceededError when it can never work.
         """
-        max_tokens = admission.check(request, self._info, self._eos_token_ids)
+        max_tokens = admission.check(request, self._info, self._eos_token_ids, self.adapters)
         pictures = placed(request, self._info)
         if request.sampling.grammar is not None and self._matchers is None:
             raise InvalidRequestError("this replica has no grammars", param=request.sampling.grammar.field or "tools")
@@ -115,6 +116,10 @@ class Engine:
             if not seq.finished and choice in (None, seq.choice):
                 self._ready.append(self._committer.finish(seq, "cancelled"))
         self._drop_finished(request_id)
+
+    def uses_adapter(self, name: str) -> bool:
+        """Whether a sequence that has not ended has this adapter."""
+        return any(choices[0].request.adapter == name for choices in self._choices.values())
 
     def end_reasoning(self, request_id: str) -> None:
         """Close the open think blocks of a request at the next step."""

@@ -182,8 +182,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
     None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
-    are the names of those that a sequence can ask for. A model with states keeps `state_bytes` of each sequence beside
-    its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
+    are the names of those that a sequence can ask for from the start on; there is `adapter_room` for more. A model with
+    states keeps `state_bytes` of each sequence beside its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
     takes `tier_block_ms`. A model that sees has an `image_token_id`, which stands where a picture's features go, and
     room for `max_features` of them. `whole_pictures`: one step has to compute all tokens of a picture that are not yet.
     """
@@ -203,6 +203,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv: KvLayout | None = None
     cards: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    adapter_room: int = 0
     state_bytes: int = 0
     num_snapshots: int = 0
     num_tier_blocks: int = 0
@@ -210,6 +211,11 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     image_token_id: int = -1
     max_features: int = 0
     whole_pictures: bool = False
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether a sequence may ask for one, now or later."""
+        return bool(self.adapters or self.adapter_room)
 
 
 class Runner(Protocol):
@@ -246,6 +252,40 @@ class UsesIdleTime(Protocol):
 
     def use_idle_time(self) -> bool:
         """Do a short part of it, while no step is in flight; tells whether more may be left until the next step."""
+        ...
+
+
+class AdapterPlaces(Protocol):
+    """Room for adapters that come and go while the runner works, one load at a time.
+
+    An adapter goes by its name and the digest of its files (`wire.adapters.name_with_digest`). Nothing here waits.
+    """
+
+    def begin(self, name: str, directory: str) -> None:
+        """Begin to read an adapter. Raises CheckpointError where there is no room for it."""
+        ...
+
+    @property
+    def is_reading(self) -> bool:
+        """Tell whether `advance` would do nothing yet."""
+        ...
+
+    def advance(self) -> str | None:
+        """Do a part of what is left; returns the digest when the adapter can be asked for. Raises CheckpointError."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Give up the place of an adapter that no sequence has any more."""
+        ...
+
+
+@runtime_checkable
+class HasAdapterPlaces(Protocol):
+    """A runner that may have such room (`RunnerInfo.adapter_room`)."""
+
+    @property
+    def adapter_places(self) -> AdapterPlaces:
+        """The room."""
         ...
 
 

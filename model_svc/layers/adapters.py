@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,16 +19,45 @@ from model_svc.weights.source import Shard
 _RANKS = 16  # ranks are rounded up to so many: a tensor core's tile
 
 
+@dataclass(frozen=True)
+class AdapterRoom:
+    """Room for adapters that come while the model works: how many, and of which rank at most."""
+
+    count: int = 0
+    max_rank: int = 16
+
+
+class Part:
+    """What an adapter that came has for one product, None: nothing."""
+
+    def __init__(self, weights: LoraWeights, down: Tensor | None, up: Tensor | None) -> None:
+        self.num_bytes = weights.down[0].nbytes + weights.up[0].nbytes
+        self._weights, self._down, self._up = weights, down, up
+
+    def put(self, number: int) -> None:
+        """Give it to the adapter of this number, in place."""
+        self._weights.put(number - 1, self._down, self._up)
+
+
 class Adapters:
     """All adapters, and which rows of the step under way are whose."""
 
-    def __init__(self, checkpoints: Sequence[AdapterCheckpoint], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoints: Sequence[AdapterCheckpoint],
+        dtype: torch.dtype,
+        device: torch.device,
+        room: AdapterRoom | None = None,
+    ) -> None:
         self.names = tuple(each.name for each in checkpoints)
+        self.room = room or AdapterRoom()
         self.num_bytes = 0
         self.rows: LoraRows | None = None
         self._checkpoints = checkpoints
         self._dtype = dtype
         self._device = device
+        self._products: list[tuple[_Product, LoraWeights]] = []
+        self._left: list[str] = []
 
     @contextmanager
     def serving(self, rows: LoraRows | None) -> Iterator[None]:
@@ -46,34 +76,49 @@ class Adapters:
         cut: Sequence[Shard] = (),
         inputs: Shard | None = None,
     ) -> LowRank | None:
-        """Return what is added behind a product of stacked `layers`, None if no adapter changes one of them.
+        """Return what is added behind a product of stacked `layers`, None if no adapter changes one of them or may.
 
         A rank has a part of the outputs (`cut`: of each) or of the `inputs`. One layer for several `outs`: the
         checkpoint has them as one. Raises CheckpointError.
         """
         rank = max((each.rank(layer) for each in self._checkpoints for layer in layers), default=0)
+        rank = max(rank, self.room.max_rank) if self.room.count else rank
         if not rank:
             return None
-        whole = outs if len(layers) == len(outs) else (sum(outs),)
-        R, P, L = -(-rank // _RANKS) * _RANKS, len(layers), len(self._checkpoints)
-        own = _Cut(outs, cut, size, inputs)
-        widths = own.widths if len(outs) == P else (sum(own.widths),)
-        down = torch.zeros(L, P * R, own.size, dtype=self._dtype)
-        up = torch.zeros(L, sum(widths), R, dtype=self._dtype)
+        product = _Product(layers, outs, size, _Cut(outs, cut, size, inputs), -(-rank // _RANKS) * _RANKS)
+        L = len(self._checkpoints) + self.room.count
+        down, up = (torch.zeros(L, *shape, dtype=self._dtype) for shape in product.shapes)
         for n, checkpoint in enumerate(self._checkpoints):
-            at = 0
-            for p, (layer, out) in enumerate(zip(layers, whole, strict=True)):
-                if checkpoint.has(layer):
-                    found = checkpoint.part(layer, out, size)
-                    r = len(found.down)
-                    down[n, p * R : p * R + r] = own.inputs(found.down)
-                    up[n, at : at + widths[p], :r] = own.outputs(found.up, p, P).float() * found.scale
-                at += widths[p]
+            if product.is_changed_by(checkpoint):
+                product.read(checkpoint, down[n], up[n])
         self.num_bytes += down.nbytes + up.nbytes
-        return LowRank(self, LoraWeights(down.to(self._device), up.to(self._device), tuple(widths)))
+        weights = LoraWeights(down.to(self._device), up.to(self._device), product.widths)
+        self._products.append((product, weights))
+        return LowRank(self, weights)
+
+    def read(self, checkpoint: AdapterCheckpoint) -> list[Part]:
+        """Read an adapter that comes while the model works, in any thread. Raises CheckpointError."""
+        parts = []
+        checkpoint.check_ranks(self.room.max_rank)
+        for product, weights in self._products:
+            down = up = None
+            if product.is_changed_by(checkpoint):
+                down, up = (torch.zeros(shape, dtype=self._dtype) for shape in product.shapes)
+                product.read(checkpoint, down, up)
+            parts.append(Part(weights, down, up))
+        for prefix in self._left:
+            checkpoint.leave(prefix)
+        checkpoint.check_all_taken()
+        return parts
+
+    @property
+    def bytes_each(self) -> int:
+        """What one adapter takes on the device."""
+        return sum(weights.down[0].nbytes + weights.up[0].nbytes for _, weights in self._products)
 
     def leave(self, prefix: str) -> None:
         """Count what is below a place as used: another stage has these layers."""
+        self._left.append(prefix)
         for checkpoint in self._checkpoints:
             checkpoint.leave(prefix)
 
@@ -81,6 +126,47 @@ class Adapters:
         """Raise CheckpointError if an adapter changes what no product of ours is."""
         for checkpoint in self._checkpoints:
             checkpoint.check_all_taken()
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of stacked `layers`, and how much of an adapter's rank R it has room for."""
+
+    layers: Sequence[str]
+    outs: Sequence[int]
+    size: int
+    own: _Cut
+    rank: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many outputs of each layer are this rank's."""
+        return tuple(self.own.widths) if self._is_apart else (sum(self.own.widths),)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The shapes of an adapter's A and B."""
+        return (len(self.layers) * self.rank, self.own.size), (sum(self.widths), self.rank)
+
+    def is_changed_by(self, checkpoint: AdapterCheckpoint) -> bool:
+        """Tell whether an adapter has a part for one of the layers."""
+        return any(checkpoint.has(layer) for layer in self.layers)
+
+    def read(self, checkpoint: AdapterCheckpoint, down: Tensor, up: Tensor) -> None:
+        """Fill A and B, which are zeros, with what an adapter has. Raises CheckpointError."""
+        at, P = 0, len(self.layers)
+        whole = self.outs if self._is_apart else (sum(self.outs),)
+        for p, (layer, out, width) in enumerate(zip(self.layers, whole, self.widths, strict=True)):
+            if checkpoint.has(layer):
+                found = checkpoint.part(layer, out, self.size)
+                r = len(found.down)
+                down[p * self.rank : p * self.rank + r] = self.own.inputs(found.down)
+                up[at : at + width, :r] = self.own.outputs(found.up, p, P).float() * found.scale
+            at += width
+
+    @property
+    def _is_apart(self) -> bool:
+        return len(self.layers) == len(self.outs)
 
 
 class LowRank:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from model_svc.layers.adapters import Adapters
+from model_svc.layers.adapters import AdapterRoom, Adapters
 from model_svc.layers.group import ALONE, Group
 from model_svc.layers.loader import Loader
 from model_svc.models.config import ModelConfig, load_config
@@ -31,17 +31,20 @@ def load_model(
     method: QuantMethod | None = None,
     group: Group = ALONE,
     adapters: Sequence[AdapterCheckpoint] = (),
+    room: AdapterRoom | None = None,
 ) -> Decoder:
     """Load the model of a directory. `max_len` None: the checkpoint's own limit; `method` None: dequantize.
 
-    `adapters` can be asked for row by row. Of a `group` of several ranks each loads its part.
+    `adapters` can be asked for row by row; there is `room` for more. Of a `group` of several ranks each loads its part.
 
     Raises CheckpointError that names the file and the fault; nothing half-filled is ever returned.
     """
     config = load_config(directory)
     method = method or Dequantized(dtype, device)
     source = open_weights(directory, config.raw)
-    return build_model(config, source, method, device=device, max_len=max_len, group=group, adapters=adapters)
+    return build_model(
+        config, source, method, device=device, max_len=max_len, group=group, adapters=adapters, room=room
+    )
 
 
 def build_model(
@@ -53,9 +56,11 @@ def build_model(
     max_len: int | None = None,
     group: Group = ALONE,
     adapters: Sequence[AdapterCheckpoint] = (),
+    room: AdapterRoom | None = None,
 ) -> Decoder:
     """Build a model from a source of weights; every tensor of the source and of adapters must find its use."""
-    added = Adapters(adapters, method.dtype, device) if adapters else None
+    has_adapters = adapters or (room is not None and room.count)
+    added = Adapters(adapters, method.dtype, device, room) if has_adapters else None
     longest = min(max_len or config.max_position, config.max_position)
     try:
         model = model_class(config)(config, Loader(source, method, group=group, adapters=added), longest, device)

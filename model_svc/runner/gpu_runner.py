@@ -20,6 +20,7 @@ from torch import Tensor
 from kernels import dispatch
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
+from model_svc.runner.adapter_shelf import AdapterShelf
 from model_svc.runner.device_slots import DeviceSlots
 from model_svc.runner.draws import drafts, draw_all, draws_of
 from model_svc.runner.gpu_handle import Clock, Computed, GpuHandle
@@ -61,6 +62,7 @@ class GpuRunner:
         S = info.max_num_seqs
         ring = info.depth + 3  # buffers of each kind: so many steps and one in flight, one being read, one being filled
         self._slots = DeviceSlots(S, info.vocab_size, max_blocks, device, ring, info.adapters)
+        self.adapter_places = AdapterShelf(model.adapters, self._slots.adapters, self._on_stream)
         self._returns = Returns(S + info.max_drafts, ring, device)
         self._sight = Sight(model)
         self._step = GpuStep(model, cache, info, self._slots, self._returns, ring)
@@ -154,12 +156,13 @@ class GpuRunner:
 
     def close(self) -> None:
         """Free the model and the cache."""
+        self.adapter_places.close()
         if self._stream is not None:
             self._stream.synchronize()
         if self._copies is not None:
             self._copies.close()
         self._recorded.clear()
-        del self._recorded, self._model, self._cache, self._slots, self._step, self._sight
+        del self._recorded, self._model, self._cache, self._slots, self._step, self._sight, self.adapter_places
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -11,6 +11,7 @@ import torch
 
 from kernels.native.library import set_threads
 from model_svc.engine.plan import Runner, RunnerInfo
+from model_svc.layers.adapters import AdapterRoom
 from model_svc.layers.group import ALONE, Group
 from model_svc.models.decoder import Decoder
 from model_svc.models.load import load_model
@@ -57,6 +58,8 @@ def load_runner(
     kv_disk_dir: str = "",
     group: Group = ALONE,
     adapters: Sequence[tuple[str, str]] = (),
+    max_adapters: int = 0,
+    max_adapter_rank: int = 16,
 ) -> Runner:
     """Load a model and return its runner. float32 on the CPU is the exact mode.
 
@@ -71,7 +74,8 @@ def load_runner(
     time. Of a `group` of ranks each loads its part, and all get as many blocks as there is room for with the one that
     has least.
 
-    `adapters` are names and directories of LoRA adapters that sequences can ask for. A second tier keeps blocks in
+    `adapters` are names and directories of LoRA adapters that sequences can ask for; while the runner works
+    `max_adapters` more may come, of `max_adapter_rank`. A second tier keeps blocks in
     `kv_ram_bytes` of the host's memory, of all ranks together, or on a CPU in a file of `kv_disk_bytes` in
     `kv_disk_dir`.
 
@@ -87,6 +91,7 @@ def load_runner(
             model = load_model(
                 path, dtype=precision.dtype, device=where, max_len=max_model_len,
                 method=precision.method(where, reading), group=group, adapters=added,
+                room=AdapterRoom(max_adapters, max_adapter_rank),
             )  # fmt: skip
         runner = make_runner(
             model, dtype=precision.dtype, kv_dtype=kept, native_kernels=precision.native_kernels,
@@ -177,6 +182,7 @@ def make_runner(
         state_bytes=row_bytes(model.state_shapes()),
         cards=_cards(model),
         adapters=model.adapters.names if model.adapters is not None else (),
+        adapter_room=model.adapters.room.count if model.adapters is not None else 0,
     )
     info = with_sight(info, model)
     free = free_on_gpu(model.device) if on_gpu else free_bytes()
@@ -237,7 +243,7 @@ def _packed(model: Decoder, cache: KvCache, info: RunnerInfo, store: Store | Non
 def _gpu_bytes(model: Decoder, kv_dtype: torch.dtype, info: RunnerInfo, free: int) -> int:
     T, S = info.max_num_batched_tokens, info.max_num_seqs
     shapes = [*recorded_shapes(S, T), *drawing_shapes(S), *(checking_shapes(S, T) if info.max_drafts else ())]
-    shapes += adapted_shapes(S, T) if info.adapters else []
+    shapes += adapted_shapes(S, T) if info.has_adapters else []
     try:
         with start_times.part("memory profile"):
             return kv_bytes(model, kv_dtype, info, free=free, num_recordings=len(shapes))

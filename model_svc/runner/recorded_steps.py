@@ -50,7 +50,7 @@ class RecordedSteps:
         self._fixed = Recordings(self._record, patience=lambda _: 1)  # most deployments never ask for these steps
         self._adapted = Recordings(self._record, patience=_patience)
         # A tile of few rows and one of many are all that its kernels know.
-        self._adapted_kinds = [StepShape(n, 1, decode=False, adapters=True) for n in (16, T) if info.adapters]
+        self._adapted_kinds = [StepShape(n, 1, decode=False, adapters=True) for n in (16, T) if info.has_adapters]
         self._to_load: list[Callable[[], None]] = []
         self._rare: list[Callable[[], None]] = []
         if on_gpu:
@@ -59,7 +59,7 @@ class RecordedSteps:
             self._usual.plan([*self._checks, *later_shapes(S, T)])
             if step.group.size == step.group.stages == 1:
                 self._usual.plan(drawing_shapes(S))
-            if info.adapters:
+            if info.has_adapters:
                 self._adapted.plan(adapted_shapes(S, T))
             self._to_load = [
                 partial(self._run, shape) for shape in (*self._unrecorded(min(T, _LONG)), *self._adapted_kinds)

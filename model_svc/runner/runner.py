@@ -17,6 +17,7 @@ from kernels import dispatch
 from model_svc.engine.kv_tier import Kept
 from model_svc.engine.plan import RunnerInfo, SequenceStep, StepOutput, StepPlan
 from model_svc.models.decoder import Decoder
+from model_svc.runner.adapter_shelf import AdapterShelf
 from model_svc.runner.batch import DeviceStep, flatten, to_device
 from model_svc.runner.block_file import BlockFile
 from model_svc.runner.draws import draw_all
@@ -56,6 +57,7 @@ class TorchRunner:
         self._info = with_tier(info, store, self._copies)
         max_blocks = -(-info.max_model_len // info.block_size)
         self._slots = Slots(info.max_num_seqs, info.vocab_size, max_blocks, model.device, info.adapters)
+        self.adapter_places = AdapterShelf(model.adapters, self._slots.adapters)
         self._untouched = Untouched(cache)
         self._sight = Sight(model)
 
@@ -111,9 +113,10 @@ class TorchRunner:
 
     def close(self) -> None:
         """Free the model and the cache."""
+        self.adapter_places.close()
         if self._copies is not None:
             self._copies.close()
-        del self._model, self._cache, self._slots, self._sight
+        del self._model, self._cache, self._slots, self._sight, self.adapter_places
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -44,8 +44,8 @@ _NO_EXTRAS = Extras(bias={})
 class Slots:
     """The state of all slots. `bad` holds slots whose parameters no sampler can work with: only they fail.
 
-    `deterministic` holds slots whose sequence wants the same bits in any company, `adapter_of` the numbers of adapters,
-    of slots that have one.
+    `deterministic` holds slots whose sequence wants the same bits in any company, `adapters` the numbers of adapters,
+    `adapter_of` those of slots that have one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Slots:
         self.bad: set[int] = set()
         self.deterministic: set[int] = set()
         self.adapter_of: dict[int, int] = {}
-        self._adapters = {name: n for n, name in enumerate(adapters, start=1)}
+        self.adapters = {name: n for n, name in enumerate(adapters, start=1)}
         self.sentence_ends: Tensor | None = None  # bool [V], the same for all sequences that land softly
         self._tables: tuple[Tensor, Tensor] | None = None
 
@@ -116,7 +116,7 @@ class Slots:
         if sampling.deterministic:
             self.deterministic.add(slot)
         if new.adapter:
-            self.adapter_of[slot] = self._adapters[new.adapter]
+            self.adapter_of[slot] = self.adapters[new.adapter]
         stops = new.stop_token_ids
         ids = (*sampling.logit_bias, *stops, *(sampling.allowed_token_ids or ()), *new.barred_ids)
         if parameter_fault(sampling) or not all(0 <= n < self.vocab_size for n in ids):

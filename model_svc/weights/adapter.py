@@ -19,8 +19,8 @@ from torch import Tensor
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.json_file import read_json
 from model_svc.weights.safetensors import SafetensorsSource
+from wire.adapters import CONFIG, WEIGHTS
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
@@ -73,6 +73,12 @@ class AdapterCheckpoint:
     def rank(self, layer: str) -> int:
         """Return the rank of a layer's part, 0 without one."""
         return self._source.shapes[self._layers[layer]["A"]][0] if layer in self._layers else 0
+
+    def check_ranks(self, most: int) -> None:
+        """Raise CheckpointError if a layer's part is of a higher rank than there is room for."""
+        for layer in self._layers:
+            if self.rank(layer) > most:
+                raise self._fault(f"r: {layer!r} has rank {self.rank(layer)}; max_adapter_rank is {most}")
 
     def part(self, layer: str, out: int, size: int) -> LowRankPart:
         """Return the part of a layer with `out` outputs and `size` inputs. Raises CheckpointError for another shape."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from model_svc.layers.adapters import AdapterRoom
 from model_svc.layers.group import ALONE, Group
 from model_svc.models.config import parse_config
 from model_svc.models.decoder import Decoder
@@ -66,6 +67,7 @@ def tiny_llama(
     float8: bool = False,
     float4: bool = False,
     adapters: Sequence[AdapterCheckpoint] = (),
+    room: AdapterRoom | None = None,
     **changes: Any,
 ) -> Decoder:
     """Build a model whose greedy output is not constant; the same weights on every device for each `stored` dtype.
@@ -79,4 +81,4 @@ def tiny_llama(
     config = parse_config(Path("tiny/config.json"), TINY | changes)
     dense = Dequantized(dtype, where)
     method = Float8(dtype, where) if float8 else Kept(dense) if float4 else dense
-    return build_model(config, source, method, device=where, group=group, adapters=adapters)
+    return build_model(config, source, method, device=where, group=group, adapters=adapters, room=room)
