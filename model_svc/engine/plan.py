@@ -181,11 +181,12 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_drafts` guesses can be checked in one step, of all sequences together. Steps in flight are in different
     `stages` of the model: where there are several, answers take turns, so that each stage has some of them. `kv` is
-    None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks. `adapters`
-    are the names of those that a sequence can ask for from the start on; there is `adapter_room` for more. A model with
-    states keeps `state_bytes` of each sequence beside its KV, and has room for `num_snapshots` of them. Beside the device `num_tier_blocks` are kept; to bring one back
-    takes `tier_block_ms`. A model that sees has an `image_token_id`, which stands where a picture's features go, and
-    room for `max_features` of them. `whole_pictures`: one step has to compute all tokens of a picture that are not yet.
+    None where blocks cannot be exchanged with other replicas. `cards`: the UUIDs of the GPUs of all ranks.
+    `adapters` are the names of those that a sequence can ask for from the start on; there is `adapter_room` for
+    more. A model with states keeps `state_bytes` of each sequence beside its KV, and has room for `num_snapshots`
+    of them. Beside the device `num_tier_blocks` are kept; to bring one back takes `tier_block_ms`. A model that
+    sees has an `image_token_id`, which stands where a picture's features go, and room for `max_features` of them.
+    `whole_pictures`: one step has to compute all tokens of a picture that are not yet.
     """
 
     num_blocks: int
@@ -272,6 +273,10 @@ class AdapterPlaces(Protocol):
 
     def advance(self) -> str | None:
         """Do a part of what is left; returns the digest when the adapter can be asked for. Raises CheckpointError."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget the load under way, or just behind us: another rank cannot end it."""
         ...
 
     def drop(self, name: str) -> None:

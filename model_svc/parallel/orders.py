@@ -44,4 +44,22 @@ class UseIdleTime(msgspec.Struct, frozen=True, tag=True):
     """Do one part of what can wait."""
 
 
-Order = Begin | Step | Masks | UseIdleTime
+class BeginAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Begin to read an adapter."""
+
+    name: str
+    directory: str
+
+
+class AdvanceAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Do a part of that, and tell all how far you are."""
+
+
+class LeaveAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Give up the place of an adapter."""
+
+    name: str
+
+
+AdapterOrder = BeginAdapter | AdvanceAdapter | LeaveAdapter
+Order = Begin | Step | Masks | UseIdleTime | AdapterOrder

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 
 import msgspec
 
-from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, RunnerInfo, StepOutput, StepPlan
 from model_svc.layers.group import Group, RankError
+from model_svc.parallel.adapters import SharedPlaces
 from model_svc.parallel.crew import Crew
 from model_svc.parallel.orders import Order, Step, UseIdleTime
 from model_svc.pipe import Frames
@@ -67,6 +69,13 @@ class PipelineRunner:
             return False
         self._tell(UseIdleTime())
         return bool(self._first.submit(own).result())
+
+    @cached_property
+    def adapter_places(self) -> AdapterPlaces:
+        """The room for adapters that come and go, of all stages."""
+        assert isinstance(self._own, HasAdapterPlaces)
+        here = self._first.submit
+        return SharedPlaces(self._own.adapter_places, self._group, self._tell, lambda work: here(work).result())
 
     def close(self) -> None:
         """Free the devices and end the other stages; once one was lost, what a device waits for may never come."""

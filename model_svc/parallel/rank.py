@@ -13,16 +13,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from model_svc.card import waking
 from model_svc.engine.plan import Runner
+from model_svc.parallel.adapters import obey_adapter_order
 from model_svc.parallel.answers import Answers
-from model_svc.parallel.orders import Begin, Masks, Order, Step, UseIdleTime
+from model_svc.parallel.orders import AdvanceAdapter, Begin, BeginAdapter, LeaveAdapter, Masks, Order, Step, UseIdleTime
 from model_svc.pipe import Frames
 from wire.lifeline import die_with
+
+if TYPE_CHECKING:  # imported later, with torch
+    from model_svc.layers.group import Group
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ def orders(sock: socket.socket) -> Iterator[Order]:
         yield from frames.feed(data)
 
 
-def obey(runner: Runner, said: Iterator[Order], answers: Answers | None = None) -> None:
+def obey(runner: Runner, said: Iterator[Order], answers: Answers | None = None, group: Group | None = None) -> None:
     """Do what rank 0 does; who has `answers` tells it there what each step drew."""
     handle: Any = None
     for order in said:
@@ -49,6 +53,9 @@ def obey(runner: Runner, said: Iterator[Order], answers: Answers | None = None) 
                 runner.mask(handle, masks)
             case UseIdleTime():
                 runner.use_idle_time()  # type: ignore[attr-defined]  # rank 0 has asked whether it is there
+            case BeginAdapter() | AdvanceAdapter() | LeaveAdapter():
+                assert group is not None
+                obey_adapter_order(runner, group, order)
             case Begin():
                 raise ValueError("the rank has begun already")
 
@@ -75,7 +82,7 @@ def serve(sock: socket.socket, answers: socket.socket | None = None) -> None:
     gc.collect()
     gc.freeze()
     told = Answers(runner, answers) if answers is not None else None
-    obey(runner, said, told)
+    obey(runner, said, told, group)
     if told is not None:
         told.close()
     runner.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, RunnerInfo, StepOutput, StepPlan
 from model_svc.layers.group import Group
+from model_svc.parallel.adapters import SharedPlaces
 from model_svc.parallel.crew import Crew
 from model_svc.parallel.orders import Masks, Step, UseIdleTime
 
@@ -48,6 +50,12 @@ class ParallelRunner:
             return False
         self._crew.send(UseIdleTime())
         return bool(own())
+
+    @cached_property
+    def adapter_places(self) -> AdapterPlaces:
+        """The room for adapters that come and go, of all ranks."""
+        assert isinstance(self._own, HasAdapterPlaces)
+        return SharedPlaces(self._own.adapter_places, self._group, self._crew.send, lambda work: work())
 
     def close(self) -> None:
         """Free the devices and end the other ranks."""

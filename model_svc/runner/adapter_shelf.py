@@ -49,6 +49,7 @@ class AdapterShelf:
         self._digest = ""
         self._putting: Iterator[None] | None = None
         self._number = 0
+        self._is_new = False  # what was loaded last
 
     @property
     def count(self) -> int:
@@ -62,7 +63,7 @@ class AdapterShelf:
         if not free:
             raise CheckpointError(Path(directory).name, f"max_adapters is {self.count}, and so many are here")
         assert self._adapters is not None
-        self._name, self._number = name, free[0]
+        self._name, self._number, self._is_new = name, free[0], False
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="adapters")
         self._reading = self._thread.submit(_read, self._adapters, name, Path(directory))
 
@@ -86,12 +87,16 @@ class AdapterShelf:
             if more:
                 return None
             self._putting = None
-            self._numbers.setdefault(name_with_digest(self._name, self._digest), self._number)
+            name = name_with_digest(self._name, self._digest)
+            self._is_new = name not in self._numbers
+            self._numbers.setdefault(name, self._number)
         return self._digest
 
     def abandon(self) -> None:
-        """Forget the load under way."""
+        """Forget the load under way, or just behind us: another rank cannot end it."""
         self._reading = self._putting = None
+        if self._is_new:
+            self.drop(name_with_digest(self._name, self._digest))
 
     def drop(self, name: str) -> None:
         """Give up the place of an adapter that no sequence has any more."""
@@ -105,8 +110,13 @@ class AdapterShelf:
 
 
 def _read(adapters: Adapters, name: str, directory: Path) -> _Read:
-    with copied(name, directory, _SLACK * adapters.bytes_each + _HEADER_BYTES) as (checkpoint, digest):
-        return adapters.read(checkpoint), digest
+    try:
+        with copied(name, directory, _SLACK * adapters.bytes_each + _HEADER_BYTES) as (checkpoint, digest):
+            return adapters.read(checkpoint), digest
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever is wrong with somebody's files, answers go on
+        raise CheckpointError(directory.name[:80], f"cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _put(parts: list[Part], number: int) -> Iterator[None]:
