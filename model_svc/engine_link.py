@@ -15,7 +15,7 @@ from anyio.abc import Process
 
 from model_svc.disagg.orders import BlocksDone
 from model_svc.disagg.staging import open_memory
-from model_svc.engine_messages import Broken, EngineConfig, Progress, Ready, Refused, ToEngine
+from model_svc.engine_messages import AdapterDone, Broken, EngineConfig, Progress, Ready, Refused, ToEngine
 from model_svc.pipe import ServiceEnd
 from model_svc.settings import ModelSettings
 from wire.errors import StartError
@@ -55,6 +55,7 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
             "max_model_len": settings.max_model_len,
             "threads": settings.threads,
             **({"adapters": adapters} if adapters else {}),
+            **_adapter_room(settings),
             **_tier(settings),
             **({"max_drafts": MAX_DRAFTS} if settings.proposer else {}),
             **({**ways, "factory": settings.runner} if shared else {}),
@@ -69,6 +70,12 @@ def engine_config(settings: ModelSettings, staging_fd: int = -1) -> EngineConfig
         awake_s=settings.awake_s,
         metered=settings.energy,
     )
+
+
+def _adapter_room(settings: ModelSettings) -> dict[str, int]:
+    """Return how much room there is for adapters that come at run time, if they may."""
+    names = ("max_adapters", "max_adapter_rank") if settings.adapter_dir else ()
+    return {name: getattr(settings, name) for name in names}
 
 
 def _tier(settings: ModelSettings) -> dict[str, int | str | None]:
@@ -140,9 +147,9 @@ class EngineLink:
                         process.kill()
                         await process.wait()
 
-    async def receive(self) -> list[Ready | Refused | Progress | BlocksDone]:
+    async def receive(self) -> list[Ready | Refused | Progress | BlocksDone | AdapterDone]:
         """Return the engine's next messages. Raises EngineDiedError."""
-        found: list[Ready | Refused | Progress | BlocksDone] = []
+        found: list[Ready | Refused | Progress | BlocksDone | AdapterDone] = []
         messages = await self._pipe.receive()
         for message in messages:
             if isinstance(message, Broken):

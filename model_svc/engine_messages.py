@@ -51,6 +51,29 @@ class ReportNames(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Service -> engine: log the names of all cached blocks anew."""
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine: read an adapter and make room for it; its files must be of this `digest` unless that is ""."""
+
+    revision: str
+    name: str
+    directory: str
+    digest: str = ""
+
+
+class DropAdapter(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Service -> engine: take no more requests for an adapter (named with its digest)."""
+
+    name: str
+
+
+class AdapterDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Engine -> service: what came of a load: the digest of the adapter's files, or what is wrong with them."""
+
+    revision: str
+    digest: str = ""
+    fault: str = ""
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Engine -> service: the model is loaded. `seconds` tells what the start of the process took, by part."""
 
@@ -83,5 +106,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     load: EngineLoad | None = None
 
 
-ToEngine = EngineConfig | EngineRequest | CancelSequences | CloseThinking | ReportNames | ReadBlocks | WriteBlocks
-ToService = Ready | Broken | Refused | Progress | BlocksDone
+Command = CancelSequences | CloseThinking | ReportNames | LoadAdapter | DropAdapter | ReadBlocks | WriteBlocks
+ToEngine = EngineConfig | EngineRequest | Command
+ToService = Ready | Broken | Refused | Progress | BlocksDone | AdapterDone

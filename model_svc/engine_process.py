@@ -26,14 +26,17 @@ from model_svc.energy.sampler import Sampler
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
-from model_svc.engine.plan import Runner, UsesIdleTime
+from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, UsesIdleTime
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.token_bytes import tag_bytes
+from model_svc.engine_adapters import EngineAdapters
 from model_svc.engine_messages import (
     Broken,
     CancelSequences,
     CloseThinking,
+    DropAdapter,
     EngineConfig,
+    LoadAdapter,
     Progress,
     Ready,
     Refused,
@@ -53,6 +56,7 @@ from wire.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 LOAD_EVERY_S = 0.1
+_FILES_S = 0.01
 QUIET_S = 0.1  # a client that asks anew after each answer does so sooner
 
 
@@ -94,9 +98,11 @@ class EngineLoop:
         blocks: EngineBlocks | None = None,
         awake_s: float = 0.0,
         sampler: Sampler | None = None,
+        adapters: EngineAdapters | None = None,
     ) -> None:
         """`use_idle_time` does a short part of what can wait, and tells whether more may be left for now."""
         self._blocks = blocks
+        self._adapters = adapters or EngineAdapters(pipe, engine, None)
         self._awake_s = awake_s
         self._sampler = sampler
         self._pipe = pipe
@@ -115,12 +121,14 @@ class EngineLoop:
                 idle = not self._engine.has_work
                 if idle:
                     self._departures.let_go()
-                    self._idle()
-                commands = self._pipe.receive(wait=idle)
+                    if not self._adapters.is_loading:
+                        self._idle()
+                commands = self._pipe.receive(wait=idle and not self._loads_on())
                 if self._sampler is not None:
                     self._read_energy(self._sampler, was_idle=idle)
                 for command in commands:
                     self._obey(command)
+                self._adapters.advance()
                 if self._engine.has_work:
                     self._advance()
         finally:
@@ -133,6 +141,12 @@ class EngineLoop:
         quiet_s = QUIET_S
         while self._use_idle_time is not None and not self._pipe.has_news(quiet_s) and self._use_idle_time():
             quiet_s = 0.0
+
+    def _loads_on(self) -> bool:
+        """Tell whether an adapter is loaded, of which no message tells how far it is; files are given a moment."""
+        if self._adapters.is_reading:
+            self._pipe.has_news(_FILES_S)
+        return self._adapters.is_loading
 
     def _advance(self) -> None:
         chunks = self._engine.step()
@@ -170,6 +184,10 @@ class EngineLoop:
                 self._engine.end_reasoning(command.request_id)
             case ReportNames():
                 self._engine.report_blocks()
+            case LoadAdapter():
+                self._adapters.load(command)
+            case DropAdapter():
+                self._adapters.drop(command)
             case ReadBlocks() | WriteBlocks():
                 assert self._blocks is not None, "blocks are asked for that this runner cannot give"
                 self._pipe.send(self._blocks.obey(command))
@@ -197,6 +215,11 @@ def _blocks(config: EngineConfig, runner: Runner, engine: Engine) -> EngineBlock
         return None
     assert isinstance(runner, HasBlocks), "a layout of blocks is told that cannot be copied"
     return EngineBlocks(engine.scheduler.roster, runner.blocks, Staging(config.staging_fd, layout.block_bytes))
+
+
+def _places(runner: Runner) -> AdapterPlaces | None:
+    """Return the room for adapters that come at run time, if there is some."""
+    return runner.adapter_places if runner.info.adapter_room and isinstance(runner, HasAdapterPlaces) else None
 
 
 def serve(pipe: EngineEnd) -> None:
@@ -232,7 +255,9 @@ def serve(pipe: EngineEnd) -> None:
             blocks = _blocks(config, runner, engine)
             if sampler is not None:
                 sampler.start()
-            EngineLoop(pipe, engine, spare, idle, config.stream_interval, blocks, config.awake_s, sampler).run()
+            adapters = EngineAdapters(pipe, engine, _places(runner))
+            interval, awake_s = config.stream_interval, config.awake_s
+            EngineLoop(pipe, engine, spare, idle, interval, blocks, awake_s, sampler, adapters).run()
         finally:
             if sampler is not None:
                 sampler.close()

@@ -15,7 +15,7 @@ from model_svc.engine.plan import RunnerInfo
 from wire import topics
 from wire.bus import Bus
 from wire.errors import HeadraceError
-from wire.messages import ReplicaStatus
+from wire.messages import AdapterOutcome, ReplicaStatus
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,16 @@ class Heartbeat:
         self.num_generated_tokens = 0
         self.role = "both"
         self.adapters: tuple[str, ...] = ()
+        self.adapter_outcomes: dict[str, AdapterOutcome] = {}
         self.sharing: BlockSharing | None = None
 
     def become(self, state: str) -> None:
         """Change the state and say so at once."""
         self.state = state
+        self.beat_soon()
+
+    def beat_soon(self) -> None:
+        """Say how it is without waiting for the time to do so."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -71,6 +76,7 @@ class Heartbeat:
             interval_s=self._interval_s,
             died=self.died,
             adapters=self.adapters,
+            adapter_outcomes=self.adapter_outcomes,
         )
         info = self.info
         if info is None:
@@ -83,6 +89,7 @@ class Heartbeat:
             status,
             role=self.role,
             device=info.device,
+            adapter_room=info.adapter_room,
             block_size=info.block_size,
             num_blocks=info.num_blocks,
             max_model_len=info.max_model_len,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
+from model_svc.adapter_keeper import AdapterKeeper
 from model_svc.checkpoints import keep_checkpoints
 from model_svc.commands import Commands
 from model_svc.disagg.orders import BlocksDone
@@ -17,7 +18,7 @@ from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine.plan import Picture
 from model_svc.engine.request import EngineRequest
 from model_svc.engine_link import EngineLink
-from model_svc.engine_messages import CancelSequences, CloseThinking, Progress, Ready, Refused
+from model_svc.engine_messages import AdapterDone, CancelSequences, CloseThinking, Progress, Ready, Refused
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import take_jobs
 from model_svc.open_requests import OpenRequest, OpenRequests
@@ -56,6 +57,7 @@ class Replica:
         self.ready = anyio.Event()
         self.heard_at = time.monotonic()  # of the engine, last
         self.sharing: BlockSharing | None = None  # where blocks can be exchanged with other replicas
+        self.adapters: AdapterKeeper | None = None  # where some may come at run time
         self.reader: PictureReader | None = None  # where the model sees pictures
         self._bus = bus
         self._link = link
@@ -82,6 +84,9 @@ class Replica:
                     case BlocksDone():
                         if self.sharing is not None:
                             self.sharing.link.answered(message)
+                    case AdapterDone():
+                        if self.adapters is not None:
+                            self.adapters.answered(message)
                     case Ready():
                         self._heartbeat.info = message.info
                         self.ready.set()

@@ -19,12 +19,14 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from model_svc.adapter_keeper import AdapterKeeper
 from model_svc.disagg.sharing import BlockSharing
 from model_svc.engine_link import TORCH_ENVIRONMENT, EngineDiedError, EngineLink
 from model_svc.heartbeat import Heartbeat
 from model_svc.lifecycle import become_ready, drain
 from model_svc.replica import Replica
 from model_svc.settings import ModelSettings
+from wire.adapter_record import AdapterRecord
 from wire.bus import Bus
 from wire.errors import StartError
 from wire.model_card import ModelCard
@@ -72,6 +74,9 @@ async def _serve_shielded(settings: ModelSettings, stop: anyio.Event, task_statu
                         replica.reader = _reader(bus, card)
                         heartbeat.role = settings.role
                         heartbeat.adapters = tuple(place.name for place in settings.adapters_of(model))
+                        if settings.adapter_dir:
+                            record = AdapterRecord(bus, model)
+                            replica.adapters = AdapterKeeper(record, link, heartbeat, settings.adapter_dir)
                         share = partial(BlockSharing.open, bus, link, settings, replica_id=replica_id)
                         await _run(replica, heartbeat, settings, share, stop, task_status)
                         # At once: its engine may take longer to end than others wait for a heartbeat.
@@ -124,6 +129,8 @@ async def _run(
         if form is not None:
             # Before work may come: balancers shall know of it from the first heartbeat that says ready.
             await tasks.start(_share_blocks, replica, heartbeat, partial(share, form=form))
+        if replica.adapters is not None:
+            await tasks.start(replica.adapters.run)
         tasks.start_soon(replica.obey)
         tasks.start_soon(_watch_for_stall, replica, settings.stall_s)
         for partition in range(settings.partitions):

@@ -32,7 +32,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     `kv_host` (an address, or auto: this machine's own) and `kv_port` (0: a free one); a fetch that takes longer than
     `fetch_timeout_s`, and than computing would, is broken off and the rest computed. `role`: prefill computes prompts
     and hands them on, decode goes on from there, both does all. `energy`: bills have what a request used of it, where
-    cards or processors tell.
+    cards or processors tell. With an `adapter_dir` there is room for `max_adapters` that come at run time, of rank
+    `max_adapter_rank` at most.
     """
 
     model: str = ""
@@ -65,6 +66,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     fetch_timeout_s: float = 5.0
     role: str = "both"
     energy: bool = True
+    max_adapters: int = 4
+    max_adapter_rank: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +94,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
         self._check_range(*given, "max_num_seqs", "max_num_batched_tokens", least=1)
         self._check_range("tensor_parallel", "pipeline_parallel", least=1)
         self._check_range("num_draft_tokens", least=0)
+        self._check_range("max_adapters", least=1, most=1024)
+        self._check_range("max_adapter_rank", least=1, most=512)
         self._check_range("kv_port", least=0, most=65_535)
         self._check_range("kv_ram_gib", "kv_disk_gib", least=0, most=1 << 20)
         self._check_range("heartbeat_s", "stall_s", "patience_s", "fetch_timeout_s", "inter_token_ms", above=0)

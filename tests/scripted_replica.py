@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -50,6 +51,7 @@ class ScriptedReplica:
         self.vocabulary = Vocabulary.load(model_path)
         self.state = "ready"
         self.num_waiting_tokens = 0
+        self.told: dict[str, Any] = {}  # what its heartbeats say besides
         card = ModelCard.load(model_path)
         self.max_model_len = card.max_model_len
         self.script: Script | Callable[[Request], Script] = Script(say("hello"))
@@ -117,6 +119,7 @@ class ScriptedReplica:
             max_model_len=self.max_model_len,
             max_num_seqs=1024,
             interval_s=_SAID_INTERVAL_S,
+            **self.told,
         )
         await self.bus.publish(topics.status(self.model), status, maxlen=1000)
 

@@ -60,7 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service knows.
 
     `models` are the names served, each a directory below `model_dir`; `adapters` are LoRA adapters beside them, entries
-    `NAME=DIR` (of the first model) or `NAME@MODEL=DIR`. `partitions` and `block_size` are fixed for a
+    `NAME=DIR` (of the first model) or `NAME@MODEL=DIR`. With an `adapter_dir` adapters may come and go at run
+    time: their directories lie below it, on replicas' machines. `partitions` and `block_size` are fixed for a
     deployment: all services must agree on them. `drain_s` bounds how long a service finishes work after SIGTERM.
     `alive_file` is touched every two seconds while the event loop turns: a liveness probe looks at its age.
     `ready_file` is there from when the process takes work (a replica: when its model is loaded) until it has ended.
@@ -84,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     process_name: str = ""
     awake_ms: float | None = None
     adapters: tuple[str, ...] = ()
+    adapter_dir: str = ""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

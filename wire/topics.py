@@ -79,6 +79,16 @@ def kv_events(model: str) -> str:
     return f"{PREFIX}:kv:{model}"
 
 
+def adapters(model: str) -> str:
+    """Which adapters of a model are wanted at run time (`wire.adapter_record`)."""
+    return f"{PREFIX}:{{adapters:{model}}}:record"
+
+
+def adapter_news(model: str) -> str:
+    """AdaptersChanged, whenever that changes."""
+    return f"{PREFIX}:{{adapters:{model}}}:news"
+
+
 def safety_audit() -> str:
     """What safety rules did: SafetyEvent, bounded, the oldest fall out."""
     return f"{PREFIX}:safety"

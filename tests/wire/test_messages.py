@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wire import codec
 from wire.messages import (
     RECORD_FIELDS,
+    AdaptersChanged,
     AnyMessage,
     BlocksEvicted,
     BlocksStored,
@@ -170,6 +171,7 @@ EXAMPLES: list[Any] = [
     BlocksStored(replica_id="m-a-1", sequence=1, hashes=b"h" * 16, reset=True),
     BlocksEvicted(replica_id="m-a-1", sequence=2, hashes=b"h" * 16),
     ReportBlocks(replica_id="m-a-1"),
+    AdaptersChanged(model="m"),
     HistoryCall(call_id="c", edge="hr:edge:e", op="get_response", tenant="t", args={"id": "resp_1"}, deadline=2.5),
     HistoryReply(call_id="c", result={"id": "resp_1"}, code="not_found", message="no", param="id"),
     SafetyEvent(
@@ -253,6 +255,7 @@ GOLDEN = {
         "84a474797065ad426c6f636b7345766963746564aa7265706c6963615f6964a56d2d612d31a873657175656e636502a66861"
         "73686573c41068686868686868686868686868686868"
     ),
+    "AdaptersChanged": ("82a474797065af41646170746572734368616e676564a56d6f64656ca16d"),
     "ReportBlocks": ("82a474797065ac5265706f7274426c6f636b73aa7265706c6963615f6964a56d2d612d31"),
     "HistoryCall": (
         "87a474797065ab486973746f727943616c6ca763616c6c5f6964a163a465646765a968723a656467653a65a26f70ac676574"

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from wire.messages.base import ID_BYTES, Message, pack_ids, unpack_ids
 from wire.messages.calls import MAX_METADATA, HistoryCall, HistoryReply, SafetyEvent, TokenizeCall, TokenizeReply
-from wire.messages.fleet import BlocksEvicted, BlocksStored, ReplicaStatus, ReportBlocks
+from wire.messages.fleet import (
+    AdapterOutcome,
+    AdaptersChanged,
+    BlocksEvicted,
+    BlocksStored,
+    ReplicaStatus,
+    ReportBlocks,
+)
 from wire.messages.images import PICTURE_DIGEST_BYTES, Image, ImageRef, Images, ImageSpan
 from wire.messages.record import (
     PROOF_TOKENS,
@@ -62,6 +69,7 @@ AnyMessage = (
     | BlocksStored
     | BlocksEvicted
     | ReportBlocks
+    | AdaptersChanged
     | HistoryCall
     | HistoryReply
     | SafetyEvent
@@ -80,6 +88,8 @@ __all__ = [
     "PROOF_TOKENS",
     "REASONING",
     "RECORD_FIELDS",
+    "AdapterOutcome",
+    "AdaptersChanged",
     "AnyMessage",
     "BlocksEvicted",
     "BlocksStored",

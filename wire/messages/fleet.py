@@ -7,6 +7,13 @@ import msgspec
 from wire.messages.base import Message
 
 
+class AdapterOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of loading an adapter: the digest of its files, or what is wrong with them."""
+
+    digest: str = ""
+    fault: str = ""
+
+
 class ReplicaStatus(Message, frozen=True, kw_only=True):
     """A replica's heartbeat, twice a second and at every change of `state` (loading, ready, draining, gone).
 
@@ -16,7 +23,8 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     `kv_address` by replicas of the same `kv_layout`; `prefill_token_ms` and `fetch_bytes_per_s` are what the replica
     measured, 0 before. Blocks fetched from others (and their bytes), fetches that failed and blocks given to others
     count since the start, too. Beside the KV cache there is room for `num_tier_blocks`, of which `num_kept_blocks` are
-    there; copies to there (saved) and back (loaded) count since the start. `adapters` are those that it can compute.
+    there; copies to there (saved) and back (loaded) count since the start. `adapters` are those that it can compute;
+    there is `adapter_room` for so many that come at run time, and what came of each wish stands under its revision.
     """
 
     replica_id: str
@@ -57,6 +65,14 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     num_saved_blocks: int = 0
     num_loaded_blocks: int = 0
     adapters: tuple[str, ...] = ()
+    adapter_room: int = 0
+    adapter_outcomes: dict[str, AdapterOutcome] = msgspec.field(default_factory=dict)
+
+
+class AdaptersChanged(Message, frozen=True, kw_only=True):
+    """The record of adapters that are wanted of a model may have changed: read it again."""
+
+    model: str
 
 
 class BlocksStored(Message, frozen=True, kw_only=True):

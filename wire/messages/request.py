@@ -145,7 +145,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the client thinks the answer will be like. `continues`: the last message is an answer that was begun, to go on with.
     `tool_forms`: by name, the functions that the client calls otherwise. `pairs`: the inputs are queries and documents;
     a request of kind "score" wants one number for each pair, one of kind "embedding" a vector for each input.
-    `adapter_of`: `model` is an adapter of that one, whose desks and replicas see to it.
+    `adapter_of`: `model` is an adapter of that one, whose desks and replicas see to it; one that came at run time is an
+    `adapter_id` to them.
     """
 
     kind: Literal["chat", "text", "ids", "embedding", "score"] = "chat"
@@ -178,6 +179,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_forms: dict[str, ToolForm] = {}
     pairs: Pairs | None = None
     adapter_of: str = ""
+    adapter_id: str = ""
 
     @property
     def base(self) -> str:
@@ -187,7 +189,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def adapter(self) -> str:
         """The adapter that it wants, "" for the model alone."""
-        return self.model if self.adapter_of else ""
+        return self.adapter_id or self.model if self.adapter_of else ""
 
     @property
     def is_encoded(self) -> bool:

@@ -14,16 +14,24 @@ import torch
 import transformers
 
 from kernels.native.library import built
+from model_svc.engine.engine import Engine
+from model_svc.engine.request import EngineRequest
+from model_svc.engine_adapters import EngineAdapters
+from model_svc.engine_messages import AdapterDone, DropAdapter, LoadAdapter
 from model_svc.layers.adapters import AdapterRoom
 from model_svc.runner import adapter_shelf
 from model_svc.runner.adapter_shelf import AdapterShelf
 from model_svc.runner.load import make_runner
 from model_svc.weights.adapter import AdapterCheckpoint
+from model_svc.weights.adapter_copy import copied
 from model_svc.weights.errors import CheckpointError
 from tests.lora import write_adapter
 from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 from tests.model_svc.tiny import TINY, tiny_llama
+from wire import block_hash
 from wire.adapters import WEIGHTS
+from wire.errors import ModelNotFoundError
+from wire.messages import Prompt, SamplingParams, pack_ids
 
 PROMPT = [5, 9, 14, 3, 60, 22, 41]
 ROOM = AdapterRoom(2, 20)
@@ -103,7 +111,7 @@ def test_steps_go_on_while_files_are_read(
     folder: Path, truth: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, may_read = _runner(packed=True), threading.Event()
-    monkeypatch.setattr(adapter_shelf, "copied", _behind(may_read, adapter_shelf.copied))
+    monkeypatch.setattr("model_svc.runner.adapter_shelf.copied", _behind(may_read, copied))
     made.adapter_places.begin("one", str(folder / "one"))
     assert made.adapter_places.is_reading and made.adapter_places.advance() is None
     assert _says(made, "") == [truth[""]]
@@ -121,7 +129,7 @@ def _behind(event: threading.Event, function: Callable[..., Any]) -> Callable[..
     return call
 
 
-def test_the_same_files_under_one_name_take_one_place_and_other_files_another_name(folder: Path, tmp_path: Path) -> None:
+def test_the_same_files_under_one_name_are_one_adapter_and_other_files_another(folder: Path, tmp_path: Path) -> None:
     made = _runner()
     shutil.copytree(folder / "one", tmp_path / "copy")
     first = _load(made, "one", folder / "one")
@@ -150,11 +158,64 @@ def test_what_does_not_fit_is_refused_and_leaves_its_place_free(folder: Path, tm
         (huge, r"^adapter_model.safetensors: is larger than"),
         (tmp_path / "pickled", r"^adapter_model.safetensors: adapter_model.bin can run code"),
         (tmp_path / "nobody", r"^nobody: is no directory"),
+        (tmp_path / ("x" * 300), r"cannot be read: OSError"),
     ):
         with pytest.raises(CheckpointError, match=said):
             _load(made, "wrong", directory)
     assert _load(made, "one", folder / "one") in made._slots.adapters
     made.close()
+
+
+class Pipe:
+    """Keeps what an engine would send."""
+
+    def __init__(self) -> None:
+        self.sent: list[AdapterDone] = []
+
+    def send(self, *messages: AdapterDone) -> None:
+        self.sent += messages
+
+
+def test_answers_of_an_adapter_that_goes_end_well_and_only_then_is_its_place_free(
+    folder: Path, truth: dict[str, list[int]]
+) -> None:
+    made, pipe = _runner(AdapterRoom(1, 20)), Pipe()
+    engine = Engine(made, token_bytes=lambda _: b"x")
+    orders = EngineAdapters(pipe, engine, made.adapter_places)  # type: ignore[arg-type]
+
+    def load(name: str, path: str, digest: str = "") -> AdapterDone:
+        orders.load(LoadAdapter(revision=name, name=name, directory=str(folder / path), digest=digest))
+        while orders.is_loading:
+            orders.advance()
+        return pipe.sent[-1]
+
+    first = load("one", "one")
+    one = f"one@{first.digest}"
+    engine.add(_request("a", one))
+    found = [token for chunk in engine.step() for token in chunk.token_ids]
+    orders.drop(DropAdapter(name=one))
+    with pytest.raises(ModelNotFoundError, match="any more"):
+        engine.add(_request("b", one))
+    assert "max_adapters is 1" in load("two", "two").fault
+    while engine.has_work:
+        found += [token for chunk in engine.step() for token in chunk.token_ids]
+        engine.events()
+        orders.advance()
+    assert found == truth["one"]
+    assert "other replicas" in load("two", "two", digest=first.digest).fault
+    assert load("two", "two").digest
+    engine.add(_request("c", f"two@{pipe.sent[-1].digest}"))
+    made.close()
+
+
+def _request(request_id: str, adapter: str) -> EngineRequest:
+    root = block_hash.root(b"k" * 32, model="m", block_size=4, adapter=adapter)
+    prompt = Prompt(
+        token_ids=pack_ids(PROMPT), num_tokens=len(PROMPT), block_root=root, block_size=4, max_tokens=8,
+        block_hashes=b"".join(block_hash.chain(root, PROMPT, 4)),
+    )  # fmt: skip
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    return EngineRequest(request_id=request_id, prompt=prompt, adapter=adapter, sampling=sampling)
 
 
 @pytest.mark.gpu
