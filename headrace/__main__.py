@@ -1,4 +1,4 @@
-"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger, safety. The work is in their modules."""
+"""The command line: up, serve, pull, chat, bench, doctor, keys, ledger, adapter, safety. All work is in modules."""
 
 from __future__ import annotations
 
@@ -77,6 +77,9 @@ def up(
     adapter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DIR", help="A LoRA adapter of the model; may be given again.")
     ] = None,
+    adapter_dir: Annotated[
+        str | None, typer.Option(help="Adapters below it may come and go at run time.", show_default=False)
+    ] = None,
 ) -> None:
     """Start everything on this machine: get the model if needed, then serve API and chat page until Ctrl-C.
 
@@ -92,6 +95,7 @@ def up(
             "host": host, "port": port, "replicas": replicas, "prefill_replicas": prefill_replicas, "edges": edges,
             "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel, "kv_dtype": kv_dtype,
             "split": split, "models": model, "adapters": adapter or None,
+            "adapter_dir": adapter_dir,
         }  # fmt: skip
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
         command.check_desks(settings)
@@ -223,6 +227,7 @@ def keys_add(
     max_concurrent: Annotated[int, typer.Option(help="0: no limit.")] = 0,
     priority: Annotated[int, typer.Option(help="Of its requests; lower goes first.")] = 0,
     model: Annotated[list[str] | None, typer.Option(help="A model it may use; all if none is named.")] = None,
+    operator: Annotated[bool, typer.Option("--operator", help="It may load and unload adapters.")] = False,
 ) -> None:
     """Make a key, add its digest to the file, and print the key."""
     from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, hash_of
@@ -238,6 +243,7 @@ def keys_add(
             max_concurrent=max_concurrent,
             priority=priority,
             models=tuple(model or ()),
+            operator=operator,
         )
         typer.echo(command.add(file, wanted, Console(stderr=True)))
     except (KeyFileError, ValueError) as error:
@@ -254,6 +260,50 @@ def keys_list(file: Annotated[Path, _KEY_FILE]) -> None:
         command.show(file, Console())
     except KeyFileError as error:
         _fail(str(error))
+
+
+_URL = typer.Option("--url", help="Server to talk to.")
+_KEY = typer.Option("--api-key", help="An operator's key, if the server has keys.")
+adapter = typer.Typer(help="LoRA adapters of a running server: load, unload or list them.", no_args_is_help=True)
+app.add_typer(adapter, name="adapter")
+
+
+@adapter.command("add")
+def adapter_add(
+    name: Annotated[str, typer.Argument(help="What requests call it.")],
+    path: Annotated[str, typer.Argument(help="Its directory, seen from the server's adapter_dir.")],
+    model: Annotated[str | None, typer.Option(help="Its model; the first that generates if not given.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one of this name.")] = False,
+    url: Annotated[str, _URL] = "http://127.0.0.1:8000",
+    api_key: Annotated[str | None, _KEY] = None,
+) -> None:
+    """Load an adapter in all replicas; it is served when this ends."""
+    from headrace import adapters as command
+
+    done = command.main(url, api_key, lambda client: command.add(client, name, path, model=model, replace=replace))
+    raise typer.Exit(done)
+
+
+@adapter.command("remove")
+def adapter_remove(
+    name: Annotated[str, typer.Argument(help="What requests call it.")],
+    url: Annotated[str, _URL] = "http://127.0.0.1:8000",
+    api_key: Annotated[str | None, _KEY] = None,
+) -> None:
+    """Serve an adapter no longer; answers that it has begun go on to their end."""
+    from headrace import adapters as command
+
+    raise typer.Exit(command.main(url, api_key, lambda client: command.remove(client, name)))
+
+
+@adapter.command("list")
+def adapter_list(
+    url: Annotated[str, _URL] = "http://127.0.0.1:8000", api_key: Annotated[str | None, _KEY] = None
+) -> None:
+    """Show the adapters of a server, each with its model."""
+    from headrace import adapters as command
+
+    raise typer.Exit(command.main(url, api_key, command.table))
 
 
 safety = typer.Typer(help="Safety policies: see what their rules do.", no_args_is_help=True)

@@ -31,7 +31,8 @@ def _lines_of_events(reply: httpx.Response) -> Iterator[dict[str, Any]]:
                 yield json.loads(data[5:])
 
 
-def _raise_for_error(reply: httpx.Response) -> None:
+def raise_for_error(reply: httpx.Response) -> None:
+    """Raise ChatError with what the server said, if it refused."""
     if reply.status_code < 400:
         return
     reply.read()
@@ -45,7 +46,7 @@ def _raise_for_error(reply: httpx.Response) -> None:
 def stream_answer(client: httpx.Client, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield ("text" | "reasoning", piece) as they come and at the end ("done", response object). Raises ChatError."""
     with client.stream("POST", "/v1/responses", json={**body, "stream": True}) as reply:
-        _raise_for_error(reply)
+        raise_for_error(reply)
         for event in _lines_of_events(reply):
             kind = event.get("type", "")
             if kind == "response.output_text.delta":
@@ -75,7 +76,7 @@ def _choose_model(client: httpx.Client, console: Console, wanted: str | None = N
     while True:
         reply = client.get("/v1/models")
         try:
-            _raise_for_error(reply)
+            raise_for_error(reply)
         except KeyWantedError:
             if not console.is_terminal:
                 raise

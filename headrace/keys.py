@@ -39,7 +39,7 @@ def show(path: Path, console: Console) -> None:
     for key in load(path.expanduser()).values():
         limits = (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
         texts = [str(limit) if limit else "-" for limit in limits]
-        state = "disabled" if key.disabled else "in force"
+        state = "disabled" if key.disabled else "operator" if key.operator else "in force"
         models = escape(", ".join(key.models) or "all")
         table.add_row(key.id, escape(key.tenant), *texts, str(key.priority), models, state)
     console.print(table)

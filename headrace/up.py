@@ -121,6 +121,7 @@ def common_flags(settings: UpSettings, redis_url: str) -> list[str]:
         f"--metrics-host={settings.metrics_host}",
         f"--awake-ms={awake_ms(settings):g}",
         *([f"--adapters={','.join(settings.adapters)}"] if settings.adapters else []),
+        *([f"--adapter-dir={settings.adapter_dir}"] if settings.adapter_dir else []),
     ]
 
 

@@ -119,7 +119,7 @@ class BalancerDesk:
         left_s = give_up - now
         if left_s <= 0:
             state = "is still loading" if fleet.is_loading else "is not served by any replica now"
-            who = f"The model {job.model}" + (f" with the adapter {adapter}" if adapter else "")
+            who = f"The model {job.model}" + (f" with the adapter {adapter.partition('@')[0]}" if adapter else "")
             raise UnavailableError(f"{who} {state}.", retry_after_s=5.0)
         left_s = min(left_s, job.deadline - time.time())
         if left_s <= 0:

@@ -19,6 +19,7 @@ from gateway.edge.guard import Guard
 from gateway.edge.jsontext import json_response
 from gateway.edge.paths import hint, plain
 from gateway.edge.routes import (
+    adapters,
     chat,
     completions,
     control,
@@ -120,6 +121,8 @@ def _routes() -> list[Route]:
         Route("/tokenizer_info", tokenize.tokenizer_info, methods=["GET"]),
         Route("/v1/models", models.list_models, methods=["GET"]),
         Route("/v1/models/{id:path}", models.get_model, methods=["GET"]),
+        Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
         Route("/openapi.json", docs.openapi, methods=["GET"]),
         Route("/docs", docs.docs, methods=["GET"], include_in_schema=False),
         Route("/health/live", health.live, methods=["GET"]),

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from anyio.abc import TaskGroup
 from opentelemetry.trace import SpanContext
 
+from gateway.edge.adapters import RuntimeAdapters
 from gateway.edge.admission import Admission
 from gateway.edge.background import Background
 from gateway.edge.batch import Batch, naming
@@ -88,6 +89,7 @@ class Edge:
         self.embeddings = EmbeddingClient(bus, lambda request: new_job(request, settings, self.inbox))
         self.tokenizer = TokenizerClient(bus, served, self.inbox, settings.tokenize_timeout_s, settings.partitions)
         self.replicas = Replicas(served.bases)
+        self.adapters = RuntimeAdapters(bus, served, self.replicas)
         self.metrics = Metrics(served.names, self.admission, self.inflight, self.replicas, self.room)
         self.safety = self._apply(policies, tasks) if policies is not None else None
         self.endings = Endings(tasks, self.admission, self.accounts, self.metrics, self.safety)

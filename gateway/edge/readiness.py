@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
+import anyio
+
 from wire.heartbeats import Heartbeats
 from wire.messages import ReplicaStatus
 
@@ -36,9 +38,18 @@ class Replicas:
         self._heartbeats = Heartbeats(missed=_MISSED, slack_s=_SLACK_S)
         self._statuses: dict[str, ReplicaStatus] = {}
         self._paces: dict[str, _Pace] = {}
+        self._news: anyio.Event | None = None
+
+    def news(self) -> anyio.Event:
+        """Return what the next heartbeat sets."""
+        self._news = self._news or anyio.Event()
+        return self._news
 
     def note(self, status: ReplicaStatus) -> None:
         """Take a heartbeat in; a replica that says it is gone is forgotten."""
+        if self._news is not None:
+            self._news.set()
+            self._news = None
         if not self._heartbeats.hear(status, monotonic()):
             self._forget(status.replica_id)
             return
@@ -54,22 +65,23 @@ class Replicas:
 
     def num_ready(self, model: str) -> int:
         """Return how many replicas of a model are ready and alive."""
-        return len(self._ready(model))
+        return len(self.ready(model))
 
     def missing(self) -> list[str]:
         """Return a sentence for each model that has no ready replica."""
-        return [f"no ready replica of {model}" for model in self.models if not self._ready(model)]
+        return [f"no ready replica of {model}" for model in self.models if not self.ready(model)]
 
     def wait_s(self, model: str) -> float:
         """Predict how long a request of no length would wait for its first token; 0 where nothing is known yet."""
         paces = self._paces
         waits = (
             paces[one.replica_id].wait_s(one.num_waiting_tokens) if one.replica_id in paces else 0.0
-            for one in self._ready(model)
+            for one in self.ready(model)
         )
         return min(waits, default=0.0)
 
-    def _ready(self, model: str) -> list[ReplicaStatus]:
+    def ready(self, model: str) -> list[ReplicaStatus]:
+        """Return the newest heartbeats of a model's replicas that are ready and alive."""
         return [status for status in self.alive() if status.model == model and status.state == "ready"]
 
     def _forget(self, replica_id: str) -> None:

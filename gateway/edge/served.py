@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from gateway.edge.settings import EdgeSettings
 from gateway.postprocess.safety.policy import SafetyPolicy
 from gateway.postprocess.tools.splitter import CallSplitter
 from gateway.postprocess.tools.styles import STYLES
-from wire.errors import ModelNotFoundError
+from wire.adapter_record import WantedAdapter
+from wire.errors import InvalidRequestError, ModelNotFoundError
 from wire.messages import Request
 from wire.model_card import ModelCard
 from wire.settings import SettingsError
@@ -50,6 +53,8 @@ class Served:
         self.cards = {name: ModelCard.load(settings.model_path(name), name) for name in settings.models}
         self.bases = tuple(self.cards)
         self._models = {name: _load(settings, card) for name, card in self.cards.items() if card.kind == "chat"}
+        self.generating = tuple(self._models)
+        self._ids: dict[str, str] = {}  # of adapters that came at run time
         for name in self.bases:
             self._add_adapters(settings, name)
         self._encoders = {name: _vocabulary(card) for name, card in self.cards.items() if card.kind != "chat"}
@@ -59,14 +64,57 @@ class Served:
         for place in settings.adapters_of(base):
             if base not in self._models:
                 raise SettingsError(f"adapters: {place.name} is of {base}, which generates nothing")
-            model = self._models[base]
-            card = msgspec.structs.replace(model.card, name=place.name, adapter_of=base)
-            self._models[place.name], self.cards[place.name] = ServedModel(card, model.vocabulary), card
+            self._add(place.name, base)
+
+    def _add(self, name: str, base: str) -> None:
+        model = self._models[base]
+        card = msgspec.structs.replace(model.card, name=name, adapter_of=base)
+        self._models[name], self.cards[name] = ServedModel(card, model.vocabulary), card
+
+    def offer(self, base: str, wanted: Mapping[str, WantedAdapter]) -> None:
+        """Offer these adapters of a model that came at run time, and no others; a name that is taken stays as it is."""
+        for name in [name for name in self._ids if self.cards[name].adapter_of == base and name not in wanted]:
+            del self._ids[name], self._models[name], self.cards[name]
+        for name, one in wanted.items():
+            if name not in self.cards:
+                self._add(name, base)
+            elif name not in self._ids or self.cards[name].adapter_of != base:
+                continue
+            self._ids[name] = one.id
+
+    def check_new_name(self, name: str, *, of: str, replace: bool) -> None:
+        """Raise InvalidRequestError if no adapter of a model may come by this name."""
+        if name not in self.cards:
+            return
+        if name not in self._ids:
+            what = "an adapter that the settings name" if self.cards[name].adapter_of else "a model"
+            raise InvalidRequestError(f"lora_name: {name!r} is {what}", param="lora_name")
+        base = self.cards[name].adapter_of
+        if base != of:
+            raise InvalidRequestError(f"lora_name: {name!r} is an adapter of {base}", param="lora_name")
+        if not replace:
+            message = f"lora_name: {name!r} is loaded already; send load_inplace true to replace it"
+            raise InvalidRequestError(message, param="lora_name")
+
+    def adapter_id(self, name: str) -> str:
+        """Return what an adapter that came at run time is to desks, "" for what is none."""
+        return self._ids.get(name, "")
+
+    def adapter_base(self, name: str) -> str:
+        """Return whose adapter that came at run time this is, "" for none. Raises InvalidRequestError for one set."""
+        if name in self._ids:
+            return self.cards[name].adapter_of
+        if name in self.cards and self.cards[name].adapter_of:
+            message = f"lora_name: {name!r} is named by the setting adapters; take it out there"
+            raise InvalidRequestError(message, param="lora_name")
+        return ""
 
     def routed(self, request: Request) -> Request:
         """Return a request that says whose desks and replicas see to it, if its model is an adapter."""
         base = self.cards[request.model].adapter_of if request.model in self.cards else ""
-        return msgspec.structs.replace(request, adapter_of=base) if base else request
+        if not base:
+            return request
+        return msgspec.structs.replace(request, adapter_of=base, adapter_id=self.adapter_id(request.model))
 
     @property
     def names(self) -> tuple[str, ...]:

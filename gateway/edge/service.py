@@ -48,6 +48,9 @@ async def serve(settings: EdgeSettings, *, task_status: TaskStatus[None] = anyio
                 tasks.start_soon(edge.background.watch)
                 for name in served.bases:
                     tasks.start_soon(edge.watch_replicas, name)
+                if settings.adapter_dir:
+                    for name in edge.adapters.models:
+                        tasks.start_soon(edge.adapters.follow, name)
                 with metrics.shows(edge.metrics.registry):
                     await _serve_until(stop, edge, settings, task_status)
                 with anyio.move_on_after(_LAST_S):  # what was cut off is cancelled and kept

@@ -1,8 +1,9 @@
-"""A house with two LoRA adapters: each name answers as its merged model alone does, whatever came before it."""
+"""A house with two LoRA adapters and others that come and go: each name answers as its merged model alone does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -25,8 +26,8 @@ NAMES = ("one", MODEL, "two")
 class Served:
     """The house, a client of it, and what each name should say."""
 
-    def __init__(self, house: House, oracles: dict[str, Any]) -> None:
-        self.house, self.oracles = house, oracles
+    def __init__(self, house: House, oracles: dict[str, Any], late: Path) -> None:
+        self.house, self.oracles, self.late = house, oracles, late
         self.client = openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0)
 
     def ask(self, name: str, num_tokens: int = 20, **changes: Any) -> Any:
@@ -35,6 +36,13 @@ class Served:
         return self.client.completions.create(
             model=name, prompt=PROMPT, max_tokens=num_tokens, temperature=0, extra_body=body, **changes
         )
+
+    def load(self, name: str, path: str, status: int = 200, **more: Any) -> Any:
+        """Load an adapter; returns the answer, or the error."""
+        with self.house.client(600.0) as client:
+            reply = client.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path, **more})
+        assert reply.status_code == status, reply.text
+        return reply.text if status == 200 else reply.json()["error"]
 
     @torch.inference_mode()
     def truth(self, name: str, num_tokens: int = 20) -> str:
@@ -58,9 +66,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         place = write_adapter(folder / name, model, seed=seed, spread=0.4)
         oracles[name] = merged(model, place)
         arguments.append(f"--adapter={name}={place}")
+    oracles["three"] = merged(model, write_adapter(folder / "late" / "three", model, seed=2, spread=0.4))
+    write_adapter(folder / "late" / "four", model, seed=3, spread=0.4, rank=17)
+    arguments.append(f"--adapter-dir={folder / 'late'}")
     environ = {"HEADRACE_DTYPE": "float32", "HEADRACE_SPECULATE": "off", "HEADRACE_STREAM_INTERVAL": "1"}
     with headrace_up(folder / "state", *arguments, environ=environ) as house:
-        yield Served(house, oracles)
+        yield Served(house, oracles, folder / "late")
 
 
 def test_each_name_answers_as_its_merged_model_and_hits_no_others_cache(served: Served) -> None:
@@ -106,7 +117,30 @@ def test_a_conversation_of_an_adapter_goes_on_from_its_own_tokens(served: Served
     assert served.client.responses.retrieve(again.id).model == "one"
 
 
+def test_an_adapter_comes_is_replaced_and_goes_while_the_house_runs(served: Served) -> None:
+    for path, said in (("../one", "must be a directory below"), ("four", "rank 17"), ("none", "is no directory")):
+        error = served.load("new", path, status=400)
+        assert error["param"] == "lora_path" and said in error["message"]
+    assert served.load("new", "three") == "Success: LoRA adapter 'new' added successfully."
+    assert served.client.models.retrieve("new").parent == MODEL  # type: ignore[attr-defined]
+    assert served.ask("new").choices[0].text == served.truth("three")
+    assert served.ask("new").usage.prompt_tokens_details.cached_tokens
+    assert served.load("new", "three", status=400)["param"] == "lora_name"
+    assert served.load("one", "three", status=400)["param"] == "lora_name"
+    write_adapter(served.late / "five", served.oracles[MODEL], seed=1, spread=0.4)  # as "two" is
+    served.load("new", "five", load_inplace=True)
+    answer = served.ask("new")
+    assert answer.choices[0].text == served.truth("two") and not answer.usage.prompt_tokens_details.cached_tokens
+    with served.house.client() as client:
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "new"}).status_code == 200
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "new"}).json()["error"]["param"] == "lora_name"
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "one"}).status_code == 400
+    with pytest.raises(openai.NotFoundError, match="new"):
+        served.ask("new")
+
+
 def test_an_answer_of_an_adapter_survives_its_replica(served: Served) -> None:
+    served.load("late", "three")
     text, killed = "", 0
     for chunk in served.ask("two", 120, stream=True):
         text += chunk.choices[0].text if chunk.choices else ""
@@ -116,3 +150,4 @@ def test_an_answer_of_an_adapter_survives_its_replica(served: Served) -> None:
                 killed = len(text)
     assert 0 < killed < 120
     assert text == served.truth("two", 120)
+    assert served.ask("late").choices[0].text == served.truth("three")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.edge.schema import answers
+from gateway.edge.schema.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from gateway.edge.schema.chat import MAX_CACHE_KEY, ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.content import MAX_MESSAGES
@@ -98,6 +99,8 @@ OPERATIONS: dict[str, Operation] = {
     "detokenize": Operation(body=DetokenizeRequest, answer=answers.Detokenized, errors=_WORK),
     "tokenizer_info": Operation(answer=answers.TokenizerInfo, query=("model",), errors=(*_ANY, 404)),
     "control_request": Operation(body=ControlRequest, answer=answers.Stored, status=202, errors=_WORK),
+    "load_adapter": Operation(body=LoadAdapterRequest, kind="text/plain", errors=(*_ANY, 409, 413, 415, 504)),
+    "unload_adapter": Operation(body=UnloadAdapterRequest, kind="text/plain", errors=(*_ANY, 404, 413, 415)),
     "list_models": Operation(answer=answers.ModelList, errors=_ANY),
     "get_model": Operation(answer=answers.ModelObject, errors=(*_ANY, 404)),
     "metrics": Operation(kind="text/plain"),

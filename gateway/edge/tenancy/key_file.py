@@ -10,6 +10,7 @@
     priority = 0                   # of its requests; lower goes first
     models = ["smollm2-135m"]      # none named: all
     disabled = false
+    operator = false               # may load and unload adapters
 
 Keys are 256 random bits, so a plain digest cannot be turned back, however fast it is to compute.
 """
@@ -47,6 +48,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     priority: int = 0
     models: tuple[str, ...] = ()
     disabled: bool = False
+    operator: bool = False
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):

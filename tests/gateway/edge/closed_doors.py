@@ -11,6 +11,8 @@ UNREAD_ROUTES = {
     "/v1/moderations": "is what asks the rules",
     "/tokenize": "is counted only",
     "/detokenize": "is spelled only",
+    "/v1/load_lora_adapter": "is an operator's, and takes a name and a path",
+    "/v1/unload_lora_adapter": "is an operator's, and takes a name",
     "/v1/requests/{id}/control": "takes a word of ours",
     "/v1/responses/compact": "refuses everything",
     "/v1/responses/{id}/cancel": "has no body",

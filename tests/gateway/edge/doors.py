@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gateway.edge.schema.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from gateway.edge.schema.chat import ChatRequest
 from gateway.edge.schema.completions import CompletionRequest
 from gateway.edge.schema.control import ControlRequest
@@ -43,6 +44,8 @@ SCHEMAS: dict[str, tuple[type, dict[str, Any]]] = {
     "/tokenize": (TokenizeRequest, {}),
     "/detokenize": (DetokenizeRequest, {}),
     "/v1/requests/{id}/control": (ControlRequest, {}),
+    "/v1/load_lora_adapter": (LoadAdapterRequest, {}),
+    "/v1/unload_lora_adapter": (UnloadAdapterRequest, {}),
 }
 
 Body = dict[str, Any]
