@@ -10,7 +10,9 @@ import openai
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner
 
+from headrace.__main__ import app
 from tests.e2e.house import House, headrace_up
 from tests.lora import merged, write_adapter
 from tests.model_svc.saved_llama import save_tiny
@@ -137,6 +139,19 @@ def test_an_adapter_comes_is_replaced_and_goes_while_the_house_runs(served: Serv
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": "one"}).status_code == 400
     with pytest.raises(openai.NotFoundError, match="new"):
         served.ask("new")
+
+
+def test_the_command_line_loads_lists_and_unloads(served: Served) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["adapter", *words, f"--url={served.house.url}"], env={"COLUMNS": "200"})
+        return result.exit_code, result.stdout, result.stderr
+
+    assert run("add", "typed", "three") == (0, "Success: LoRA adapter 'typed' added successfully.\n", "")
+    assert "typed" in run("list")[1]
+    code, _, said = run("add", "typed", "three")
+    assert code == 1 and "loaded already" in said
+    assert run("add", "typed", "three", "--replace")[0] == run("remove", "typed")[0] == 0
+    assert "typed" not in run("list")[1]
 
 
 def test_an_answer_of_an_adapter_survives_its_replica(served: Served) -> None:

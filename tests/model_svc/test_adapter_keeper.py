@@ -50,8 +50,10 @@ class House:
         self.engine = Engine()
         self.heartbeat = Heartbeat(bus, replica_id="r", model=MODEL, interval_s=FOREVER_S)
         self.heartbeat.adapters = ("given",)
-        sizes = {"num_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "max_model_len": 1}
-        self.heartbeat.info = RunnerInfo(vocab_size=1, adapter_room=room, **sizes)
+        self.heartbeat.info = RunnerInfo(
+            num_blocks=1, block_size=1, max_num_seqs=1, max_num_batched_tokens=1, max_model_len=1, vocab_size=1,
+            adapter_room=room,
+        )  # fmt: skip
         link: Any = self.engine
         self.keeper = AdapterKeeper(self.record, link, self.heartbeat, str(folder), grace_s=grace_s)
         self.engine.keeper = self.keeper
@@ -119,7 +121,7 @@ async def test_after_a_while_the_engine_is_told_to_drop_it(bus: Bus, tmp_path: P
     house = House(bus, tmp_path, room=4, grace_s=0.0)
     await house.want("a", "d1")
     async with at_work(house):
-        assert house.heartbeat.adapters == ("given", "a@d1")
+        assert "a@d1" in house.heartbeat.adapters
         await house.record.remove("a")
         await house.until(lambda: house.engine.drops == ["a@d1"])
         assert house.heartbeat.adapters == ("given",) and not house.heartbeat.adapter_outcomes

@@ -11,6 +11,8 @@ import anyio
 import httpx
 import pytest
 
+from gateway.edge.adapters import RuntimeAdapters
+from gateway.edge.readiness import Replicas
 from tests.gateway.edge.asks import ASK, CHAT
 from tests.gateway.edge.tenancy.conftest import KeyFile, key_file
 from tests.ring import MODEL, MakeRing, Ring
@@ -75,10 +77,10 @@ async def test_an_adapter_is_served_by_every_edge_until_it_is_unloaded(make_ring
         assert await names(ring.http) == [MODEL, "late"]
         answer = await ring.http.post(CHAT, json={**ASK, "model": "late"})
         assert answer.json()["model"] == "late"
-        request = ring.replica.requests[-1]
-        assert request.prompt.adapter == "late@d1"
+        prompt = ring.replica.requests[-1].prompt
+        assert prompt is not None and prompt.adapter == "late@d1"
         secret = await ring.bus.secret("block-hash")
-        assert request.prompt.block_root == block_hash.root(secret, model=MODEL, adapter="late@d1", block_size=16)
+        assert prompt.block_root == block_hash.root(secret, model=MODEL, adapter="late@d1", block_size=16)
         async with ring.another_edge() as other:
             with anyio.fail_after(60):
                 while "late" not in await names(other):
@@ -101,7 +103,8 @@ async def test_one_in_place_of_another_goes_by_another_name_on_its_way(make_ring
         assert (await load(ring)).status_code == 200
         assert (await load(ring, lora_path="sql/2", load_inplace=True)).status_code == 200
         await ring.http.post(CHAT, json={**ASK, "model": "late"})
-        assert ring.replica.requests[-1].prompt.adapter == "late@d2"
+        prompt = ring.replica.requests[-1].prompt
+        assert prompt is not None and prompt.adapter == "late@d2"
         [served] = (await AdapterRecord(ring.bus, MODEL).read()).by_revision.values()
         assert (served.path, served.digest) == ("sql/2", "d2")
 
@@ -119,11 +122,7 @@ async def test_what_one_replica_cannot_load_is_served_by_none(make_ring: MakeRin
         async def other_files() -> None:
             async for wanted in AdapterRecord(ring.bus, MODEL).follow():
                 told = {revision: AdapterOutcome(digest="d9") for revision in wanted.by_revision}
-                status = ReplicaStatus(
-                    replica_id="other", model=MODEL, state="ready", sent_at=time.time(), interval_s=600.0,
-                    adapter_room=4, adapter_outcomes=told,
-                )  # fmt: skip
-                await ring.bus.publish(topics.status(MODEL), status, maxlen=1000)
+                await ring.bus.publish(topics.status(MODEL), _status("other", adapter_outcomes=told), maxlen=1000)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(other_files)
@@ -139,6 +138,34 @@ async def test_what_one_replica_cannot_load_is_served_by_none(make_ring: MakeRin
 
 async def shown(ring: Ring) -> list[str]:
     return (await ring.http.get("/metrics")).text.splitlines()
+
+
+async def test_all_ready_replicas_are_waited_for_and_no_others() -> None:
+    served: Any = Bases()
+    bus: Any = None
+    replicas = Replicas((MODEL,))
+    adapters = RuntimeAdapters(bus, served, replicas)
+    told = {"wish": AdapterOutcome(digest="d1")}
+    replicas.note(_status("a", adapter_outcomes=told))
+    replicas.note(_status("b"))
+    replicas.note(_status("c", state="loading"))
+    with anyio.move_on_after(0) as late:
+        await adapters._loaded(MODEL, "wish")
+    assert late.cancelled_caught
+    replicas.note(_status("b", adapter_outcomes=told))
+    assert await adapters._loaded(MODEL, "wish") == "d1"
+
+
+class Bases:
+    """What an edge serves, as far as it is asked here."""
+
+    generating = ()
+
+
+def _status(replica_id: str, state: str = "ready", **told: Any) -> ReplicaStatus:
+    return ReplicaStatus(
+        replica_id=replica_id, model=MODEL, state=state, sent_at=time.time(), interval_s=600.0, adapter_room=4, **told
+    )
 
 
 async def test_a_wrong_field_is_named(make_ring: MakeRing) -> None:
