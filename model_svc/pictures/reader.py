@@ -66,9 +66,8 @@ class PictureReader:
 
 
 def _resample(path: Path) -> Pil.Resampling:
-    """Return how a checkpoint resizes pictures; Idefics3's way where it does not say."""
-    said = read_processor(path).resample
+    """Return how a checkpoint resizes pictures."""
     try:
-        return Pil.Resampling.LANCZOS if said is None else Pil.Resampling(said)
+        return Pil.Resampling(read_processor(path).resample)
     except ValueError as error:
         raise ModelCardError(f"{path}: resample of the image processor: {error}") from error

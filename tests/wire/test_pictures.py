@@ -22,7 +22,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from wire.model_card import ModelCard, ModelCardError
-from wire.pictures import PictureForm, read_form
+from wire.pictures import PictureForm, read_form, read_processor
 
 SIZES = [(64, 64), (1, 1), (1, 300), (301, 2), (37, 111), (128, 31), (33, 32), (97, 640), (513, 511), (255, 256)]
 IDEFICS3: dict[str, Any] = {
@@ -140,6 +140,18 @@ def test_mistral3(tmp_path: Path) -> None:
     assert form.layout(1, 9000).num_image_tokens == 8
 
 
+def test_what_an_image_processor_does_not_say_is_as_usual_in_its_family(tmp_path: Path) -> None:
+    for theirs in (Gemma3ImageProcessorPil, Idefics3ImageProcessorPil, PixtralImageProcessorPil):
+        usual: Any = theirs()
+        said = {"image_processor_type": usual.to_dict()["image_processor_type"]}
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+        found = read_processor(tmp_path)
+        assert found.resample == usual.resample
+        assert found.rescale_factor == usual.rescale_factor
+        for name in ("image_mean", "image_std"):
+            assert np.array_equal(np.broadcast_to(getattr(found, name), 3), getattr(usual, name))
+
+
 def test_a_checkpoint_of_todays_says_it_in_processor_config(tmp_path: Path) -> None:
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": SPLITS}))
     assert form_of(tmp_path, IDEFICS3).layout(128, 64).rows == 2
@@ -155,7 +167,8 @@ def test_a_card_tells_of_pictures_only_where_they_are_served(tmp_path: Path) -> 
     config = IDEFICS3 | {"text_config": {"vocab_size": 9}}
     form_of(tmp_path, config)
     assert ModelCard.load(tmp_path).pictures is not None
-    form_of(tmp_path, config | {"architectures": ["Mistral3ForConditionalGeneration"]})
+    other = {"architectures": ["LlavaForConditionalGeneration"], "vision_config": {"model_type": "clip_vision_model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | other))
     assert ModelCard.load(tmp_path).pictures is None
 
 
