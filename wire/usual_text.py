@@ -1,4 +1,4 @@
-"""What configs of models of texts and images leave out where their part of texts is as usual, as Gemma 3 does."""
+"""What configs of models of texts and images leave out where their part of texts is as usual: Gemma 3's, Pixtral's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _USUAL: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
         "hidden_activation": "gelu_pytorch_tanh",
-    }
+    },
+    "mistral": {"num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
 }
 _USUAL_ROPE = {"gemma3_text": {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}}
 

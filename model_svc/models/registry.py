@@ -60,6 +60,8 @@ MODELS: dict[str, tuple[str, str]] = {
 TEXT_PARTS = {
     ("Gemma3ForConditionalGeneration", "gemma3_text"): "Gemma3ForCausalLM",
     ("Idefics3ForConditionalGeneration", "llama"): "LlamaForCausalLM",
+    ("LlavaForConditionalGeneration", "llama"): "LlamaForCausalLM",
+    ("LlavaForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "ministral3"): "Ministral3ForCausalLM",
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"): "Qwen3_5ForCausalLM",

@@ -14,7 +14,7 @@ from model_svc.weights.errors import CheckpointError
 class VisionConfig:
     """Sizes of a vision tower, and how its patches become tokens.
 
-    Idefics3 makes one of `scale_factor` times `scale_factor` patches, Gemma 3 `mm_tokens` of each picture.
+    Idefics3 and Pixtral make one of `scale_factor` times `scale_factor` patches, Gemma 3 `mm_tokens` of each picture.
     """
 
     hidden_size: int
@@ -28,6 +28,8 @@ class VisionConfig:
     act: str
     scale_factor: int
     mm_tokens: int
+    rope_theta: float = 0.0  # these two: Pixtral's
+    projector_act: str = "gelu"
 
     @property
     def grid(self) -> int:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from model_svc.layers.loader import Loader
 from model_svc.layers.norm import RmsNorm
-from model_svc.vision.config import VisionConfig
+from model_svc.vision.config import VisionConfig, vision_config
 from model_svc.vision.tower import VisionTower
 
 
@@ -15,6 +15,7 @@ class Gemma3Vision:
 
     image_token_id = 262144
     both_ways = True
+    read_config = staticmethod(vision_config)
     _TOWERS = ("vision_tower.vision_model", "vision_tower", "model.vision_tower.vision_model", "model.vision_tower")
     _CONNECTORS = ("multi_modal_projector", "model.multi_modal_projector")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from model_svc.layers.loader import Loader
-from model_svc.vision.config import VisionConfig
+from model_svc.vision.config import VisionConfig, vision_config
 from model_svc.vision.tower import VisionTower
 
 
@@ -14,6 +14,7 @@ class Idefics3Vision:
 
     image_token_id = 128257
     both_ways = False
+    read_config = staticmethod(vision_config)
 
     def __init__(self, loader: Loader, config: VisionConfig, hidden: int) -> None:
         """`hidden` is the width of the model of texts."""

@@ -10,32 +10,42 @@ import torch
 from torch import Tensor
 
 from model_svc.layers.loader import Loader
-from model_svc.vision.config import VisionConfig, vision_config
+from model_svc.vision.config import VisionConfig
 from model_svc.vision.gemma3 import Gemma3Vision
 from model_svc.vision.idefics3 import Idefics3Vision
 from model_svc.vision.pixels import Pixels
+from model_svc.vision.pixtral import Mistral3Vision, PixtralVision
 from model_svc.weights.errors import CheckpointError
-from wire.pictures import read_form
+from wire.pictures import PictureForm, read_form
+
+Sees = Gemma3Vision | Idefics3Vision | PixtralVision
 
 # config.json's `architectures[0]` -> what sees. Of others the part of texts is served.
-ARCHITECTURES: dict[str, type[Idefics3Vision] | type[Gemma3Vision]] = {
+ARCHITECTURES: dict[str, type[Gemma3Vision] | type[Idefics3Vision] | type[PixtralVision]] = {
     "Gemma3ForConditionalGeneration": Gemma3Vision,
     "Idefics3ForConditionalGeneration": Idefics3Vision,
+    "LlavaForConditionalGeneration": PixtralVision,  # those with this tower
+    "Mistral3ForConditionalGeneration": Mistral3Vision,
     "SmolVLMForConditionalGeneration": Idefics3Vision,
 }
 _PARTS = ("vision_tower", "multi_modal_projector", "visual", "vision_model", "connector")
+_LARGE = 1 << 13  # pixels along each side: nobody sends a larger picture
 _MAX_PATCHES = 8192  # looked at together: more would only take more memory
 
 
 class Vision:
-    """A vision tower with all before it and behind it. Each tile makes `tile_tokens` features."""
+    """A vision tower with all before it and behind it.
+
+    Each tile makes `tile_tokens` features, or as many as its size asks for where pictures keep their shape.
+    `most_patches` are those of the largest tile.
+    """
 
     def __init__(
-        self, see: Idefics3Vision | Gemma3Vision, pixels: Pixels, config: VisionConfig, image_token_id: int,
-        tile_tokens: int,
-    ) -> None:  # fmt: skip
+        self, see: Sees, pixels: Pixels, config: VisionConfig, image_token_id: int, tile_tokens: int, most_patches: int
+    ) -> None:
         self.image_token_id = image_token_id
         self.tile_tokens = tile_tokens
+        self._most_patches = max(most_patches, _MAX_PATCHES)
         self._see = see
         self._pixels = pixels
         self._config = config
@@ -44,7 +54,7 @@ class Vision:
     def workspace_numbers(self) -> int:
         """How many numbers, about, are there at once while it looks."""
         config = self._config
-        return _MAX_PATCHES * (8 * config.hidden_size + 2 * config.intermediate_size + 2 * config.patch_numbers)
+        return self._most_patches * (8 * config.hidden_size + 2 * config.intermediate_size + 2 * config.patch_numbers)
 
     def __call__(self, tiles: Tensor) -> Tensor:
         """Return the features [F, E] of one picture's `tiles` [n, height, width, 3] in bytes.
@@ -73,13 +83,17 @@ def load_vision(
     image_token_id = whole.get("image_token_id", whole.get("image_token_index", kind.image_token_id))
     if type(image_token_id) is not int or image_token_id < 0:
         raise CheckpointError(path, f"image_token_id must be a token's id, not {image_token_id!r}")
-    config = vision_config(path, whole)
-    tile_tokens = _tile_tokens(kind, architecture, path, config)
+    config, form = kind.read_config(path, whole), read_form(path.parent, architecture)
+    if form is None:
+        raise CheckpointError(path, f"it is not known how {architecture} cuts pictures")
+    tile_tokens = _tile_tokens(kind, form, path, config)
     window = whole.get("sliding_window")
     if kind.both_ways and type(window) is int and window < tile_tokens:
         raise CheckpointError(path, f"sliding_window {window} is shorter than a picture of {tile_tokens} tokens")
     pixels = Pixels(path.parent, loader.method.dtype, device)
-    return Vision(kind(loader, config, hidden), pixels, config, image_token_id, tile_tokens)
+    largest, size = form.layout(_LARGE, _LARGE).tile, config.patch_size
+    most = (largest.height // size) * (largest.width // size)
+    return Vision(kind(loader, config, hidden), pixels, config, image_token_id, tile_tokens, most)
 
 
 def sees_both_ways(architecture: str, loader: Loader) -> bool:
@@ -88,13 +102,8 @@ def sees_both_ways(architecture: str, loader: Loader) -> bool:
     return kind is not None and kind.both_ways and kind.is_in(loader)
 
 
-def _tile_tokens(
-    kind: type[Idefics3Vision] | type[Gemma3Vision], architecture: str, path: Path, config: VisionConfig
-) -> int:
+def _tile_tokens(kind: type[Sees], form: PictureForm, path: Path, config: VisionConfig) -> int:
     """Return how many tokens a tile takes in prompts, which must be as many as the tower makes of it."""
-    form = read_form(path.parent, architecture)
-    if form is None:
-        raise CheckpointError(path, f"it is not known how {architecture} cuts pictures")
     layout, size = form.layout(1, 1), config.patch_size
     tokens = layout.num_image_tokens // layout.num_tiles
     made = kind.num_features(config, layout.tile.height // size, layout.tile.width // size)

@@ -15,12 +15,19 @@ from wire.pictures.pixtral import PixtralForm
 from wire.pictures.processor import ImageProcessor, Pixels, read_processor
 
 SEEN = frozenset(
-    {"Gemma3ForConditionalGeneration", "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"}
+    {
+        "Gemma3ForConditionalGeneration",
+        "Idefics3ForConditionalGeneration",
+        "LlavaForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",
+    }
 )
 """Architectures whose part that sees is served; of others with a form the part of texts is."""
 
 
 class _Vision(msgspec.Struct):
+    model_type: str | None = None
     image_size: int | None = None
     patch_size: int | None = None
 
@@ -66,11 +73,18 @@ def _gemma3(config: _Config, vision: _Vision, processor: ImageProcessor) -> Gemm
     return Gemma3Form(size=Size(size.width or edge, size.height or edge), num_tokens=config.mm_tokens_per_image)
 
 
-def _pixtral(config: _Config, vision: _Vision, processor: ImageProcessor) -> PixtralForm:
-    size = processor.size or Pixels()
-    edge = size.longest_edge or _known(vision.image_size, "vision_config.image_size")
-    patch = _known(vision.patch_size, "vision_config.patch_size") * config.spatial_merge_size
-    return PixtralForm(most=Size(size.width or edge, size.height or edge), patch=patch)
+def _mistral3(config: _Config, vision: _Vision, processor: ImageProcessor) -> PixtralForm:
+    return _pixtral(vision, processor, config.spatial_merge_size)
+
+
+def _llava(_config: _Config, vision: _Vision, processor: ImageProcessor) -> PixtralForm | None:
+    return _pixtral(vision, processor, merge=1) if vision.model_type == "pixtral" else None
+
+
+def _pixtral(vision: _Vision, processor: ImageProcessor, merge: int) -> PixtralForm:
+    size, patch = processor.size or Pixels(), vision.patch_size or 16
+    edge = size.longest_edge or vision.image_size or 1024
+    return PixtralForm(most=Size(size.width or edge, size.height or edge), patch=patch * merge)
 
 
 def _known(value: int | None, name: str) -> int:
@@ -79,9 +93,10 @@ def _known(value: int | None, name: str) -> int:
     return value
 
 
-_FORMS: dict[str, Callable[[_Config, _Vision, ImageProcessor], PictureForm]] = {
+_FORMS: dict[str, Callable[[_Config, _Vision, ImageProcessor], PictureForm | None]] = {
     "Gemma3ForConditionalGeneration": _gemma3,
     "Idefics3ForConditionalGeneration": _idefics3,
-    "Mistral3ForConditionalGeneration": _pixtral,
+    "LlavaForConditionalGeneration": _llava,
+    "Mistral3ForConditionalGeneration": _mistral3,
     "SmolVLMForConditionalGeneration": _idefics3,
 }

@@ -41,6 +41,7 @@ SEES = {"depth": 1, "num_heads": 2, "out_hidden_size": 64, "num_position_embeddi
 PIXTRAL = {"model_type": "pixtral", "head_dim": 16}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     "gemma3": ("Gemma3", {"layer_types": SLIDING}, {}, True),
+    "llava": ("Llava", {"model_type": "mistral"}, {"model_type": "clip_vision_model"}, False),
     "mistral3": ("Mistral3", {"model_type": "mistral"}, PIXTRAL, False),
     "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, True),
     "qwen3_5": ("Qwen3_5", STATES, SEES, False),

@@ -16,6 +16,7 @@ from PIL import Image as Pil
 from torch import Tensor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from model_svc.engine.plan import Picture
@@ -25,6 +26,7 @@ from model_svc.pictures.tiles import tiles_of
 from wire import block_hash
 from wire.messages import Image, ImageSpan, Prompt, SamplingParams, pack_ids
 from wire.pictures import PictureForm, read_form
+from wire.pictures.pixtral import PixtralForm
 
 VOCAB, IMAGE_TOKEN, MARK = 97, 96, 90
 BLOCK = 4
@@ -53,6 +55,8 @@ CUT = {"size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}, "re
 PROCESSORS: dict[str, Any] = {
     "Gemma3": Gemma3ImageProcessorPil,
     "Idefics3": Idefics3ImageProcessorPil,
+    "Llava": PixtralImageProcessorPil,
+    "Mistral3": PixtralImageProcessorPil,
     "SmolVLM": SmolVLMImageProcessorPil,
 }
 GEMMA3_TEXT: dict[str, Any] = {
@@ -61,6 +65,13 @@ GEMMA3_TEXT: dict[str, Any] = {
     "num_hidden_layers": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "sliding_window": 20,
+}
+PIXTRAL: dict[str, Any] = {  # of which rope halves heads twice
+    "model_type": "pixtral",
+    "num_attention_heads": 3,
+    "hidden_size": 24,
+    "hidden_act": "silu",
+    "image_size": 14,
 }
 SIZES = [(23, 37), (11, 9), (40, 5)]
 
@@ -96,9 +107,20 @@ class Seeing:
 
     def numbers(self, image: Image) -> Tensor:
         """Return what the oracle's processor makes of a picture, [n, 3, side, side]."""
-        shown = Pil.open(io.BytesIO(image.data))
-        found: Tensor = self.processor([shown], return_tensors="pt")["pixel_values"]
+        found: Tensor = self._processed([image])["pixel_values"]
         return found if found.dim() == 4 else found[0]
+
+    def shown(self, images: Sequence[Image]) -> dict[str, Tensor]:
+        """Return several pictures as the oracle takes them; of Pixtral's processor they are filled up to one size."""
+        if isinstance(self.processor, PixtralImageProcessorPil):
+            return dict(self._processed(images))
+        numbers = torch.cat([self.numbers(image) for image in images])
+        return {"pixel_values": numbers if isinstance(self.processor, Gemma3ImageProcessorPil) else numbers[None]}
+
+    def _processed(self, images: Sequence[Image]) -> Any:
+        pictures = [Pil.open(io.BytesIO(image.data)) for image in images]
+        more = {"patch_size": self.form.patch} if isinstance(self.form, PixtralForm) else {}
+        return self.processor(pictures, return_tensors="pt", **more)
 
     def picture(self, image: Image) -> Picture:
         """Return a picture as the engine takes it."""
@@ -120,7 +142,7 @@ class Seeing:
                 ids += part
                 continue
             image = picture_of(part)
-            tokens = _tokens(self.picture(image))
+            tokens = _tokens(self.picture(image), self.form)
             spans.append(ImageSpan(position=len(ids), num_tokens=len(tokens), digest=image.digest))
             images.append(image)
             ids += tokens
@@ -140,12 +162,9 @@ class Seeing:
 
     def logprobs(self, asked: Asked, answer: Sequence[int]) -> Tensor:
         """Return what the oracle holds likely at each token of an answer, [n, V]."""
-        ids, shown = torch.tensor([[*asked.ids, *answer[:-1]]]), {}
-        gemma = isinstance(self.processor, Gemma3ImageProcessorPil)
-        if asked.images:
-            numbers = torch.cat([self.numbers(image) for image in asked.images])
-            shown["pixel_values"] = numbers if gemma else numbers[None]
-        if gemma:
+        ids = torch.tensor([[*asked.ids, *answer[:-1]]])
+        shown = self.shown(asked.images) if asked.images else {}
+        if isinstance(self.processor, Gemma3ImageProcessorPil):
             shown["token_type_ids"] = (ids == IMAGE_TOKEN).long()
         with torch.inference_mode():
             logits = self.oracle(ids, **shown).logits[0]
@@ -162,8 +181,11 @@ class Asked:
     images: list[Image]
 
 
-def _tokens(picture: Picture) -> list[int]:
-    """Return the tokens of a picture, from the first image token to the last one: marks before each other tile."""
+def _tokens(picture: Picture, form: PictureForm) -> list[int]:
+    """Return the tokens of a picture, from the first image token to the last one: marks between tiles, or rows."""
+    if isinstance(form, PixtralForm):
+        row = [MARK, *[IMAGE_TOKEN] * (picture.width // form.patch)]
+        return (row * (picture.height // form.patch))[1:]
     each = picture.num_features // picture.num_tiles
     tiles = [[MARK, MARK + 1 + n % 5, *[IMAGE_TOKEN] * each] for n in range(picture.num_tiles)]
     return [token for tile in tiles for token in tile][2:]
@@ -176,6 +198,12 @@ def save(directory: Path, family: str = "Idefics3", **text: Any) -> Seeing:
     if family == "Gemma3":
         fields = {"mm_tokens_per_image": 9, "image_token_index": IMAGE_TOKEN}
         sees, cut, text = SEES | {"vision_use_head": False}, {"size": {"height": 12, "width": 12}}, GEMMA3_TEXT | text
+    if family in ("Llava", "Mistral3"):
+        fields = {"image_token_index": IMAGE_TOKEN, "tie_word_embeddings": False}
+        sees, cut = SEES | PIXTRAL, {"size": {"longest_edge": 14}, "patch_size": 2}
+        text = {"model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-5} | text
+        fields |= {"vision_feature_layer": -1}
+        fields |= {"vision_feature_select_strategy": "full"} if family == "Llava" else {"spatial_merge_size": 2}
     config = getattr(transformers, f"{family}Config")(text_config=TEXT | text, vision_config=sees, **fields)
     torch.manual_seed(3)
     oracle = (

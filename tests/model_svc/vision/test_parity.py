@@ -18,7 +18,6 @@ from model_svc.models.load import load_model
 from model_svc.runner.load import make_runner
 from tests.model_svc.engine.guessers import Parrot
 from tests.model_svc.vision.seeing import BLOCK, SIZES, VOCAB, Asked, Seeing, picture_of, save
-from wire.pictures.idefics3 import Idefics3Form
 
 BEGIN, END = [1, 2, 3, 4, 5], [7, 8, 9]
 RUNNERS: dict[str, dict[str, bool]] = {"exact": {}, "of GPUs": {"packed": True}} | (
@@ -26,7 +25,7 @@ RUNNERS: dict[str, dict[str, bool]] = {"exact": {}, "of GPUs": {"packed": True}}
 )
 
 
-@pytest.fixture(scope="module", params=["Gemma3", "Idefics3", "SmolVLM"])
+@pytest.fixture(scope="module", params=["Gemma3", "Idefics3", "Llava", "Mistral3", "SmolVLM"])
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return save(tmp_path_factory.mktemp("seeing"), request.param)
 
@@ -85,9 +84,7 @@ def test_features_are_those_of_the_whole_model(family: Seeing) -> None:
         picture = family.picture(image)
         tiles = torch.frombuffer(bytearray(picture.tiles), dtype=torch.uint8)
         with torch.inference_mode():
-            shown = family.numbers(image)
-            several = shown[None] if isinstance(family.form, Idefics3Form) else shown
-            wanted = torch.cat(list(family.oracle.model.get_image_features(several).pooler_output))
+            wanted = torch.cat(list(family.oracle.model.get_image_features(**family.shown([image])).pooler_output))
             found = model.vision(tiles.view(picture.num_tiles, picture.height, picture.width, 3))
         assert len(found) == picture.num_features
         assert wanted.std() > 0.5
