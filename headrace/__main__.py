@@ -146,6 +146,13 @@ def pull(
     model_dir: Annotated[Path | None, typer.Option(help="Where model directories live.", show_default=_MODELS)] = None,
     name: Annotated[str | None, typer.Option(help="Name to serve it under.")] = None,
     pre: Annotated[str | None, typer.Option(help="Pre-tokenizer of a .gguf file that does not name its own.")] = None,
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            help="File with which the model of a .gguf file sees; by default one that fits is found beside it. 'none': "
+            "it shall see nothing."
+        ),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace a model directory that exists.")] = False,
 ) -> None:
     """Make a model directory in Hugging Face form. One that is there already is kept, without asking the network."""
@@ -158,7 +165,8 @@ def pull(
         settings = wire_settings.load(UpSettings)
         for target in [source] if source else settings.models:
             directory = model_dir or Path(settings.model_dir)
-            typer.echo(command(target, directory, console=console, name=name, pre=pre, again=again))
+            made = command(target, directory, console=console, name=name, pre=pre, mmproj=mmproj, again=again)
+            typer.echo(made)
     except SettingsError as error:
         _fail(str(error))
     except PullError as error:

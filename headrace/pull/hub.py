@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from headrace.pull.errors import PullError
+from headrace.pull.mmproj import NONE, Tell, candidates, fitting
 from headrace.pull.model_directory import WANTED, build, from_gguf
 from model_svc.weights.gguf_parts import part_names
 
@@ -40,8 +41,13 @@ def from_repository(repo: str, directory: Path) -> Path:
     return build(directory, lambda target: _link_all(snapshot, target))
 
 
-def from_hub_gguf(repo: str, file: str, directory: Path, *, pre: str | None = None) -> Path:
-    """Make `directory` from one GGUF file of a repository, or all parts if it is one. Raises PullError."""
+def from_hub_gguf(
+    repo: str, file: str, directory: Path, *, pre: str | None = None, mmproj: str | None = None, tell: Tell
+) -> Path:
+    """Make `directory` from one GGUF file of a repository, or all parts if it is one. Raises PullError.
+
+    `mmproj` names a file on this machine or of the repository; without it one that fits is looked for there.
+    """
 
     def download(name: str, commit: str | None = None) -> Path:
         from huggingface_hub import hf_hub_download
@@ -54,7 +60,28 @@ def from_hub_gguf(repo: str, file: str, directory: Path, *, pre: str | None = No
     for name in part_names(file):
         if name != file:
             download(name, commit)
-    return from_gguf(found, directory, pre=pre)
+    sights = [Path(mmproj)] if mmproj and Path(mmproj).is_file() else []
+    if not sights and mmproj != NONE:
+        sights = [download(name, commit) for name in ([mmproj] if mmproj else _sights(repo, file, commit))]
+    sight = fitting(found, sights, named=mmproj is not None, tell=tell)
+    return from_gguf(found, directory, pre=pre, mmproj=sight)
+
+
+def _sights(repo: str, file: str, commit: str) -> list[str]:
+    """Return the name of the mmproj file that is nearest to a file of a repository, if it has any."""
+
+    def names() -> list[str]:
+        from huggingface_hub import HfApi
+
+        return list(HfApi().list_repo_files(repo, revision=commit))
+
+    try:
+        found = candidates(map(PurePosixPath, _explained(repo, names)))
+    except PullError:  # the model itself may be in the client's cache
+        return []
+    place = PurePosixPath(file).parent
+    near = [path for path in found if path.parent == place] or [path for path in found if path.parent in place.parents]
+    return [str(path) for path in near[:1]]
 
 
 def _link_all(snapshot: Path, target: Path) -> None:

@@ -16,8 +16,11 @@ from typing import Any, TextIO
 from headrace.pull.errors import PullError
 from headrace.pull.gguf_config import config_json, generation_config
 from headrace.pull.gguf_tokenizer import tokenizer_config, tokenizer_json
+from headrace.pull.sight import mark_controls, with_sight
 from model_svc.weights.errors import CheckpointError
+from model_svc.weights.gguf_header import read_header
 from model_svc.weights.gguf_parts import part_name, parts_of, read_parts
+from model_svc.weights.gguf_sight import SIGHT_FILE
 
 _STEM = "model"
 WEIGHTS = part_name(_STEM, 1, 1)
@@ -39,15 +42,17 @@ WANTED = (
 """What a published directory in Hugging Face form may hold that we need; patterns of paths below it."""
 
 
-def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:
-    """Make `directory` from a GGUF file, or from all parts of a model of which it is one.
+def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None, mmproj: Path | None = None) -> Path:
+    """Make `directory` from a GGUF file, or from all parts of a model of which it is one; `mmproj`: it sees with that.
 
     The weights are linked, or copied where that is impossible. Raises PullError with one sentence for a bad file, a
     full disk or a directory that cannot be written.
     """
 
     def fill(target: Path) -> None:
-        write_metadata(gguf, target, pre=pre)
+        write_metadata(gguf, target, pre=pre, mmproj=mmproj)
+        if mmproj is not None:
+            _link_or_copy(mmproj, target / SIGHT_FILE)
         parts = parts_of(gguf)
         for number, part in enumerate(parts, 1):
             _link_or_copy(part, target / part_name(_STEM, number, len(parts)))
@@ -55,7 +60,7 @@ def from_gguf(gguf: Path, directory: Path, *, pre: str | None = None) -> Path:
     return build(directory, fill)
 
 
-def write_metadata(gguf: Path, target: Path, *, pre: str | None = None) -> None:
+def write_metadata(gguf: Path, target: Path, *, pre: str | None = None, mmproj: Path | None = None) -> None:
     """Write everything but the weights into an existing directory."""
     try:
         header = read_parts(gguf)
@@ -65,6 +70,10 @@ def write_metadata(gguf: Path, target: Path, *, pre: str | None = None) -> None:
             "tokenizer.json": tokenizer_json(header, pre=pre),
             "tokenizer_config.json": tokenizer_config(header),
         }
+        if mmproj is not None:
+            sight = read_header(mmproj)
+            files["config.json"], files["preprocessor_config.json"] = with_sight(files["config.json"], sight, header)
+            mark_controls(files["tokenizer.json"], sight, header)
     except CheckpointError as error:
         raise PullError(f"{error.path} cannot be used: {error.fault}") from error
     for name, content in files.items():

@@ -19,10 +19,10 @@ class Pixels:
         """Read the three from a model directory. Raises ModelCardError, and CheckpointError for a deviation of 0."""
         said = read_processor(directory)
         values = np.arange(256, dtype=np.float64)
-        if said.do_rescale is not False:
+        if said.do_rescale:
             values = values * said.rescale_factor
         table = np.repeat(values.astype(np.float32)[None], 3, axis=0)
-        if said.do_normalize is not False:
+        if said.do_normalize:
             mean, deviation = (
                 np.broadcast_to(np.array(numbers, dtype=np.float32), 3)[:, None]
                 for numbers in (said.image_mean, said.image_std)

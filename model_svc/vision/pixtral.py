@@ -158,7 +158,7 @@ class PixtralVision:
         said["layer_norm_eps"] = whole.get("rms_norm_eps", 1e-6)
         found = vision_config(path, {**whole, "vision_config": said, "scale_factor": merge})
         rope = said.get("rope_parameters")
-        theta = (rope if isinstance(rope, dict) else said).get("rope_theta", said["rope_theta"])
+        theta: Any = (rope if isinstance(rope, dict) else said).get("rope_theta", said["rope_theta"])
         if type(theta) not in (int, float) or theta <= 0 or (found.hidden_size // found.num_heads) % 4:
             size = found.hidden_size // found.num_heads
             raise CheckpointError(path, f"rope_theta {theta!r} of what sees, and heads of {size}, make no sense")

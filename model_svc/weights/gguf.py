@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.gguf_header import GgufTensor
-from model_svc.weights.gguf_names import Change, rename
+from model_svc.weights.gguf_names import Change, Renamed, rename
 from model_svc.weights.gguf_parts import read_parts
+from model_svc.weights.gguf_sight import CLIP, sight_names
 from model_svc.weights.safetensors import map_file
 from model_svc.weights.source import Stored, TrackedSource
 from model_svc.weights.stacked import MAX_EXPERTS
@@ -41,13 +43,12 @@ class GgufSource(TrackedSource):
         self.header = read_parts(path)
         self._maps: dict[Path, mmap.mmap] = {}
         arch = self.header.value("general.architecture", str)
-        heads = self._num_heads(f"{arch}.attention.head_count")
-        kv_heads = self._num_heads(f"{arch}.attention.head_count_kv", heads)
+        names = sight_names(self.header) if arch == CLIP else self._text_names(arch)
         num_experts = min(self.header.value(f"{arch}.expert_count", int, 0), MAX_EXPERTS)
         self._tensors: dict[str, _Place] = {}
         self.shapes = {}
         for tensor in self.header.tensors.values():
-            renamed = rename(tensor.name, arch, heads, kv_heads)
+            renamed = names(tensor.name)
             if renamed is None:
                 continue
             dims = 2 if renamed.name.endswith(".bias") else 3
@@ -83,6 +84,11 @@ class GgufSource(TrackedSource):
         if change.rate and isinstance(stored, Tensor):
             return (-stored.float()).log()
         return stored
+
+    def _text_names(self, arch: str) -> Callable[[str], Renamed | None]:
+        heads = self._num_heads(f"{arch}.attention.head_count")
+        kv_heads = self._num_heads(f"{arch}.attention.head_count_kv", heads)
+        return lambda name: rename(name, arch, heads, kv_heads)
 
     def _enter(self, name: str, place: _Place) -> None:
         if name in self._tensors:

@@ -20,7 +20,7 @@ from tests.headrace.gguf_vocab import byte_vocab, write
 _PERMUTED = frozenset(
     {"llama", "mistral3", "arcee", "granite", "granitemoe", "granitehybrid", "smollm3"}
 )  # llama.cpp rotates neighbours in these, transformers halves
-_NORMS_PLUS_ONE = frozenset({"nemotron", "qwen3next", "qwen35", "qwen35moe"})
+_NORMS_PLUS_ONE = frozenset({"gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"})
 _EXPERT = re.compile(r"(model\.layers\.\d+\..*experts)\.\d+\.(\w+)\.weight")
 
 
@@ -33,8 +33,9 @@ def gguf_of(
     *,
     old_experts: bool = False,
     split_latents: bool = False,
+    vocab: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
-    """Write `model` with a vocabulary of bytes, and `more` tensors.
+    """Write `model` with a vocabulary of bytes, or what `vocab` says besides, and `more` tensors.
 
     `old_experts`: each one's matrices by themselves, as in early 2024. `split_latents`: what makes keys of latents by
     itself and turned around, as since 2025.
@@ -66,7 +67,8 @@ def gguf_of(
             values = values.view(config.mamba_n_groups, -1) if ".mamba.norm" in name else values.squeeze()
             values = values[:, None] if ".mamba" in name and not suffix else values
             tensors[f"{known}.{suffix}".removesuffix(".")] = values.numpy()
-    return write(path, _metadata(config, arch) | {f"{arch}.{key}": value for key, value in extra.items()}, tensors)
+    metadata = _metadata(config, arch) | {f"{arch}.{key}": value for key, value in extra.items()} | dict(vocab)
+    return write(path, metadata, tensors)
 
 
 def vocab_size() -> int:

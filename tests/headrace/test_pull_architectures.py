@@ -216,7 +216,7 @@ FILES = {
 def test_a_pulled_file_computes_what_the_checkpoint_computes_that_it_was_made_of(tmp_path: Path, name: str) -> None:
     file = FILES[name]
     oracle = oracle_model(file.case, vocab_size=vocab_size(), **file.changes)
-    options = {"old_experts": file.old_experts, "split_latents": file.split_latents}
+    options: dict[str, Any] = {"old_experts": file.old_experts, "split_latents": file.split_latents}
     path = gguf_of(oracle, tmp_path / "tiny.gguf", file.arch, file.says, file.more, **options)
     model = load_model(pull(str(path), tmp_path / "models"), dtype=torch.float32, device=torch.device("cpu"))
     ids = prompt(24, seed=1)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save
 
 from headrace.pull import is_complete
+from tests.headrace.gguf_seeing import metadata_of
 from tests.headrace.gguf_vocab import byte_tensors, byte_vocab, write
 from tests.model_svc.weights.gguf_split import split
 
@@ -98,8 +99,14 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     metadata = byte_vocab()
     gguf = write(tmp_path / "tiny.gguf", metadata, byte_tensors(metadata)).read_bytes()
     tensors = byte_tensors(metadata) | {f"blk.{n}.attn_norm.weight": np.ones(32, dtype=np.float32) for n in range(2)}
-    parts = split(write(tmp_path / "Big.gguf", metadata, tensors), 3)
-    folder: Files = {f"Q8/{part.name}": part.read_bytes() for part in parts}
+    tokens = [*metadata["tokenizer.ggml.tokens"], "<image>", "<fake_token_around_image>", "<global-img>"]
+    seeing = metadata | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * len(tokens)}
+    parts = split(write(tmp_path / "Big.gguf", seeing, tensors | byte_tensors(seeing)), 3)
+    mmproj = write(
+        tmp_path / "mmproj.gguf", metadata_of("idefics3"), {"v.post_ln.bias": tensors["blk.0.attn_norm.weight"]}
+    )
+    sights = {f"{name}.gguf": mmproj.read_bytes() for name in ("mmproj-BF16", "mmproj-F16", "Q4/mmproj-F16")}
+    folder: Files = sights | {f"Q8/{part.name}": part.read_bytes() for part in parts}
     lacking = {name: content for name, content in folder.items() if "00003" not in name.partition("-of-")[0]}
     without = {name: content for name, content in whole.items() if not name.endswith(".safetensors")}
     server = Hub(
@@ -152,12 +159,15 @@ def test_one_gguf_file_of_a_repository_becomes_a_model_directory(hub: Hub, tmp_p
     assert hub.fetched == ["Tiny.Q8.gguf"]
 
 
-def test_all_parts_of_a_split_model_are_fetched_whichever_is_named(hub: Hub, tmp_path: Path) -> None:
+def test_all_parts_of_a_split_model_are_fetched_whichever_is_named_and_what_it_sees_with(
+    hub: Hub, tmp_path: Path
+) -> None:
     names = [f"Big-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
     done = pull(f"some/split/Q8/{names[1]}", f"http://127.0.0.1:{hub.server_port}", tmp_path)
     assert done.returncode == 0, done.stderr
     assert is_complete(tmp_path / "models" / "big")
-    assert sorted(hub.fetched) == [f"Q8/{name}" for name in names]
+    assert sorted(hub.fetched) == [*(f"Q8/{name}" for name in names), "mmproj-F16.gguf"]
+    assert (tmp_path / "models" / "big" / "mmproj.gguf").exists()
     assert set(hub.commits) == {"main", COMMIT}
     assert hub.commits.count("main") == 1  # the others are of the commit that the first was of
 

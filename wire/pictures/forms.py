@@ -62,7 +62,7 @@ def _idefics3(config: _Config, vision: _Vision, processor: ImageProcessor) -> Id
         longest_edge=size.longest_edge,
         fixed=Size(size.width or tile, size.height or tile),
         tile=tile,
-        splits=processor.do_image_splitting is not False,
+        splits=processor.do_image_splitting,
         tile_tokens=patches**2 // config.scale_factor**2,
     )
 

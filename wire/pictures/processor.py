@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,9 +20,7 @@ class Pixels(msgspec.Struct):
     width: int | None = None
 
 
-class ImageProcessor(msgspec.Struct):
-    """What of it we heed; None where it does not say. `resample` is a number of Pillow's."""
-
+class _Said(msgspec.Struct):
     image_processor_type: str | None = None
     size: Pixels | None = None
     max_image_size: Pixels | None = None
@@ -34,34 +33,43 @@ class ImageProcessor(msgspec.Struct):
     image_std: float | Colours | None = None
 
 
-class _ProcessorConfig(msgspec.Struct):
-    image_processor: ImageProcessor | None = None
+class ImageProcessor(msgspec.Struct, frozen=True):
+    """What of it we heed, by default what is usual. `resample` is a number of Pillow's."""
+
+    size: Pixels | None = None
+    max_image_size: Pixels | None = None
+    do_image_splitting: bool = True
+    resample: int = 1  # Lanczos
+    do_rescale: bool = True
+    rescale_factor: float = 1 / 255
+    do_normalize: bool = True
+    image_mean: float | Colours = 0.5
+    image_std: float | Colours = 0.5
 
 
-# By the beginning of its name, what transformers takes for what a processor does not say.
-_BILINEAR, _BICUBIC, _LANCZOS = 2, 3, 1
-_USUAL = ImageProcessor(resample=_LANCZOS, rescale_factor=1 / 255, image_mean=0.5, image_std=0.5)
-_FAMILIES = {
-    "Gemma3": ImageProcessor(resample=_BILINEAR),
-    "Pixtral": ImageProcessor(
-        resample=_BICUBIC,
-        image_mean=(0.48145466, 0.4578275, 0.40821073),
-        image_std=(0.26862954, 0.26130258, 0.27577711),
-    ),
+# What else is usual, by the beginning of a processor's name.
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "Gemma3": {"resample": 2},  # bilinear
+    "Pixtral": {
+        "resample": 3,  # bicubic
+        "image_mean": (0.48145466, 0.4578275, 0.40821073),
+        "image_std": (0.26862954, 0.26130258, 0.27577711),
+    },
 }
 
 
+class _ProcessorConfig(msgspec.Struct):
+    image_processor: _Said | None = None
+
+
 def read_processor(path: Path) -> ImageProcessor:
-    """Return what a model directory says, of colours and resizing what is usual where it does not.
+    """Return what a model directory says; of one with neither file, what is usual.
 
     Raises ModelCardError naming file and field.
     """
     newer = read(path / "processor_config.json", _ProcessorConfig, missing=_ProcessorConfig())
-    found = newer.image_processor or read(path / "preprocessor_config.json", ImageProcessor, missing=ImageProcessor())
-    name = found.image_processor_type or ""
-    family = next((family for begin, family in _FAMILIES.items() if name.startswith(begin)), ImageProcessor())
-    for field in ("resample", "rescale_factor", "image_mean", "image_std"):
-        if getattr(found, field) is None:
-            usual = getattr(family, field)
-            setattr(found, field, getattr(_USUAL, field) if usual is None else usual)
-    return found
+    found = newer.image_processor or read(path / "preprocessor_config.json", _Said, missing=_Said())
+    said = {name: value for name, value in msgspec.structs.asdict(found).items() if value is not None}
+    kind = said.pop("image_processor_type", "")
+    usual = next((fields for begin, fields in _FAMILIES.items() if kind.startswith(begin)), {})
+    return ImageProcessor(**(usual | said))

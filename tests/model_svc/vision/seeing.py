@@ -193,7 +193,7 @@ def _tokens(picture: Picture, form: PictureForm) -> list[int]:
 
 def save(directory: Path, family: str = "Idefics3", **text: Any) -> Seeing:
     """Write a checkpoint of a family; `text` changes its part of texts."""
-    fields = {"scale_factor": 2, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False}
+    fields: dict[str, Any] = {"scale_factor": 2, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False}
     sees, cut = SEES, CUT
     if family == "Gemma3":
         fields = {"mm_tokens_per_image": 9, "image_token_index": IMAGE_TOKEN}
