@@ -76,6 +76,12 @@ class _TokenizerConfig(msgspec.Struct):
     chat_template: str | tuple[_NamedTemplate, ...] | None = None
 
 
+class _TemplateFile(msgspec.Struct):
+    """What models that see had before chat_template.jinja; it goes before the tokenizer's."""
+
+    chat_template: str | tuple[_NamedTemplate, ...] | None = None
+
+
 class _SentenceConfig(msgspec.Struct):
     max_seq_length: int | None = None
 
@@ -117,7 +123,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> ModelCard:
-        """Read config.json, generation_config.json, tokenizer_config.json and chat_template.jinja.
+        """Read config.json, generation_config.json, tokenizer_config.json and the chat template's own file.
 
         Raises ModelCardError that names the file at fault, and the field.
         """
@@ -191,7 +197,8 @@ def _chat_template(path: Path, tokenizer: _TokenizerConfig) -> str | None:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ModelCardError(f"{file}: {error}") from error
-    template = tokenizer.chat_template
+    template = read(path / "chat_template.json", _TemplateFile, missing=_TemplateFile()).chat_template
+    template = tokenizer.chat_template if template is None else template
     if isinstance(template, tuple):  # several named ones: the one called default
         return next((one.template for one in template if one.name == "default"), None)
     return template

@@ -31,6 +31,7 @@ WANTED = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",  # where models that see had it before
     "preprocessor_config.json",  # this one or the next: how a model that sees takes pictures
     "processor_config.json",
     "*.safetensors",

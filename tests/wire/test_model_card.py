@@ -68,6 +68,8 @@ def test_a_template_file_wins_over_the_one_in_the_tokenizer_config(tmp_path: Pat
     directory(tmp_path, config=CONFIG, tokenizer_config={"chat_template": "old", "bos_token": {"content": "<s>"}})
     assert ModelCard.load(tmp_path).chat_template == "old"
     assert ModelCard.load(tmp_path).bos_token == "<s>"
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "between"}')
+    assert ModelCard.load(tmp_path).chat_template == "between"
     (tmp_path / "chat_template.jinja").write_text("new")
     assert ModelCard.load(tmp_path).chat_template == "new"
 
