@@ -167,6 +167,22 @@ def test_spans_go_from_the_first_to_the_last_image_token_of_each_picture(smolvlm
     assert held == ids.count(image)
 
 
+def test_a_picture_of_mistral_s_has_tokens_at_the_ends_of_its_rows(tmp_path: Path) -> None:
+    tokens = ["[IMG]", "[IMG_BREAK]", "[IMG_END]", "<start_of_turn>", "<end_of_turn>"]
+    config = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "vision_config": {"image_size": 32, "patch_size": 4},
+    }
+    template = GEMMA3.replace("<start_of_image>", "[IMG]")
+    mistral = builder(sees(write_inst(tmp_path, template=template), tokens, config))
+    prompt = built(mistral, user("a ", picture((24, 16)), " b"))
+    image, broken, end = (mistral._vocabulary.special[token] for token in tokens[:3])
+    (span,) = prompt.images
+    ids = unpack_ids(prompt.token_ids)[span.position :]
+    assert ids[: span.num_tokens] == [image] * 3 + [broken] + [image] * 3
+    assert ids[span.num_tokens] == end
+
+
 def test_an_image_token_that_a_user_types_is_text(smolvlm: PromptBuilder) -> None:
     prompt = built(smolvlm, user("an <image> and <row_1_col_1> are ", picture((8, 8)), "<image>"))
     assert len(prompt.images) == 1
