@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import wait
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from model_svc.engine import admission
 from model_svc.engine.commit import Committer
 from model_svc.engine.drafter import Drafter
-from model_svc.engine.draw_rules import mask_of
 from model_svc.engine.energy import EnergyShares
-from model_svc.engine.grammar import AnswerGrammar, Matchers, OpenTag
+from model_svc.engine.governed import Governed
+from model_svc.engine.grammar import Matchers
 from model_svc.engine.kv_events import KvEvent
 from model_svc.engine.kv_tier import HasKept
 from model_svc.engine.load import EngineLoad, load_of
@@ -23,16 +21,13 @@ from model_svc.engine.pictures import placed
 from model_svc.engine.plan import Runner
 from model_svc.engine.policy import policy_named
 from model_svc.engine.reasoning import ReasoningTracker
+from model_svc.engine.replay import replay
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.scheduler import ScheduledStep, Scheduler
 from model_svc.engine.sequence import Sequence
 from model_svc.engine.stopping import StopRule
 from model_svc.engine.token_bytes import TokenBytes, sentence_ends
-from wire.errors import InvalidRequestError
-from wire.grammar import GrammarError
-from wire.messages import ReasoningPlan, TokenChunk
-
-_COMPILE_WAIT_S = 0.02  # then commands are looked at again
+from wire.messages import TokenChunk
 
 
 class Engine:
@@ -72,10 +67,8 @@ class Engine:
         self._in_flight: deque[tuple[ScheduledStep, Any]] = deque()
         self._choices: dict[str, list[Sequence]] = {}
         self._ready: list[TokenChunk] = []
-        self._matchers = matchers
-        self._constrained: list[Sequence] = []
-        self._open_tags: dict[bytes, OpenTag] = {}
         self.adapters = set(runner.info.adapters)  # that requests may ask for
+        self._governed = Governed(matchers, token_bytes, runner.info.vocab_size)
 
     @property
     def has_work(self) -> bool:
@@ -91,8 +84,7 @@ class Engine:
         """
         max_tokens = admission.check(request, self._info, self._eos_token_ids, self.adapters)
         pictures = placed(request, self._info)
-        if request.sampling.grammar is not None and self._matchers is None:
-            raise InvalidRequestError("this replica has no grammars", param=request.sampling.grammar.field or "tools")
+        self._governed.check(request.sampling)
         known = self._choices.get(request.request_id)
         if known is not None:
             if known[0].attempt >= request.attempt:
@@ -130,21 +122,22 @@ class Engine:
 
     def step(self) -> list[TokenChunk]:
         """Plan and submit a step, collect the one that is due, and return the chunks that came of it."""
-        if self._constrained:
-            self._check_grammars()
+        if self._governed.sequences:
+            self._end_stuck()
         chunks, self._ready = self._ready, []
         scheduled = self.scheduler.schedule()
         if scheduled is not None:
             handle = self._runner.submit(scheduled.plan)
-            if self._constrained and any(item.mask_follows for item in scheduled.plan.sequences):
+            if self._governed.sequences and any(item.mask_follows for item in scheduled.plan.sequences):
                 while self._in_flight:
                     chunks += self._collect()
-                self._runner.mask(handle, self._masks(scheduled))
+                self._runner.mask(handle, self._governed.masks(scheduled))
             self._in_flight.append((scheduled, handle))
         if self._in_flight and (scheduled is None or len(self._in_flight) > self._info.depth):
             chunks += self._collect()
         elif scheduled is None:
-            self._wait_for_grammars()
+            waits = self._governed.wait()
+            assert waits or not self._choices, "requests wait, but nothing can be computed"
         return chunks
 
     def events(self) -> list[KvEvent]:
@@ -190,24 +183,13 @@ class Engine:
                 self._drop_finished(chunk.request_id)
         return chunks
 
-    def _wait_for_grammars(self) -> None:
-        """Where nothing can be computed before a grammar is compiled, give it a moment."""
-        grammars = [seq.grammar for seq in self._constrained if seq.grammar is not None and not seq.finished]
-        waiting = [grammar.pending for grammar in grammars if grammar.matcher is None]
-        assert waiting or not self._choices, "requests wait, but nothing can be computed"
-        if waiting:
-            wait(waiting, timeout=_COMPILE_WAIT_S)
-
     def _new_sequence(self, request: EngineRequest, choice: int, max_tokens: int) -> Sequence:
         stop = StopRule(request.sampling, request.prompt, self._eos_token_ids, max_tokens)
         seq = Sequence(request, choice, stop, self._clock())
         if request.prompt.reasoning is not None:
             seq.reasoning = ReasoningTracker(request.prompt.reasoning, self._token_bytes)
             seq.sentence_ends = self._sentence_ends if seq.reasoning.lands_softly else b""
-        if request.sampling.grammar is not None and self._matchers is not None:
-            pending = self._matchers.start(request.sampling.grammar, self._info.vocab_size)
-            seq.grammar = AnswerGrammar(pending, seq.reasoning, self._open_tag(request.prompt.reasoning))
-            self._constrained.append(seq)
+        self._governed.add(seq)
         if self.scheduler.drafter is not None:
             self.scheduler.drafter.admit(seq)
         steered = seq.reasoning is not None and seq.reasoning.steers
@@ -215,74 +197,19 @@ class Engine:
         seq.plain = seq.free and seq.reasoning is None and request.sampling.logprobs is None
         return seq
 
-    def _open_tag(self, plan: ReasoningPlan | None) -> OpenTag | None:
-        """Return the tag with which a model may begin to think, if it may."""
-        if plan is None or plan.starts_open or plan.budget == 0 or not plan.open_tag:
-            return None
-        tag = plan.open_tag
-        if tag not in self._open_tags:
-            self._open_tags[tag] = OpenTag(tag, self._token_bytes, self._info.vocab_size)
-        return self._open_tags[tag]
-
-    def _check_grammars(self) -> None:
-        """End answers whose grammar cannot be compiled, or has come to a point where it allows nothing."""
-        self._constrained = [seq for seq in self._constrained if not seq.finished]
-        for seq in tuple(self._constrained):
-            assert seq.grammar is not None
-            try:
-                stuck = seq.grammar.ready() and seq.grammar.governs and not seq.num_pending
-                failed = stuck and seq.grammar.allowed() is None
-            except GrammarError:
-                failed = True
-            if failed:
-                seq.stuck = True
-                self._ready.append(self._committer.finish(seq, "error"))
-                self._drop_finished(seq.request_id)
-
     def _replay(self, seq: Sequence) -> bool:
-        """Bring a sequence to the state that its checkpoint implies; returns whether that already ended it."""
-        output = seq.output_ids
-        reason = None
-        if output and seq.stop.is_stop(output[-1], len(output)):
-            reason, seq.stop_token = "stop", True
-        elif len(output) >= seq.stop.max_tokens:
-            reason = "length"
-        drawn = output[:-1] if seq.stop_token else output
-        fits = self._grammar_reader(seq, drawn)
-        if seq.reasoning is not None:
-            self._replay_thinking(seq, seq.reasoning, drawn, fits)
-            if reason is None and seq.num_output_tokens >= seq.stop.max_tokens:
-                reason = "length"
-        elif drawn:
-            deque(map(fits, drawn), maxlen=0)
-        if seq.grammar is not None and drawn:
-            reason = "error" if seq.grammar.failed else "stop" if seq.grammar.whole else reason
+        """Restore what a sequence's checkpoint implies; returns whether that already ended it."""
+        reason = replay(seq, self._committer.force_close)
         if reason is not None:
             self._ready.append(self._committer.finish(seq, reason))
         return reason is not None
 
-    def _grammar_reader(self, seq: Sequence, drawn: list[int]) -> Callable[[int], object]:
-        """Return what is to hear of each drawn token of a replay."""
-        if seq.grammar is None:
-            return lambda _token_id: None
-        if drawn:
-            with suppress(GrammarError):  # then it takes nothing
-                seq.grammar.wait()
-        return seq.grammar.take
-
-    def _replay_thinking(
-        self, seq: Sequence, tracker: ReasoningTracker, drawn: list[int], on_draw: Callable[[int], object]
-    ) -> None:
-        seq.num_replayed = len(drawn) + seq.stop_token
-        closed_at = () if seq.stop_token else seq.request.closed_at.get(seq.choice, ())
-        missing = tracker.replay(drawn, seq.stop.max_tokens, closed_at, on_draw)
-        if seq.stop_token:
-            tracker.stop_token()
-            return
-        if missing:
-            seq.jump(missing)
-        if tracker.budget_spent or seq.ends_thinking:
-            self._committer.force_close(seq, "budget" if tracker.budget_spent else "client")
+    def _end_stuck(self) -> None:
+        """End the answers whose grammars leave no way on."""
+        for seq in self._governed.take_failed():
+            seq.stuck = True
+            self._ready.append(self._committer.finish(seq, "error"))
+            self._drop_finished(seq.request_id)
 
     def _close_thinking(self, seq: Sequence, ended_by: str) -> None:
         if self._committer.force_close(seq, ended_by):
@@ -294,12 +221,3 @@ class Engine:
         choices = self._choices.get(request_id)
         if choices is not None and all(seq.finished for seq in choices):
             del self._choices[request_id]
-
-    def _masks(self, scheduled: ScheduledStep) -> dict[int, bytes]:
-        """Return the masks that follow a plan, by slot; those of draws that have become void allow everything."""
-        masks: dict[int, bytes] = {}
-        for item, seq, epoch in zip(scheduled.plan.sequences, scheduled.sequences, scheduled.epochs, strict=True):
-            if item.mask_follows:
-                live = not seq.finished and seq.epoch == epoch
-                masks[item.slot] = mask_of(seq, self._info.vocab_size) if live else b""
-        return masks

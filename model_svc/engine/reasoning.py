@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import takewhile
 
@@ -218,53 +218,6 @@ class ReasoningTracker:
             return None
         self._decided = []
         return len(decided), first[0][1]
-
-    def replay(
-        self,
-        token_ids: Sequence[int],
-        max_tokens: int,
-        closed_at: Sequence[int] = (),
-        on_draw: Callable[[int], object] = lambda _token_id: None,
-    ) -> tuple[int, ...]:
-        """Read what an earlier attempt generated, `closed_at` being where its client ended thinking.
-
-        `on_draw` hears of each token that was not forced, before it is read. Returns the rest of a forced close that
-        the checkpoint cut.
-        """
-        at = 0
-        missing: tuple[int, ...] = ()
-        end = max(max_tokens, len(token_ids))  # a replica with more room may have generated more than this one may
-        while at < len(token_ids):
-            by_client = at in closed_at and self.is_open
-            if by_client or self.budget_spent:
-                forced = self.close_ids[: end - at]
-                self.force(forced, "client" if by_client else "budget")
-            elif put := self._put_at_stop(token_ids, at):
-                self.land(put, "model")
-                at += len(put)
-                continue
-            else:
-                on_draw(token_ids[at])
-                landing = self.lands(token_ids[at])
-                self.feed(token_ids[at])
-                at += 1
-                if landing is None:
-                    continue
-                forced = landing.rest[: end - at]
-                self.land(forced, landing.ended_by)
-            missing = forced[len(token_ids) - at :]
-            at += len(forced)
-        return missing
-
-    def _put_at_stop(self, token_ids: Sequence[int], at: int) -> Sequence[int]:
-        """Return the ids that took the place of the model's end token here, if it is they: budgets do not bind there.
-
-        The same ids, drawn one by one, mean the same, but for a budget that is spent amid them: others follow then.
-        """
-        put = self.stop_closes
-        if not put or self.lands(token_ids[at]) is not None or tuple(token_ids[at : at + len(put)]) != put:
-            return ()
-        return put
 
     def _enter(self, offset: int, ended_by: str) -> None:
         """Go from thinking to answer or back at `offset`."""

@@ -11,6 +11,7 @@ import pytest
 
 from model_svc.engine.phase_runs import phase_marks
 from model_svc.engine.reasoning import ReasoningTracker
+from model_svc.engine.replay import replay_thinking
 from tests.model_svc.engine.driver import EOS, Driver, one_byte
 from tests.model_svc.scripted_runner import Reply, scripted_reply
 from wire.messages import ANSWER, MARKUP, REASONING, PhaseMark, ReasoningPlan
@@ -219,7 +220,7 @@ def test_forced_tokens_are_computed_in_one_step() -> None:
 def test_a_replay_reads_what_was_said_alike_however_few_tokens_are_allowed_now(max_tokens: int) -> None:
     trackers = [ReasoningTracker(ReasoningPlan(budget=3, starts_open=True, close_ids=CLOSE), one_byte) for _ in (0, 1)]
     for tracker, limit in zip(trackers, (max_tokens, 100), strict=True):
-        assert tracker.replay(list(b"abc</think>yes"), limit) == ()
+        assert replay_thinking(tracker, list(b"abc</think>yes"), limit) == ()
     assert trackers[0].take() == trackers[1].take()
 
 
