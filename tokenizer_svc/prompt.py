@@ -1,4 +1,4 @@
-"""The tokenizer desk's one thing: a request and what is recalled of its conversation -> the prompt, in token ids.
+"""A request and what is recalled of its conversation -> the prompt, in token ids.
 
 Everything here is CPU work without a bus, run in a worker thread. `max_tokens` of the prompt is what the client wants,
 or what the context leaves, whichever is less. In raw completions text is only text: a control token's text does not
@@ -8,45 +8,18 @@ become one, BOS included; clients that want control tokens send ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tokenizer_svc import reasoning
-from tokenizer_svc.chat import ChatRenderer
-from tokenizer_svc.conversation import check_roles, with_system, without_tags
+from tokenizer_svc.chat_encoder import COUNTED_CONTEXTS, MOST_CHARACTERS, ChatEncoder, Encoded
+from tokenizer_svc.context import ContextLimit
 from tokenizer_svc.effort import EffortTable
 from tokenizer_svc.encoder import Encoder
-from tokenizer_svc.pictures import PicturePlacer
-from tokenizer_svc.splice import splice
-from tokenizer_svc.template import check_kwargs
-from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire import block_hash
-from wire.errors import ContextLengthExceededError, InvalidRequestError
+from wire.errors import InvalidRequestError
 from wire.harmony import STOPS, speaks_harmony
-from wire.messages import (
-    ChatMessage,
-    ImageSpan,
-    Prompt,
-    ReasoningPlan,
-    Recalled,
-    Request,
-    TokenizeCall,
-    pack_ids,
-    unpack_ids,
-)
+from wire.messages import Prompt, ReasoningPlan, Recalled, Request, TokenizeCall, pack_ids, unpack_ids
 from wire.model_card import ModelCard
 from wire.vocabulary import Vocabulary
-
-_MOST_CHARACTERS = 16  # of a token, on the average; what is behind so many is not worth looking at
-_ANY_LENGTH = 1 << 30  # contexts
-_COUNTED_CONTEXTS = 4  # a text that is too long is counted, so that a client sees by how much; not just any text
-
-
-class Encoded(NamedTuple):
-    """A conversation as prompt text (with stand-ins), as token ids, and where in these its pictures stand."""
-
-    text: str
-    ids: list[int]
-    images: tuple[ImageSpan, ...]
 
 
 class PromptBuilder:
@@ -65,8 +38,6 @@ class PromptBuilder:
         self._efforts = efforts or EffortTable.load(card.path, card.name)
         self._vocabulary = Vocabulary.load(card.path)
         self._encoder = Encoder(card.path, self._vocabulary, template=card.chat_template or "")
-        self._renderer = ChatRenderer(card, self._encoder.marks, timeout_s=render_timeout_s)
-        self._pictures = PicturePlacer(card, self._encoder.marks, self._vocabulary)
         self._secret = secret
         self._block_size = block_size
         # A message to a function ends an answer as its end does, whatever generation_config.json says.
@@ -79,6 +50,10 @@ class PromptBuilder:
         self._first_ids = self._encoder.first_ids
         if not self._first_ids and card.add_bos_token and card.bos_token_id is not None:
             self._first_ids = [card.bos_token_id]
+        self._context = ContextLimit(card.max_model_len, self._encoder)
+        self._chats = ChatEncoder(
+            card, self._encoder, self._vocabulary, self._first_ids, self._context, render_timeout_s=render_timeout_s
+        )
 
     def build(self, request: Request, recalled: Recalled | None = None, room: int | None = None) -> Prompt:
         """Return the prompt of a request; replicas have `room` for so many tokens, None: for the model's context.
@@ -87,31 +62,26 @@ class PromptBuilder:
         """
         room = min(self.card.max_model_len, room or self.card.max_model_len)
         if request.kind == "chat":
-            return self._chat(request, recalled or Recalled(), room)
+            encoded, thinking, num_dropped = self._chats.fit(request, recalled or Recalled(), room)
+            return self._prompt(encoded, request, room, thinking=thinking, num_dropped=num_dropped)
         if request.kind == "text":
-            self._refuse_early(request.prompt_text, param="prompt")
+            self._context.check_text(request.prompt_text, param="prompt")
             ids = [*self._first_ids, *self._encoder.encode(request.prompt_text)]
         else:
             ids = self._checked_ids(request.prompt_ids)
         if not ids:
             raise InvalidRequestError("the prompt is empty, and this model has no token to begin with", param="prompt")
-        return self._prompt(ids, request, room, param="prompt")
+        return self._prompt(Encoded("", ids), request, room, param="prompt")
 
     def tokenize(self, call: TokenizeCall) -> list[int]:
         """Return the ids that `/tokenize` shows, also of what is longer than the context."""
         request = call.request
-        if request.kind == "text":
-            self._refuse_early(request.prompt_text, param="prompt", contexts=_COUNTED_CONTEXTS)
-            if call.add_special_tokens:
-                return [*self._first_ids, *self._encoder.encode(request.prompt_text)]
-            return self._encoder.encode_template_text(request.prompt_text)  # whoever asks writes control tokens himself
-        recalled = call.recalled or Recalled()
-        messages = self._checked_messages((*recalled.messages, *request.messages), request)
-        thinking, follows = self.thinking(request), call.add_generation_prompt
-        stored = unpack_ids(recalled.prompt_ids)
-        return self.encode_chat(
-            request, messages, thinking, stored, answer_follows=follows, contexts=_COUNTED_CONTEXTS
-        ).ids
+        if request.kind != "text":
+            return self._chats.tokenize(call)
+        self._context.check_text(request.prompt_text, param="prompt", contexts=COUNTED_CONTEXTS)
+        if call.add_special_tokens:
+            return [*self._first_ids, *self._encoder.encode(request.prompt_text)]
+        return self._encoder.encode_template_text(request.prompt_text)  # whoever asks writes control tokens himself
 
     def _checked_ids(self, raw: bytes) -> list[int]:
         ids = unpack_ids(raw)
@@ -119,92 +89,18 @@ class PromptBuilder:
             raise InvalidRequestError(f"token ids must lie in 0 .. {self.card.vocab_size - 1}", param="prompt")
         return ids or list(self._first_ids)
 
-    def _chat(self, request: Request, recalled: Recalled, room: int) -> Prompt:
-        messages = kept = self._checked_messages((*recalled.messages, *request.messages), request)
-        if cuts := _is_cut(request):
-            kept = without_oldest(messages, num_out_of_reach(messages, characters=_MOST_CHARACTERS * room))
-        candidates = _Candidates(self, request, kept, unpack_ids(recalled.prompt_ids))
-        dropped = 0
-        if cuts:
-            wanted = request.sampling.max_tokens or room
-            dropped = num_to_drop(candidates.turns, candidates.count, context=room, room=min(wanted, room // 4))
-        text, ids, images = candidates.encoded(dropped)
-        num_dropped = len(messages) - len(without_oldest(kept, dropped))
-        return self._prompt(
-            ids, request, room, thinking=candidates.thinking, text=text, num_dropped=num_dropped, images=images
-        )
-
-    def _checked_messages(self, messages: Sequence[ChatMessage], request: Request) -> list[ChatMessage]:
-        check_kwargs(request.template_kwargs)
-        if not messages:  # the edge lets that in only where a conversation may hold some
-            raise InvalidRequestError("the conversation is empty, and so is the input", param="input")
-        check_roles(messages)
-        self._pictures.check(messages)
-        return [without_tags(message) for message in messages]
-
-    def encode_chat(
-        self,
-        request: Request,
-        messages: Sequence[ChatMessage],
-        thinking: reasoning.Thinking,
-        stored: list[int],
-        *,
-        answer_follows: bool = True,
-        contexts: int = 1,
-    ) -> Encoded:
-        """Return what a conversation is in text and ids, up to where an answer begins or goes on."""
-        begun = messages[-1].content if request.continues else ""
-        messages = messages[:-1] if request.continues else messages
-        for extra in (reasoning.SCAFFOLD if thinking.scaffold else "", request.instructions):
-            messages = with_system(messages, extra) if extra else messages
-        told = reasoning.variables(thinking, self._renderer.source) | {"add_generation_prompt": answer_follows}
-        images = [image for message in messages for image in message.images]
-        text = self._pictures.place(self._renderer.render(messages, request, told), images)
-        text += self._encoder.marks.place(thinking.opening) if answer_follows else ""
-        if begun and answer_follows:
-            resuming = thinking.resuming(is_open=self._is_open(text, thinking))
-            text += self._encoder.marks.place(resuming) + begun
-        self._refuse_early(text, param="messages", contexts=contexts)
-        ids, _ = splice(self._encoder, stored, text)
-        missing = self._first_ids if ids[: len(self._first_ids)] != self._first_ids else []
-        ids = [*missing, *ids]
-        return Encoded(text, ids, self._pictures.spans(ids, images))
-
-    def thinking(self, request: Request) -> reasoning.Thinking:
-        """Return how a request thinks with this model."""
-        return reasoning.choose(request, self._renderer.source)
-
-    def _is_open(self, text: str, thinking: reasoning.Thinking) -> bool:
-        """Tell whether a prompt ends inside a think block."""
-        return text.rstrip().endswith(self._encoder.marks.place(thinking.open_tag))
-
-    def _refuse_early(self, text: str, *, param: str, contexts: int = 1) -> None:
-        least = self._encoder.at_least(text)
-        if least > self.card.max_model_len * contexts:
-            raise self._too_long(f"at least {least}", param)
-
-    def _too_long(self, num_tokens: str, param: str) -> ContextLengthExceededError:
-        limit = self.card.max_model_len
-        return ContextLengthExceededError(
-            f"the model's context is {limit} tokens and needs one for the answer; the prompt has {num_tokens} tokens",
-            param=param,
-        )
-
     def _prompt(
         self,
-        ids: list[int],
+        encoded: Encoded,
         request: Request,
         room: int,
         *,
         param: str = "messages",
         thinking: reasoning.Thinking | None = None,
-        text: str = "",
         num_dropped: int = 0,
-        images: tuple[ImageSpan, ...] = (),
     ) -> Prompt:
-        left = self.card.max_model_len - len(ids)
-        if left < 1:
-            raise self._too_long(str(len(ids)), param)
+        text, ids, images = encoded
+        left = self._context.room_behind(len(ids), param=param)
         wanted = request.sampling.max_tokens
         left = max(1, min(left, room - len(ids)))
         max_tokens = left if wanted is None else min(wanted, left)
@@ -238,7 +134,7 @@ class PromptBuilder:
         text = request.prediction
         if not text or request.sampling.num_draft_tokens == 0:
             return b""
-        return pack_ids(self._encoder.encode(text[: max_tokens * _MOST_CHARACTERS])[:max_tokens])
+        return pack_ids(self._encoder.encode(text[: max_tokens * MOST_CHARACTERS])[:max_tokens])
 
     def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the ways a text spells these words: at its start, after a space, and on a new line."""
@@ -260,38 +156,8 @@ class PromptBuilder:
         return reasoning.plan(
             thinking,
             self._efforts,
-            starts_open=self._is_open(text, thinking),
+            starts_open=self._chats.is_open(text, thinking),
             max_tokens=max_tokens,
             encode=self._encoder.encode_template_text,
             thought_ids=self._thought_ids,
         )
-
-
-class _Candidates:
-    """The conversation without its k oldest turns, rendered and encoded when asked for."""
-
-    def __init__(
-        self, builder: PromptBuilder, request: Request, messages: Sequence[ChatMessage], stored: list[int]
-    ) -> None:
-        self._builder, self._request, self._messages, self._stored = builder, request, messages, stored
-        self.thinking = builder.thinking(request)
-        self.turns = num_turns(messages)
-        # What can be cut may be too long at first.
-        self._contexts = 1 if self.turns <= 1 or not _is_cut(request) else _ANY_LENGTH
-        self._known: dict[int, Encoded] = {}
-
-    def encoded(self, dropped: int) -> Encoded:
-        if dropped not in self._known:
-            kept = without_oldest(self._messages, dropped)
-            self._known[dropped] = self._builder.encode_chat(
-                self._request, kept, self.thinking, self._stored, contexts=self._contexts
-            )
-        return self._known[dropped]
-
-    def count(self, dropped: int) -> int:
-        return len(self.encoded(dropped).ids)
-
-
-def _is_cut(request: Request) -> bool:
-    """Whether old turns may go where a conversation is too long."""
-    return request.conversation is not None and request.conversation.truncation == "auto"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokenizer_svc.model_directories import builder, write_chatml
-from tokenizer_svc.prompt import Encoded, PromptBuilder
+from tokenizer_svc.chat_encoder import Encoded
+from tokenizer_svc.prompt import PromptBuilder
 from tokenizer_svc.truncation import num_out_of_reach, num_to_drop, num_turns, without_oldest
 from wire.errors import ContextLengthExceededError
 from wire.messages import ChatMessage, ConversationRef, Prompt, Request, SamplingParams, ToolCall, unpack_ids
@@ -141,13 +142,13 @@ def test_a_conversation_of_any_length_is_cut_and_not_refused(
     small: PromptBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[int] = []
-    encode = small.encode_chat
+    encode = small._chats.encode
 
     def watched(request: Request, messages: Sequence[ChatMessage], *rest: Any, **options: Any) -> Encoded:
         encoded.append(sum(len(message.content) for message in messages))
         return encode(request, messages, *rest, **options)
 
-    monkeypatch.setattr(small, "encode_chat", watched)
+    monkeypatch.setattr(small._chats, "encode", watched)
     long = [message for _ in range(300) for message in (user("question " * 90), said("answer " * 90))]
     dropped = []
     for _ in range(8):
