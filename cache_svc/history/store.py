@@ -17,6 +17,7 @@ from cache_svc.history.editing import without
 from cache_svc.history.items import input_items, items_of, named, output_items, title_of
 from cache_svc.history.keys import Keys, keys_of, root_of
 from cache_svc.history.pictures import words_of
+from cache_svc.history.recalling import ids_of, recalled_chain, recalled_conversation
 from cache_svc.history.records import Meta, Said, TokenIds
 from cache_svc.history.scripts.items import FIND_ITEM, REPLACE_SAID
 from cache_svc.history.scripts.recall import LINK, RECALL_CHAIN, RECALL_CONVERSATION
@@ -109,7 +110,7 @@ class Store:
         parts = await self._chain(tenant, ref.previous_response_id or "", wait=wait)
         if isinstance(parts, Pending):
             return parts
-        return await off_loop(sum(map(len, parts)), lambda: _recalled_chain(parts, model))
+        return await off_loop(sum(map(len, parts)), lambda: recalled_chain(parts, model))
 
     async def _recall_conversation(
         self, tenant: str, ref: ConversationRef, model: str, *, wait: bool
@@ -126,7 +127,7 @@ class Store:
             return Pending(tuple(request.decode() for request in parts))
         if state != b"ok":
             raise missing(ref.conversation_id, "conversation")
-        found = await off_loop(sum(map(len, parts)), lambda: _recalled_conversation(parts, model))
+        found = await off_loop(sum(map(len, parts)), lambda: recalled_conversation(parts, model))
         return msgspec.structs.replace(found, conversation_id=ref.conversation_id, version=len(parts) // 4)
 
     async def _chain(
@@ -232,7 +233,7 @@ class Store:
             except (NotFoundError, ConflictError):  # deleted meanwhile
                 parts = []
             assert not isinstance(parts, Pending)
-            parent_ids = token_ids.unpack([_ids(raw) for raw in parts[1::2]], turn.model)
+            parent_ids = token_ids.unpack([ids_of(raw) for raw in parts[1::2]], turn.model)
         dropped = (turn.usage.get("headrace") or {}).get("messages_dropped", 0)
         return token_ids.pack(turn.prompt_ids, parent_ids, turn.model, whole=not dropped)
 
@@ -258,40 +259,3 @@ def _said(turn: Turn) -> Said:
 
 def _has_content(message: ChatMessage) -> bool:
     return bool(message.content or message.reasoning or message.tool_calls)
-
-
-def _messages(raw: bytes) -> tuple[ChatMessage, ...]:
-    if not raw:
-        return ()
-    said = codec.decode(raw, Said)
-    return said.input + said.output
-
-
-def _ids(raw: bytes) -> TokenIds | None:
-    return codec.decode(raw, TokenIds) if raw else None
-
-
-def _recalled_conversation(parts: list[bytes], model: str) -> Recalled:
-    """Put a conversation together; its ids are those of the last turn whose prompt saw all turns before it."""
-    messages = [_messages(raw) for raw in parts[2::4]]
-    ids = [_ids(raw) for raw in parts[3::4]]
-    num_seen, before = 0, b"-"
-    for turn, address in zip(parts[0::4], parts[1::4], strict=True):
-        if address.rpartition(b" ")[2] != before:
-            break
-        num_seen, before = num_seen + 1, turn
-    packed, covers = b"", 0
-    while num_seen and not packed:
-        newest = ids[num_seen - 1]
-        packed = token_ids.unpack(ids[num_seen - 1 :: -1], model)
-        covers = sum(map(len, messages[:num_seen])) if packed and newest is not None and newest.whole else 0
-        num_seen -= 1
-    return Recalled(messages=tuple(m for turn in messages for m in turn), prompt_ids=packed, covers=covers)
-
-
-def _recalled_chain(parts: list[bytes], model: str) -> Recalled:
-    ids = [_ids(raw) for raw in parts[1::2]]
-    packed = token_ids.unpack(ids, model)
-    messages = tuple(m for raw in reversed(parts[0::2]) for m in _messages(raw))
-    covers = len(messages) if packed and ids[0] is not None and ids[0].whole else 0
-    return Recalled(messages=messages, prompt_ids=packed, covers=covers)
