@@ -10,19 +10,18 @@ are read than there is room for, so that a busy process leaves work to its sibli
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from opentelemetry.trace import Span
 from redis.exceptions import RedisError
 
@@ -33,6 +32,7 @@ from wire.bus.options import MAX_DELIVERIES
 from wire.errors import DeadlineExceededError, HeadraceError, RequestCancelledError
 from wire.messages import RECORD_FIELDS, Job
 from wire.step import Step, go_past
+from wire.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,12 @@ async def serve_desk(
         async with anyio.create_task_group() as tasks:
             needs = tuple(RECORD_FIELDS if fields is None else fields)
             wanted = (*needs, *fields_from_behind)
-            desk = _Desk(bus, name, handle, needs, wanted, on_message, concurrency, tasks, at_once, ahead)
+            desk = _Desk(
+                bus, name, handle, needs=needs, fields=wanted, on_message=on_message, at_once=at_once, ahead=ahead
+            )
+            workers = Workers(tasks, concurrency, desk.work)
             for reader in readers:
-                tasks.start_soon(desk.read, reader)
+                tasks.start_soon(desk.read, reader, workers)
                 tasks.start_soon(_keep_alive, bus, reader)
             task_status.started()
     finally:
@@ -101,87 +104,48 @@ async def _keep_alive(bus: Bus, reader: Consumer) -> None:
             log.warning("could not keep hold of entries on %s: %r", reader.stream, error)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class _Desk:
     bus: Bus
     name: str
     handle: Handler
+    _: KW_ONLY
     needs: tuple[str, ...]
     fields: tuple[str, ...]  # all that it wants
     on_message: OnMessage | None
-    concurrency: int
-    tasks: TaskGroup
     at_once: AtOnce | None
     ahead: bool
-    held: deque[tuple[Consumer, Delivery]] = field(default_factory=deque)  # read, and in nobody's hands yet
-    num_held = 0  # read and not yet done; with several streams it may pass the limit for a moment
-    num_workers = 0
-    idle: list[asyncio.Event] = field(default_factory=list)  # of workers that wait for a delivery
-    freed: anyio.Event | None = None  # there if a reader waits for room
 
-    @property
-    def num_free(self) -> int:
-        return self.concurrency - self.num_held
-
-    async def read(self, reader: Consumer) -> None:
+    async def read(self, reader: Consumer, workers: Workers) -> None:
         wanted = 0  # what a read that waits on the server may bring; the rest of the room is for neighbours
         neighbour = Neighbour(
             reader,
             self.fields,
-            lambda: self.num_free > wanted,
-            lambda delivery: self._accept(reader, delivery),
-            self._do_at_once if self.at_once is not None else None,
+            lambda: workers.num_free > wanted,
+            partial(workers.accept, reader),
+            partial(self._do_at_once, workers, self.at_once) if self.at_once is not None else None,
             self.needs,
-            self._do_ahead if self.ahead else None,
+            partial(self._do_ahead, workers) if self.ahead else None,
         )
         with (
             self.bus.neighbours.sits(reader.stream, neighbour),
             metrics.follows(self.bus, reader.stream, reader.group),
         ):
             while True:
-                while self.num_free < 1:
-                    self.freed = self.freed or anyio.Event()
-                    await self.freed.wait()
-                wanted = (self.num_free + 1) // 2
+                await workers.wait_for_room()
+                wanted = (workers.num_free + 1) // 2
                 for delivery in await reader.read(wanted):
-                    self._accept(reader, delivery)
+                    workers.accept(reader, delivery)
 
-    def _accept(self, reader: Consumer, delivery: Delivery) -> None:
-        """Put a delivery into the hands of a worker. They stay: a task for each job costs half of what a desk does."""
-        self.num_held += 1
-        self.held.append((reader, delivery))
-        if self.idle:
-            self.idle.pop().set()
-        elif self.num_workers < self.concurrency:
-            self.num_workers += 1
-            self.tasks.start_soon(self._work_forever)
-
-    async def _work_forever(self) -> None:
-        woken = asyncio.Event()
-        while True:
-            while self.held:
-                await self._work(*self.held.popleft())
-            woken.clear()
-            self.idle.append(woken)
-            await woken.wait()
-
-    async def _work(self, reader: Consumer, delivery: Delivery) -> None:
+    async def work(self, reader: Consumer, delivery: Delivery) -> None:
         waited_s = max(0.0, time.time() - delivery.published_at)
         started = time.perf_counter()
         try:
             outcome = await self._serve(delivery, waited_s * 1e3)
         except Exception as error:
             outcome = await self._give_back(reader, delivery, error)
-        finally:
-            self._make_room()
         model = getattr(delivery.message, "model", "")
         metrics.note_left(self.name, model, outcome, wait_s=waited_s, work_s=time.perf_counter() - started)
-
-    def _make_room(self) -> None:
-        self.num_held -= 1
-        if self.freed is not None:
-            self.freed.set()
-            self.freed = None
 
     async def _serve(self, delivery: Delivery, wait_ms: float) -> str:
         """Return how the delivery left the desk."""
@@ -243,14 +207,13 @@ class _Desk:
         timings = job.timings_ms | {f"{self.name}.wait": wait_ms, f"{self.name}.work": work_ms}
         return msgspec.structs.replace(job, timings_ms=timings)
 
-    async def _do_ahead(self, job: Job, record: Mapping[str, Any]) -> tuple[Job, Step] | None:
+    async def _do_ahead(self, workers: Workers, job: Job, record: Mapping[str, Any]) -> tuple[Job, Step] | None:
         """Do our part of a job that nobody has admitted yet; None: it has to come here. Raises what ends it."""
-        if self.num_free < 1 or self.held:  # who waits is not overtaken, and siblings may have room
+        if not workers.would_start:  # and siblings may have room
             return None
-        self.num_held += 1
         started, outcome = time.perf_counter(), metrics.HANDED_ON
         try:
-            with self._span(job) as span:
+            with workers.occupied(), self._span(job) as span:
                 onward, step = await self._handled(job, dict(record), span, 0.0)
         except HeadraceError as error:
             outcome = error.code
@@ -258,19 +221,19 @@ class _Desk:
         except Exception:  # it comes here and fails here
             return None
         finally:
-            self._make_room()
             metrics.note_left(self.name, job.model, outcome, wait_s=0.0, work_s=time.perf_counter() - started)
         assert step is not None, "a desk that works ahead ends no job"
         return onward, step
 
-    def _do_at_once(self, job: Job, record: dict[str, Any]) -> tuple[Job, Step] | None:
+    def _do_at_once(
+        self, workers: Workers, do_at_once: AtOnce, job: Job, record: dict[str, Any]
+    ) -> tuple[Job, Step] | None:
         """Do our part of a job that is still a neighbour's; None: it has to come here. Who waits is not overtaken."""
-        assert self.at_once is not None
-        if self.num_held:
+        if not workers.are_idle:
             return None
         started = time.perf_counter()
         try:
-            step = self.at_once(job, record)
+            step = do_at_once(job, record)
         except Exception:  # it comes here and fails here, in our name
             return None
         if step is None:
