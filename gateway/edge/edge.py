@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from anyio.abc import TaskGroup
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Span, SpanContext
 
 from gateway.edge.adapters import RuntimeAdapters
 from gateway.edge.admission import Admission
@@ -22,7 +22,7 @@ from gateway.edge.desks.history import HistoryClient
 from gateway.edge.desks.tokenizer import TokenizerClient
 from gateway.edge.endings import Endings
 from gateway.edge.errors import from_failure
-from gateway.edge.flight import Gap
+from gateway.edge.flight import Flight, Gap
 from gateway.edge.generation import Generation
 from gateway.edge.grammar_trial import GrammarTrials
 from gateway.edge.inflight import InFlight
@@ -38,14 +38,14 @@ from gateway.edge.safety.safety import Safety
 from gateway.edge.seeing import Seeing
 from gateway.edge.served import Served, ServedModel
 from gateway.edge.settings import EdgeSettings
-from gateway.edge.takeover import follow, job_of, report, take_over
+from gateway.edge.takeover import find, follow, job_of, report, take_over
 from gateway.edge.tenancy.accounts import Accounts
 from gateway.edge.tracing import note_outcome, request_span
 from gateway.postprocess.safety.store import Policies
 from wire import telemetry, topics
 from wire.awake import Awake
 from wire.bus import Bus
-from wire.errors import HeadraceError, NotFoundError
+from wire.errors import HeadraceError
 from wire.messages import (
     Embeddings,
     Failure,
@@ -199,19 +199,12 @@ class Edge:
 
         Raises NotFoundError when nothing is known of it (any more), or not to this tenant.
         """
-        record = await self.bus.record(partition, request_id, "request", "holder")
-        request: Request | None = record.get("request")
-        holder: Holder | None = record.get("holder")
-        if request is None or holder is None or tenant not in (None, request.tenant):
-            raise NotFoundError("Nothing is known of this request any more.")
+        request, holder = await find(self.bus, partition, request_id, tenant=tenant)
         job = job_of(partition, request_id, request.base, holder, edge=self.inbox)
-        parent = telemetry.extract(holder.traceparent, holder.tracestate)
         reply = reply_of(request)
         with self._slot():
             self.lingering.come_back(request_id)  # not before: who is refused has not come back
-            async with self._generate(
-                request, reply, operation=operation, stream=True, parent=parent, taken=job
-            ) as generation:
+            async with self._take_over(job, request, reply, holder, operation) as generation:
                 yield generation
 
     @asynccontextmanager
@@ -248,40 +241,58 @@ class Edge:
         stream: bool,
         parent: SpanContext | None,
         bell: Bell | None = None,
-        taken: Job | None = None,
         images: Images | None = None,
     ) -> AsyncIterator[Generation]:
+        """Admit a request whose slot is held, and keep its entry while the block answers it."""
         self.awake.stay()
-        request = request if taken else self.served.routed(self.accounts.own(request))
+        request = self.served.routed(self.accounts.own(request))
         with request_span(request, operation, stream=stream, parent=parent) as span:
-            job = taken or new_job(request, self.settings, self.inbox)
-            if taken is None:
-                limit_s = self.settings.max_wait_s or job.deadline - time.time()
-                self.admission.check_wait(self.replicas.wait_s(request.base), limit_s)
+            job = new_job(request, self.settings, self.inbox)
+            limit_s = self.settings.max_wait_s or job.deadline - time.time()
+            self.admission.check_wait(self.replicas.wait_s(request.base), limit_s)
             with self.inflight.open(job.request_id, deadline=job.deadline, bell=bell) as flight:
-                pipelines = [
-                    new_pipeline(request, self.served.model(request.model), self.safety, flight, choice)
-                    for choice in range(request.sampling.n)
-                ]
-                generation = Generation(
-                    job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self.endings.stop_choice
-                )
-                if taken is None:  # once it is in, nothing stands between it and its end
-                    await self.accounts.enter(job.request_id, request, deadline=job.deadline)
-                try:
-                    if taken is None:
-                        await admit(self.bus, job, request, images)
-                    else:
-                        await take_over(self.bus, job)
-                        self._tasks.start_soon(follow, self.bus, self.inflight, flight, job, request.sampling.n)
+                generation = self._new_generation(job, request, flight, reply)
+                await self.accounts.enter(job.request_id, request, deadline=job.deadline)
+                with self._accounting(generation, span, operation):  # nothing stands between what is in and its end
+                    await admit(self.bus, job, request, images)
                     yield generation
-                except HeadraceError as error:
-                    generation.error = generation.error or error
-                    raise
-                finally:
-                    generation.handed_over = generation.handed_over or flight.taken_over
-                    note_outcome(span, generation)
-                    self.endings.begin(generation, operation)
+
+    @asynccontextmanager
+    async def _take_over(
+        self, job: Job, request: Request, reply: Reply, holder: Holder, operation: str
+    ) -> AsyncIterator[Generation]:
+        """Keep an entry for a request that is on the ring already, and have its tokens come here."""
+        self.awake.stay()
+        parent = telemetry.extract(holder.traceparent, holder.tracestate)
+        with (
+            request_span(request, operation, stream=True, parent=parent) as span,
+            self.inflight.open(job.request_id, deadline=job.deadline) as flight,
+        ):
+            generation = self._new_generation(job, request, flight, reply)
+            with self._accounting(generation, span, operation):
+                await take_over(self.bus, job)
+                self._tasks.start_soon(follow, self.bus, self.inflight, flight, job, request.sampling.n)
+                yield generation
+
+    def _new_generation(self, job: Job, request: Request, flight: Flight, reply: Reply) -> Generation:
+        pipelines = [
+            new_pipeline(request, self.served.model(request.model), self.safety, flight, choice)
+            for choice in range(request.sampling.n)
+        ]
+        return Generation(job, request, flight, reply, pipelines, bus=self.bus, stop_choice=self.endings.stop_choice)
+
+    @contextmanager
+    def _accounting(self, generation: Generation, span: Span, operation: str) -> Iterator[None]:
+        """Note how the block ends a request, and begin its ending, however that is."""
+        try:
+            yield
+        except HeadraceError as error:
+            generation.error = generation.error or error
+            raise
+        finally:
+            generation.handed_over = generation.handed_over or generation.flight.taken_over
+            note_outcome(span, generation)
+            self.endings.begin(generation, operation)
 
     async def _ask_again(self, gap: Gap) -> None:
         self.metrics.note_resubscribe()

@@ -18,13 +18,23 @@ from gateway.edge.jobs import CONTROL_MAXLEN, holder_of
 from wire import topics
 from wire.bus import Bus
 from wire.bus.records import Fate
-from wire.errors import HeadraceError, RequestCancelledError, UnavailableError
-from wire.messages import Holder, Job, ReportTokens, Resubscribe, TokenReport
+from wire.errors import HeadraceError, NotFoundError, RequestCancelledError, UnavailableError
+from wire.messages import Holder, Job, ReportTokens, Request, Resubscribe, TokenReport
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _PATIENCE = 8  # looks at a job that has ended and whose tokens do not come: its replica has forgotten them
+
+
+async def find(bus: Bus, partition: int, request_id: str, *, tenant: str | None) -> tuple[Request, Holder]:
+    """Return a request that was admitted before, and who holds it. Raises NotFoundError; `tenant` None: anybody's."""
+    record = await bus.record(partition, request_id, "request", "holder")
+    request: Request | None = record.get("request")
+    holder: Holder | None = record.get("holder")
+    if request is None or holder is None or tenant not in (None, request.tenant):
+        raise NotFoundError("Nothing is known of this request any more.")
+    return request, holder
 
 
 def job_of(partition: int, request_id: str, model: str, holder: Holder, *, edge: str) -> Job:
