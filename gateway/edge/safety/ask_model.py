@@ -1,4 +1,4 @@
-"""Asks a served chat model a question beside the requests of clients: one short answer, as text.
+"""Asks a served chat model a question alongside the requests of clients: one short answer, as text.
 
 The question takes the same way over the ring as any request; it is not screened, not stored and not billed, and needs
 no slot of the admission (a judge that waits behind the answers it must judge would never speak).
@@ -11,6 +11,7 @@ import time
 from anyio.abc import TaskGroup
 
 from gateway.edge import jobs
+from gateway.edge.flight import Flight
 from gateway.edge.identity import new_request_id, new_root, partition_of
 from gateway.edge.inflight import InFlight
 from gateway.edge.served import Served
@@ -50,26 +51,30 @@ class AskModel:
             edge=self._inbox,
             deadline=time.time() + timeout_s,
         )
-        pipeline = Pipeline(vocabulary)
         with self._inflight.open(job.request_id, deadline=job.deadline) as flight:
             await jobs.admit(self._bus, job, request)
-            shown: list[str] = []
             try:
-                while pipeline.finish_reason is None:
-                    for chunk in await flight.take():
-                        deltas = pipeline.feed(chunk)
-                        if chunk.finish_reason in ("error", "cancelled"):
-                            raise InternalError(f"The replica reports: {chunk.finish_reason}.")
-                        if chunk.finish_reason is not None:
-                            deltas += pipeline.close(chunk.finish_reason)
-                        shown += [delta.text for delta in deltas if delta.kind == "answer"]
+                return await _answer(flight, Pipeline(vocabulary))
             except BaseException:
                 self._tasks.start_soon(self._cancel, job, flight.replica_id)
                 raise
-            return "".join(shown).strip()
 
     async def _cancel(self, job: Job, replica_id: str | None) -> None:
         try:
             await jobs.cancel(self._bus, job.partition, job.request_id, replica_id=replica_id)
         except HeadraceError:
             return  # it ends by itself after a few tokens
+
+
+async def _answer(flight: Flight, pipeline: Pipeline) -> str:
+    """Return the whole text of an answer. Raises the error that it ends with."""
+    shown: list[str] = []
+    while pipeline.finish_reason is None:
+        for chunk in await flight.take():
+            deltas = pipeline.feed(chunk)
+            if chunk.finish_reason in ("error", "cancelled"):
+                raise InternalError(f"The replica reports: {chunk.finish_reason}.")
+            if chunk.finish_reason is not None:
+                deltas += pipeline.close(chunk.finish_reason)
+            shown += [delta.text for delta in deltas if delta.kind == "answer"]
+    return "".join(shown).strip()

@@ -5,6 +5,7 @@ A user message that holds tool results becomes a tool message for each of them.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -53,23 +54,27 @@ def translate_content(message: AnthropicMessage, where: str, pictures: Pictures 
         return [ChatMessage(role="user", content=message.content)]
     if not message.content:
         raise fail(f"{where}.content", "must hold at least one block.")
+    return _of_user(message.content, f"{where}.content", pictures)
+
+
+def _of_user(blocks: list[Block], where: str, pictures: Pictures | None) -> list[ChatMessage]:
+    """Return a tool message for each tool result, and a user message for what stands between them."""
     found: list[ChatMessage] = []
-    parts: list[str | ImageRef] = []
-    for at, block in enumerate(message.content):
-        place = f"{where}.content[{at}]"
-        if block.type != "tool_result":
-            parts.append(_seen(block, place, pictures))
-            continue
-        if parts:
+    numbered = [(f"{where}[{at}]", block) for at, block in enumerate(blocks)]
+    for is_result, run in groupby(numbered, lambda one: one[1].type == "tool_result"):
+        if is_result:
+            found += [_tool_result(block, place, pictures) for place, block in run]
+        else:
+            parts = [_seen(block, place, pictures) for place, block in run]
             found.append(ChatMessage(role="user").saying(in_lines(parts)))
-            parts = []
-        if not block.tool_use_id:
-            raise missing(f"{place}.tool_use_id")
-        result = ChatMessage(role="tool", tool_call_id=block.tool_use_id)
-        found.append(result.saying(_seen_all(block.content or "", f"{place}.content", pictures)))
-    if parts:
-        found.append(ChatMessage(role="user").saying(in_lines(parts)))
     return found
+
+
+def _tool_result(block: Block, place: str, pictures: Pictures | None) -> ChatMessage:
+    if not block.tool_use_id:
+        raise missing(f"{place}.tool_use_id")
+    result = ChatMessage(role="tool", tool_call_id=block.tool_use_id)
+    return result.saying(_seen_all(block.content or "", f"{place}.content", pictures))
 
 
 def _seen_all(content: str | list[Block], where: str, pictures: Pictures | None) -> list[str | ImageRef]:

@@ -23,6 +23,7 @@ from gateway.edge.schema.sampling import (
     check_prompt_logprobs,
     check_template_kwargs,
     fail,
+    num_choices,
     token_limit,
     translate_sampling,
 )
@@ -87,12 +88,8 @@ def translate_chat(
     Raises InvalidRequestError naming the field.
     """
     check_number(body.messages)
-    if body.stream_options is not None and not body.stream:
-        raise fail("stream_options", "is only allowed with stream: true.")
     _refuse_unsupported(body)
-    n = 1 if body.n is None else body.n
-    if not 1 <= n <= max_choices:
-        raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
+    n = num_choices(body.n, max_choices)
     tools = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, card)
     sampling = translate_sampling(
         body,
@@ -133,6 +130,8 @@ def translate_chat(
 
 
 def _refuse_unsupported(body: ChatRequest) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise fail("stream_options", "is only allowed with stream: true.")
     if body.chat_template is not None:
         raise fail("chat_template", "the server's template cannot be replaced.")
     if body.functions:

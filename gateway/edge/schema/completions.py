@@ -16,6 +16,7 @@ from gateway.edge.schema.sampling import (
     SamplingFields,
     check_prompt_logprobs,
     fail,
+    num_choices,
     token_limit,
     translate_sampling,
 )
@@ -61,22 +62,9 @@ def translate_completions(
     body: CompletionRequest, card: ModelCard, *, max_choices: int, max_prompts: int
 ) -> list[Request]:
     """Check the body and return a request for each prompt. Raises InvalidRequestError naming the field."""
-    if body.suffix:
-        raise fail("suffix", "is not supported: the models served here continue a text, they do not fill a gap.")
-    if body.stream_options is not None and not body.stream:
-        raise fail("stream_options", "is only allowed with stream: true.")
-    if body.top_logprobs:
-        raise fail("top_logprobs", "belongs to chat completions; here logprobs is the number of alternatives.")
-    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
-        raise fail("logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {body.logprobs}.")
-    n = 1 if body.n is None else body.n
-    if not 1 <= n <= max_choices:
-        raise fail("n", f"must lie between 1 and {max_choices}, not {n}.")
-    best_of = n if body.best_of is None else body.best_of
-    if not n <= best_of <= max_choices:
-        raise fail("best_of", f"must lie between n ({n}) and {max_choices}, not {best_of}.")
-    if best_of > n and body.stream:
-        raise fail("best_of", "above n is only allowed without stream: true; which is best is known at the end.")
+    _refuse_unsupported(body)
+    n = num_choices(body.n, max_choices)
+    best_of = _best_of(body, n, max_choices)
     sampling = translate_sampling(
         body,
         card,
@@ -105,6 +93,27 @@ def translate_completions(
         )
         for at, prompt in enumerate(prompts)
     ]
+
+
+def _refuse_unsupported(body: CompletionRequest) -> None:
+    if body.suffix:
+        raise fail("suffix", "is not supported: the models served here continue a text, they do not fill a gap.")
+    if body.stream_options is not None and not body.stream:
+        raise fail("stream_options", "is only allowed with stream: true.")
+    if body.top_logprobs:
+        raise fail("top_logprobs", "belongs to chat completions; here logprobs is the number of alternatives.")
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
+        raise fail("logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, not {body.logprobs}.")
+
+
+def _best_of(body: CompletionRequest, n: int, max_choices: int) -> int:
+    """Return how many answers are generated, of which the best `n` are returned."""
+    best_of = n if body.best_of is None else body.best_of
+    if not n <= best_of <= max_choices:
+        raise fail("best_of", f"must lie between n ({n}) and {max_choices}, not {best_of}.")
+    if best_of > n and body.stream:
+        raise fail("best_of", "above n is only allowed without stream: true; which is best is known at the end.")
+    return best_of
 
 
 def prompt_text(request: Request, vocabulary: Vocabulary) -> str:

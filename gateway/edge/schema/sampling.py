@@ -81,6 +81,14 @@ def fail(param: str, message: str) -> InvalidRequestError:
     return InvalidRequestError(f"{param}: {message}", param=param)
 
 
+def num_choices(n: int | None, most: int) -> int:
+    """Return how many answers a request wants: one if it does not say."""
+    wanted = 1 if n is None else n
+    if not 1 <= wanted <= most:
+        raise fail("n", f"must lie between 1 and {most}, not {wanted}.")
+    return wanted
+
+
 def translate_sampling(
     body: SamplingFields,
     card: ModelCard,
