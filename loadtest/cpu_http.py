@@ -12,22 +12,17 @@ for several may come in one. Below, processor time of each process a step in tha
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import anyio
-import httpx
 
 from loadtest.cpu import Child, Test
+from loadtest.house import house
 from loadtest.processor import Spent, processes, spent
 from loadtest.streams import Stream, read_streams
 from loadtest.workload import chat_bodies
@@ -36,38 +31,7 @@ USERS = (1, 16)
 _TOKENS = 256
 _CONTEXT = 192  # about that of the middle of such an answer to 40 words
 _STEPS = 32  # of the engine alone, in a round
-_START_S = 60.0
 _REST_S = 3.0  # in which the server uses its idle time: the engine alone is measured behind it
-
-
-@contextlib.contextmanager
-def server(model: Path) -> Iterator[tuple[str, str]]:
-    """Run `headrace up` on a free port; yields its address once it answers, and its state directory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as state:
-        command = [sys.executable, "-m", "headrace", "up", "--port", str(port), "--state-dir", state]
-        process = subprocess.Popen(
-            [*command, "--model-dir", str(model.parent), "--model", model.name], stdout=subprocess.DEVNULL
-        )
-        try:
-            _wait(url)
-            yield url, state
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _wait(url: str) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/v1/models").json().get("data"):
-                return
-        time.sleep(0.2)
-    raise SystemExit(f"the server did not come up within {_START_S:.0f} s")
 
 
 def pace(streams: list[Stream]) -> tuple[float, float, float]:
@@ -132,7 +96,7 @@ def main() -> None:
     os.environ |= {"HEADRACE_SPECULATE": "off", "HEADRACE_THREADS": options.threads}
     engine = Child(sys.executable, "headrace", [str(options.model_dir), options.threads])
     found = [Round(users) for users in USERS]
-    with server(options.model_dir) as (url, _):
+    with house(options.model_dir) as (url, _):
         for seed in range(-1, options.rounds):
             for one in [Round(users) for users in USERS] if seed < 0 else found:
                 time.sleep(_REST_S)

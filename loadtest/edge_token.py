@@ -28,7 +28,8 @@ from gateway.edge.edge import Edge
 from gateway.edge.open_body import OPEN_BODY
 from gateway.edge.served import Served
 from gateway.edge.settings import EdgeSettings
-from loadtest.ring import MODEL
+from loadtest.house import MODEL
+from loadtest.paced_runner import spoken_id
 from wire import codec
 from wire.bus import Bus, embedded_server
 from wire.messages import TokenBatch, TokenChunk
@@ -93,7 +94,7 @@ async def _step_s(edge: Edge, clients: Clients, raw: bytes, num_streams: int) ->
 async def measure(options: argparse.Namespace, profile: cProfile.Profile) -> list[float]:
     """Return seconds of processor time a token, step by step."""
     vocabulary = Vocabulary.load(Path(default_model_dir()) / MODEL)
-    token_id = next(n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == b" river")
+    token_id = spoken_id(vocabulary)
     others, used = bytearray(24 << 20), list[float]()
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         async with embedded_server(folder) as url, Bus.open(url) as bus, anyio.create_task_group() as tasks:

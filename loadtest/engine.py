@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -67,55 +68,62 @@ class Figure:
 
 def _rows(bench: Bench, ceiling: tuple[float, float]) -> dict[str, Callable[[], Figure]]:
     """Return every test of the table by its name."""
-
-    def decodes(batch: int) -> Callable[[], Figure]:
-        def run() -> Figure:
-            took, context = decode(bench, batch)
-            return Figure(f"decode{batch}", "ms/step", took, bench.floors.decode_ms(batch, context))
-
-        return run
-
-    def long() -> Figure:
-        took, context = decode(bench, 64, prompt=4096)
-        return Figure("long64", "ms/step", took, bench.floors.decode_ms(64, context), note="behind 4,096 tokens")
-
-    def prefills(length: int) -> Callable[[], Figure]:
-        return lambda: Figure(f"prefill{length}", "ms", prefill(bench, length), bench.floors.prefill_ms(length))
-
-    def small() -> Figure:
-        model = Bench(SMOLLM2_135M, ceiling, max_num_seqs=8, num_blocks=4096)
-        took, context = decode(model, 1, 400)
-        floor = model.floors.decode_ms(1, context)
-        model.runner.close()
-        return Figure("small", "ms/step", took, floor)
-
-    def warms() -> Figure:
-        took, device = warm(bench)
-        return Figure("warm", "ms", took, bench.floors.decode_ms(1, 0), note=f"device {device:.2f} ms")
-
-    def itl() -> Figure:
-        quiet, busy = stutter(bench)
-        return Figure("itl", "x quiet p99", busy / quiet, note=f"{quiet:.2f} ms quiet, {busy:.2f} ms busy")
-
-    def host() -> Figure:
-        parts = host_ms(bench, 256)
-        note = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
-        return Figure("host256", "ms/step", sum(parts.values()), note=note)
-
-    def mixes() -> Figure:
-        rates = mixed(bench)  # as vLLM's figure, the median of three
-        return Figure("mixed", "tok/s", statistics.median(rates), note=", ".join(f"{rate:,.0f}" for rate in rates))
-
-    rows: dict[str, Callable[[], Figure]] = {f"decode{n}": decodes(n) for n in (1, 8, 16, 32, 64, 128, 256)}
-    rows["long64"] = long
-    rows |= {f"prefill{n}": prefills(n) for n in (128, 2048, 8192)}
-    rows["prompts"] = lambda: Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.floors.prefill_ms(1024, 32))
-    rows["warm"] = warms
-    rows |= {"itl": itl, "host256": host}
+    rows: dict[str, Callable[[], Figure]] = {}
+    rows |= {f"decode{n}": partial(_decode, bench, n) for n in (1, 8, 16, 32, 64, 128, 256)}
+    rows |= {"long64": partial(_long, bench)}
+    rows |= {f"prefill{n}": partial(_prefill, bench, n) for n in (128, 2048, 8192)}
+    rows |= {"prompts": partial(_prompts, bench), "warm": partial(_warm, bench)}
+    rows |= {"itl": partial(_itl, bench), "host256": partial(_host, bench)}
     if bench.shape is SHAPES[LLAMA]:
-        rows["small"] = small
-    rows["mixed"] = mixes
-    return rows
+        rows |= {"small": partial(_small, ceiling)}
+    return rows | {"mixed": partial(_mixed, bench)}
+
+
+def _decode(bench: Bench, batch: int) -> Figure:
+    took, context = decode(bench, batch)
+    return Figure(f"decode{batch}", "ms/step", took, bench.floors.decode_ms(batch, context))
+
+
+def _long(bench: Bench) -> Figure:
+    took, context = decode(bench, 64, prompt=4096)
+    return Figure("long64", "ms/step", took, bench.floors.decode_ms(64, context), note="behind 4,096 tokens")
+
+
+def _prefill(bench: Bench, length: int) -> Figure:
+    return Figure(f"prefill{length}", "ms", prefill(bench, length), bench.floors.prefill_ms(length))
+
+
+def _prompts(bench: Bench) -> Figure:
+    return Figure("prompts", "tok/s", prompts(bench), 32768e3 / bench.floors.prefill_ms(1024, 32))
+
+
+def _warm(bench: Bench) -> Figure:
+    took, device = warm(bench)
+    return Figure("warm", "ms", took, bench.floors.decode_ms(1, 0), note=f"device {device:.2f} ms")
+
+
+def _itl(bench: Bench) -> Figure:
+    quiet, busy = stutter(bench)
+    return Figure("itl", "x quiet p99", busy / quiet, note=f"{quiet:.2f} ms quiet, {busy:.2f} ms busy")
+
+
+def _host(bench: Bench) -> Figure:
+    parts = host_ms(bench, 256)
+    note = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+    return Figure("host256", "ms/step", sum(parts.values()), note=note)
+
+
+def _small(ceiling: tuple[float, float]) -> Figure:
+    model = Bench(SMOLLM2_135M, ceiling, max_num_seqs=8, num_blocks=4096)
+    took, context = decode(model, 1, 400)
+    floor = model.floors.decode_ms(1, context)
+    model.runner.close()
+    return Figure("small", "ms/step", took, floor)
+
+
+def _mixed(bench: Bench) -> Figure:
+    rates = mixed(bench)  # as vLLM's figure, the median of three
+    return Figure("mixed", "tok/s", statistics.median(rates), note=", ".join(f"{rate:,.0f}" for rate in rates))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

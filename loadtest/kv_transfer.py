@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 
+from loadtest.house import house
 from loadtest.start import say
 from wire.settings import default_model_dir
 
@@ -60,27 +58,15 @@ def socket_bytes_per_s(total: int = 1 << 28) -> float:
 
 
 @contextlib.contextmanager
-def house(model: str, *flags: str, policy: str) -> Iterator[str]:
-    """Run `headrace up`; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as state:
-        command = [sys.executable, "-m", "headrace", "up", f"--model={model}", f"--model-dir={default_model_dir()}"]
-        command += [f"--port={port}", f"--state-dir={state}", *flags]
-        environ = {**os.environ, "HEADRACE_BALANCER_POLICY": policy}
-        url = f"http://127.0.0.1:{port}"
-        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            end = time.monotonic() + _START_S
-            while 'headrace_replicas_ready{model="' + model + '"} 2' not in _metrics(url):
-                if time.monotonic() > end or process.poll() is not None:
-                    raise SystemExit(f"the house did not start: {' '.join(command)}")
-                time.sleep(0.2)
-            time.sleep(2.0)  # heartbeats have told everybody everything
-            yield url
-        finally:
-            process.terminate()
-            process.wait(60)
+def two_replicas(model: str, *flags: str, policy: str) -> Iterator[str]:
+    """Run `headrace up` with flags that make two replicas; yields its URL."""
+    ready = f'headrace_replicas_ready{{model="{model}"}} 2'
+    with house(
+        Path(default_model_dir()) / model, *flags, environ={"HEADRACE_BALANCER_POLICY": policy},
+        is_ready=lambda url: ready in _metrics(url), timeout_s=_START_S,
+    ) as (url, _):  # fmt: skip
+        time.sleep(2.0)  # heartbeats have told everybody everything
+        yield url
 
 
 def _metrics(url: str) -> str:
@@ -99,7 +85,7 @@ def ask(url: str, model: str, ids: list[int]) -> dict[str, Any]:
 
 def fetch_against_compute(model: str, num_tokens: int, rounds: int) -> None:
     """Print what computing and fetching the same prompt take."""
-    with house(model, "--replicas=2", policy="round_robin") as url:
+    with two_replicas(model, "--replicas=2", policy="round_robin") as url:
         ask(url, model, prompt_ids(num_tokens, 0)), ask(url, model, prompt_ids(num_tokens, 1))  # warm
         computed, fetched, tokens = [], [], 0
         for number in range(rounds):
@@ -178,7 +164,7 @@ def main() -> None:
     chosen = parser.parse_args()
     fetch_against_compute(chosen.model, chosen.tokens, chosen.rounds)
     for name, flags in _HOUSES.items():
-        with house(chosen.model, *flags, policy="prefix_and_load") as url:
+        with two_replicas(chosen.model, *flags, policy="prefix_and_load") as url:
             all_gaps = sorted(anyio.run(gaps, url, chosen.model, chosen.streams, chosen.tokens, chosen.rounds))
         p99 = all_gaps[int(len(all_gaps) * 0.99)]
         say(f"{name}: gaps between tokens p50 {statistics.median(all_gaps):.1f} ms, p99 {p99:.1f} ms, "

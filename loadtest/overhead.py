@@ -28,15 +28,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-import httpx
 import psutil
 import redis
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.house import MODEL, free_port, until_ready
+from loadtest.paced_runner import spoken_id
 from loadtest.processor import Spent, family, spent
 from loadtest.report import percentile
-from loadtest.ring import MODEL, free_port
 from loadtest.streams import Stream, read_streams
 from loadtest.workload import chat_bodies
 from wire.bus.embedded import embedded_server
@@ -71,7 +71,7 @@ def child(*command: str, **environ: str) -> Iterator[psutil.Process]:
 async def headrace(stack: contextlib.AsyncExitStack, window: int) -> AsyncIterator[Server]:
     """Run the ring, each desk a process, and a stepping replica."""
     vocabulary = Vocabulary.load(Path(default_model_dir()) / MODEL)
-    token_id = next(n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == b" river")
+    token_id = spoken_id(vocabulary)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hr-"))
     url = await stack.enter_async_context(embedded_server(Path(folder)))
     port = free_port()
@@ -81,7 +81,7 @@ async def headrace(stack: contextlib.AsyncExitStack, window: int) -> AsyncIterat
     edge = stack.enter_context(child(*serve, "edge", *common, f"--port={port}", f"--max-inflight={MAX_STREAMS}"))
     replica = (sys.executable, "-m", "loadtest.stepping_replica", url, MODEL, str(token_id), str(window))
     stack.enter_context(child(*replica))
-    await _until_ready(port, "/health/ready")
+    await until_ready(port)
     yield Server("headrace", port, edge, url)
 
 
@@ -90,7 +90,7 @@ async def floor(stack: contextlib.AsyncExitStack) -> AsyncIterator[Server]:
     """Run uvicorn with sse-starlette and nothing else."""
     port = free_port()
     process = stack.enter_context(child(sys.executable, "-m", "loadtest.floor_server", str(port)))
-    await _until_ready(port, "/health/ready")
+    await until_ready(port)
     yield Server("uvicorn + sse-starlette", port, process)
 
 
@@ -107,18 +107,8 @@ async def litellm(stack: contextlib.AsyncExitStack, python: str, behind: Server)
     command = (str(Path(python).parent / "litellm"), "--config", str(config), "--port", str(port))
     environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
     process = stack.enter_context(child(*command, "--num_workers", "1", "--telemetry", "False", **environ))
-    await _until_ready(port, "/health/readiness")
+    await until_ready(port, "/health/readiness")
     yield Server("LiteLLM proxy", port, process)
-
-
-async def _until_ready(port: int, path: str) -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        with anyio.fail_after(120):
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"http://127.0.0.1:{port}{path}")).status_code == 200:
-                        return
-                await anyio.sleep(0.1)
 
 
 class Outcome(NamedTuple):

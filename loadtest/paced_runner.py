@@ -1,4 +1,4 @@
-"""A runner that computes nothing and takes as long as it is told: what is left of a token's time is everybody else's.
+"""A runner that computes nothing and takes as long as it is told: the rest of a token's time is everybody else's.
 
 `headrace up` runs it with HEADRACE_RUNNER=loadtest.paced_runner:load; LOADTEST_STEP_MS is the length of a step.
 """
@@ -50,8 +50,12 @@ class PacedRunner:
         """Free nothing."""
 
 
+def spoken_id(vocabulary: Vocabulary) -> int:
+    """Return the id of the token that replicas and runners without a model say."""
+    return next(token_id for token_id in range(vocabulary.size) if vocabulary.token_bytes(token_id) == TEXT)
+
+
 def load(model_path: Path, **_options: Any) -> PacedRunner:
     """Make the runner for a model's vocabulary."""
     vocabulary = Vocabulary.load(model_path)
-    token_id = next(n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == TEXT)
-    return PacedRunner(token_id, vocabulary.size, float(os.environ.get("LOADTEST_STEP_MS", "4")) / 1e3)
+    return PacedRunner(spoken_id(vocabulary), vocabulary.size, float(os.environ.get("LOADTEST_STEP_MS", "4")) / 1e3)

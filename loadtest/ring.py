@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 
 from loadtest.echo_replica import EchoReplica
+from loadtest.house import MODEL, free_port, until_ready
 from loadtest.monitor import BESIDE, watched
+from loadtest.paced_runner import spoken_id
 from loadtest.plain_client import PlainClient
 from loadtest.report import percentile
 from loadtest.workload import chat_bodies
@@ -38,28 +38,8 @@ from wire.bus.embedded import embedded_server
 from wire.settings import default_model_dir
 from wire.vocabulary import Vocabulary
 
-MODEL = "smollm2-135m-instruct"
 DESKS = "history,tokenizer,prefix,balancer,edge"
 COUNTED = 40
-
-
-def free_port() -> int:
-    """Return a port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-async def _until_ready(client: httpx.AsyncClient) -> None:
-    with anyio.fail_after(60):
-        while True:
-            try:
-                if (await client.get("/health/ready")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await anyio.sleep(0.05)
 
 
 class Ring:
@@ -99,14 +79,13 @@ async def running(options: argparse.Namespace) -> AsyncIterator[Ring]:
     """Start a ring without a model and warm it up."""
     port = free_port()
     vocabulary = Vocabulary.load(Path(default_model_dir()) / MODEL)
-    token_id = next(n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == b" river")
+    token_id = spoken_id(vocabulary)
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         async with embedded_server(folder) as url, Bus.open(url) as bus, anyio.create_task_group() as tasks:
             await tasks.start(EchoReplica(bus, MODEL, token_id).serve)
             desks = _start_desks(DESKS.split(",") if options.split else [DESKS], url, port)
             try:
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-                    await _until_ready(client)
+                await until_ready(port)
                 yield Ring(url, port, desks)
             finally:
                 for desk in desks:

@@ -11,21 +11,17 @@ more to the first token.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import random
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
-import httpx
 from anyio.abc import SocketStream
 
+from loadtest.house import house
 from loadtest.shapes import SHAPES
 from loadtest.start import say, write_checkpoint
 from model_svc.engine.request import EngineRequest
@@ -159,29 +155,10 @@ async def through_http(client: HttpClient, rounds: int, count: int) -> tuple[flo
         await client.close()
 
 
-@contextlib.contextmanager
-def server(settings: ModelSettings, port: int, edges: int) -> Iterator[None]:
-    """Run `headrace up` with the settings of the engine."""
+def environment_of(settings: ModelSettings) -> dict[str, str]:
+    """Return the variables that give `headrace up` the settings of the engine."""
     options = {"DEVICE": settings.device, "DTYPE": settings.dtype, "MAX_INFLIGHT": "512", **LIMITS}
-    environment = {**os.environ, **{f"HEADRACE_{name.upper()}": str(value) for name, value in options.items()}}
-    command = [sys.executable, "-m", "headrace", "up", "--port", str(port), "--state-dir", settings.state_dir]
-    command += ["--model-dir", settings.model_dir, "--model", settings.served_model, "--edges", str(edges)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
-        try:
-            _wait(f"http://127.0.0.1:{port}", process)
-            yield
-        finally:
-            process.terminate()
-
-
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/v1/models").json().get("data"):
-                return
-        time.sleep(0.2)
-    raise SystemExit("the server did not come up")
+    return {f"HEADRACE_{name.upper()}": str(value) for name, value in options.items()}
 
 
 async def measure(client: EngineClient | HttpClient, rounds: int, count: int) -> tuple[float, float]:
@@ -219,7 +196,10 @@ def main() -> None:
     )  # fmt: skip
     engine_rate, engine_first = anyio.run(through_the_engine, settings, args.rounds, args.requests)
     say(f"engine: {engine_rate:,.0f} tok/s, first token after {engine_first * 1e3:.2f} ms")
-    with server(settings, args.port, args.edges):
+    with house(
+        args.dir, f"--edges={args.edges}", port=args.port, state_dir=settings.state_dir,
+        environ=environment_of(settings), timeout_s=_START_S,
+    ):  # fmt: skip
         client = HttpClient(args.port, args.dir.name)
         rate, first = anyio.run(through_http, client, args.rounds, args.requests)
     bills = client.bills[min(8, args.requests) :][:_NUM_SHORT]

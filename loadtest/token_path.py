@@ -22,9 +22,8 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.cpu_http import server
+from loadtest.house import MODEL, house
 from loadtest.processor import Spent, processes, spent
-from loadtest.ring import MODEL
 from loadtest.streams import read_streams
 from loadtest.workload import chat_bodies
 from wire.bus.embedded import running_url
@@ -81,7 +80,7 @@ def main() -> int:
     )
     for head in ("commands", "us a token by the clock", "load"):
         table.add_column(head)
-    with server(options.model_dir) as (url, state):
+    with house(options.model_dir) as (url, state):
         bus_url = running_url(state)
         assert bus_url is not None, "the house has a bus"
         measure(url, bus_url, 2, 8)
