@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from headrace import adapter_commands, key_commands, safety_commands
 from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
-from headrace.complain import complain
+from headrace.complain import fail
 from headrace.up_options import TellsVariables
 from wire import settings as wire_settings
 from wire.flags import parse_flag_pairs
@@ -24,13 +25,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(key_commands.app, name="keys")
+app.add_typer(adapter_commands.app, name="adapter")
+app.add_typer(safety_commands.app, name="safety")
 _STATE, _MODELS = "~/.local/state/headrace", "~/.local/share/headrace/models"
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-def _fail(error: object, code: int = 2) -> None:
-    complain("headrace", error)
-    raise typer.Exit(code)
 
 
 def _show_version(wanted: bool) -> None:
@@ -100,7 +99,7 @@ def up(
         settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
         command.check_desks(settings)
     except (SettingsError, command.UpError) as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(command.main(settings))
 
 
@@ -119,7 +118,7 @@ def serve(
         flags = parse_flag_pairs(context.args)
         settings = roles.load_settings(names, flags)
     except SettingsError as error:
-        _fail(str(error))
+        fail(str(error))
     if print_settings:
         for name, found in settings.items():
             typer.echo(f"# {name}")
@@ -127,7 +126,7 @@ def serve(
         return
     if workers > 1:
         if names != ["edge"]:
-            _fail(f"--workers: only edges share a port, not {role}")
+            fail(f"--workers: only edges share a port, not {role}")
         from headrace import workers as command
 
         raise typer.Exit(command.main(settings["edge"], context.args, workers))
@@ -168,9 +167,9 @@ def pull(
             made = command(target, directory, console=console, name=name, pre=pre, mmproj=mmproj, again=again)
             typer.echo(made)
     except SettingsError as error:
-        _fail(str(error))
+        fail(str(error))
     except PullError as error:
-        _fail(str(error), 1)
+        fail(str(error), 1)
 
 
 @app.command()
@@ -214,131 +213,8 @@ def ledger(
         settings = wire_settings.load(UpSettings, overrides={"state_dir": state_dir})
         command.check_place(after)
     except SettingsError as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(command.main(settings, tenant=tenant, after=after, sums=sums))
-
-
-_KEY_FILE = typer.Option("--file", envvar="HEADRACE_API_KEYS", help="The file of keys.")
-keys = typer.Typer(help="API keys: make one, or show what stands in their file.", no_args_is_help=True)
-app.add_typer(keys, name="keys")
-
-
-@keys.command("add")
-def keys_add(
-    file: Annotated[Path, _KEY_FILE],
-    tenant: Annotated[str, typer.Argument(help="Who owns conversations, cached blocks and bills of the key.")],
-    name: Annotated[
-        str | None, typer.Option("--id", help="Name of the key in logs; the tenant's if not given.")
-    ] = None,
-    requests_per_minute: Annotated[int, typer.Option(help="0: no limit.")] = 0,
-    tokens_per_minute: Annotated[int, typer.Option(help="0: no limit.")] = 0,
-    max_concurrent: Annotated[int, typer.Option(help="0: no limit.")] = 0,
-    priority: Annotated[int, typer.Option(help="Of its requests; lower goes first.")] = 0,
-    model: Annotated[list[str] | None, typer.Option(help="A model it may use; all if none is named.")] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="It may load and unload adapters.")] = False,
-) -> None:
-    """Make a key, add its digest to the file, and print the key."""
-    from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, hash_of
-    from headrace import keys as command
-
-    try:
-        wanted = ApiKey(
-            id=name or tenant,
-            tenant=tenant,
-            hash=hash_of(""),
-            requests_per_minute=requests_per_minute,
-            tokens_per_minute=tokens_per_minute,
-            max_concurrent=max_concurrent,
-            priority=priority,
-            models=tuple(model or ()),
-            operator=operator,
-        )
-        typer.echo(command.add(file, wanted, Console(stderr=True)))
-    except (KeyFileError, ValueError) as error:
-        _fail(str(error))
-
-
-@keys.command("list")
-def keys_list(file: Annotated[Path, _KEY_FILE]) -> None:
-    """Show the keys of the file."""
-    from gateway.edge.tenancy.key_file import KeyFileError
-    from headrace import keys as command
-
-    try:
-        command.show(file, Console())
-    except KeyFileError as error:
-        _fail(str(error))
-
-
-_URL = typer.Option("--url", help="Server to talk to.")
-_KEY = typer.Option("--api-key", help="An operator's key, if the server has keys.")
-adapter = typer.Typer(help="LoRA adapters of a running server: load, unload or list them.", no_args_is_help=True)
-app.add_typer(adapter, name="adapter")
-
-
-@adapter.command("add")
-def adapter_add(
-    name: Annotated[str, typer.Argument(help="What requests call it.")],
-    path: Annotated[str, typer.Argument(help="Its directory, seen from the server's adapter_dir.")],
-    model: Annotated[str | None, typer.Option(help="Its model; the first that generates if not given.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one of this name.")] = False,
-    url: Annotated[str, _URL] = "http://127.0.0.1:8000",
-    api_key: Annotated[str | None, _KEY] = None,
-) -> None:
-    """Load an adapter in all replicas; it is served when this ends."""
-    from headrace import adapters as command
-
-    done = command.main(url, api_key, lambda client: command.add(client, name, path, model=model, replace=replace))
-    raise typer.Exit(done)
-
-
-@adapter.command("remove")
-def adapter_remove(
-    name: Annotated[str, typer.Argument(help="What requests call it.")],
-    url: Annotated[str, _URL] = "http://127.0.0.1:8000",
-    api_key: Annotated[str | None, _KEY] = None,
-) -> None:
-    """Serve an adapter no longer; answers that it has begun go on to their end."""
-    from headrace import adapters as command
-
-    raise typer.Exit(command.main(url, api_key, lambda client: command.remove(client, name)))
-
-
-@adapter.command("list")
-def adapter_list(
-    url: Annotated[str, _URL] = "http://127.0.0.1:8000", api_key: Annotated[str | None, _KEY] = None
-) -> None:
-    """Show the adapters of a server, each with its model."""
-    from headrace import adapters as command
-
-    raise typer.Exit(command.main(url, api_key, command.table))
-
-
-safety = typer.Typer(help="Safety policies: see what their rules do.", no_args_is_help=True)
-app.add_typer(safety, name="safety")
-
-
-@safety.callback()
-def _safety() -> None:
-    """Keep `test` a command of its own, though it is the only one."""
-
-
-@safety.command("test")
-def safety_test(
-    policy: Annotated[Path, typer.Argument(help="The policy file (docs/safety.md).")],
-    file: Annotated[Path, typer.Argument(help="The text; - reads standard input.")],
-    direction: Annotated[str, typer.Option(help="prompt, answer, reasoning or tool.")] = "answer",
-) -> None:
-    """Show what each rule of a policy does to a text, and what would leave."""
-    from gateway.postprocess.safety.policy import SafetyPolicyError
-    from headrace import safety as command
-
-    if direction not in ("prompt", "answer", "reasoning", "tool"):
-        _fail(f"--direction: {direction!r} is none of prompt, answer, reasoning, tool")
-    try:
-        raise typer.Exit(command.main(policy, file, direction, sys.stdout))  # type: ignore[arg-type]
-    except (SafetyPolicyError, OSError) as error:
-        _fail(error)
 
 
 @app.command(context_settings={**_PASS_ON, "help_option_names": []})
