@@ -1,4 +1,4 @@
-"""Files that are read again when they change: told from what they were, and only once they are at rest.
+"""Files that are reloaded when they have changed, and only once they have stopped changing.
 
 An editor or a shell empties a file before it writes it. Whoever looks in between finds no keys, or no rules; so a
 change counts when two looks in a row have found it the same.

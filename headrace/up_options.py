@@ -1,4 +1,4 @@
-"""`headrace up` takes most settings from the environment: whoever writes one as an option is told its variable."""
+"""`headrace up` takes most settings from the environment: given one as an option, it names the variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listens to what reaches a Redis server: each command counts as a round trip, what scripts call inside does not."""
+"""Listens to what reaches a Redis server: each command counts as a round trip, commands inside scripts do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reuses the ids of earlier turns, so that the next prompt is the cached one to the token.
+"""Reuses the ids of earlier turns, so that the next prompt matches the cached one token for token.
 
 What the model generated need not be what the encoder would make of the same text. The stored ids are taken as far as
 their text is the beginning of the new prompt's text, up to the last control token there: the tokenizer always cuts at

@@ -1,4 +1,4 @@
-"""Keeps a process awake for a moment after a request came in: it looks for news instead of sleeping until some come.
+"""Keeps a process awake for a moment after a request has come in: it polls for news instead of sleeping.
 
 On its way to a first token a request meets seven sleeping processes. Each wakes within 30 to 100 µs on a virtual
 machine and begins on a cold core. Where cores are to spare, nobody need sleep while a request is that young.

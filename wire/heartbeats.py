@@ -1,4 +1,4 @@
-"""Which replicas live: one that misses three heartbeats in a row, or says `gone`, is lost, and its cache with it."""
+"""Which replicas are alive: one that misses three heartbeats in a row, or says `gone`, is lost, cache and all."""
 
 from __future__ import annotations
 

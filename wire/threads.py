@@ -1,4 +1,4 @@
-"""Work in a thread, whose errors hold nothing longer than they are looked at."""
+"""Work in a thread, whose errors keep nothing alive once they have been handled."""
 
 from __future__ import annotations
 

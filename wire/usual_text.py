@@ -1,4 +1,4 @@
-"""What configs of models of texts and images leave out where their part of texts is as usual: Gemma 3's, Pixtral's."""
+"""Values that configs of text-and-image models (Gemma 3, Pixtral) leave out where the text part has the usual ones."""
 
 from __future__ import annotations
 

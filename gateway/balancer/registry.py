@@ -1,4 +1,4 @@
-"""The replicas that may hold work, on record: a balancer that starts must find those that died while it was away."""
+"""A record of the replicas that may hold work, so that a starting balancer finds those that died while it was away."""
 
 from __future__ import annotations
 

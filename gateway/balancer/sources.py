@@ -1,4 +1,4 @@
-"""From where a replica may fetch what it has not computed itself, and whether that is sooner than computing it."""
+"""Where a replica may fetch blocks that it has not computed itself, and whether that is faster than computing them."""
 
 from __future__ import annotations
 

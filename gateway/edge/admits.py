@@ -1,4 +1,4 @@
-"""What whoever makes answers in the background must have of an edge."""
+"""What background responses need from an edge."""
 
 from __future__ import annotations
 

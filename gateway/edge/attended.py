@@ -1,4 +1,4 @@
-"""A whole answer that takes time: it is worked on as long as its client is there."""
+"""A whole answer that takes time: work on it goes on only while its client is connected."""
 
 from __future__ import annotations
 

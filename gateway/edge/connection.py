@@ -1,4 +1,4 @@
-"""A connection of uvicorn's that lets nobody hold it for nothing, and whose answers begin with one write.
+"""A uvicorn connection that idle clients cannot hold open, and whose answers begin with a single write.
 
 A request's head must come in time and be of a size; what is no HTTP is answered behind the answers that are owed, never
 in the middle of one. An answer's head leaves with what follows at once: each write wakes who reads, and a head that

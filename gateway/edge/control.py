@@ -1,4 +1,4 @@
-"""Live control of requests that run: the client says that there has been enough thinking.
+"""Control of running requests: the client says that there has been enough thinking.
 
 A request is known by the id of its answer (`chatcmpl-...`, `resp_...`, ...) and by the X-Request-Id of its reply, the
 client's own if it sent one; several requests with one X-Request-Id are all meant. Only its own tenant reaches it. A

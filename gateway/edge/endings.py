@@ -1,4 +1,4 @@
-"""What is left when an answer is over: what still runs is cancelled, a broken-off turn kept, the bill paid.
+"""What remains to be done when an answer is over: cancel what still runs, keep an interrupted turn, settle the bill.
 
 That goes on beside the answers, since no client need wait for it; only a drain does. What goes wrong with one request's
 end is logged: it must not end the edge, and everybody's streams with it.

@@ -1,4 +1,4 @@
-"""What it means for a request that its replica ended it without a word of its own."""
+"""The error, if any, that the last chunk of a request means for its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request in flight: what came for it and was not yet taken by its HTTP answer.
+"""One request in flight: what has arrived for it and has not yet been taken by its HTTP answer.
 
 Text is never dropped: tokens of an old attempt are fenced off, repeats are cut by their index, a gap is asked for.
 What waits for a client that reads slowly is joined; one that falls too far behind all the same loses its own request

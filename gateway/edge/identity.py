@@ -1,4 +1,4 @@
-"""Ids that the edge gives away, and the partition they lead to.
+"""Ids that the edge issues, and the partition that each of them leads to.
 
 A conversation and every response in its chain share a *root*, the first 16 hex digits after the prefix; the partition
 is a stable hash of the root, so all edges find the same history desk without asking anybody.

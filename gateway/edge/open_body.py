@@ -1,4 +1,4 @@
-"""The body of an answer that goes out, for whoever writes it in the very turn of the loop in which there is news.
+"""The body of an answer in progress: whoever brings news can write it in the same turn of the event loop.
 
 The server's `send` is to be awaited, so it needs a task, and waking one costs as much as making the event.
 """

@@ -1,4 +1,4 @@
-"""What an edge has of a choice: its ids and where their phase changes, so that another replica can go on from there.
+"""What an edge has of a choice: its ids and where their phase changes, so that another replica can continue from there.
 
 Four bytes a token; the text made of them lies elsewhere.
 """

@@ -1,4 +1,4 @@
-"""What a request's body means of what is stored, asked of the history desk before the request runs.
+"""Stored objects that a request's body refers to, looked up at the history desk before the request runs.
 
 References to items in its input, and tools that stood in the input of the responses before it.
 """

@@ -1,4 +1,4 @@
-"""Keeps each answer token's log probability back until the token's text is at the client, and ends where the text ends.
+"""Holds each answer token's log probability back until the token's text is sent, and ends where the text ends.
 
 Joining `bytes` over the entries of a reply gives the UTF-8 of its content: a token cut by a stop string shows only the
 bytes before the cut, a token whose text is not shown (stop string, stop token, tag) has no entry. What a safety rule

@@ -1,4 +1,4 @@
-"""What finds where thinking begins and where it ends, by how a model marks it: with tags, or with channels."""
+"""Finds where thinking begins and ends, by the way a model marks it: with tags, or with channels."""
 
 from __future__ import annotations
 

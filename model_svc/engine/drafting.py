@@ -1,4 +1,4 @@
-"""What drafts know of one sequence."""
+"""What the drafter knows of one sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy an engine is, as the balancer, the metrics and the clients' predicted waits are told."""
+"""How busy an engine is: what the balancer, the metrics and predicted waits are based on."""
 
 from __future__ import annotations
 

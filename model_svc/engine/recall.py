@@ -1,4 +1,4 @@
-"""Brings the blocks of prompts back from the second tier, as far as copying them is sooner than computing them.
+"""Brings the blocks of prompts back from the second tier where copying them is faster than computing them.
 
 A block that comes back is one that is computed, at no cost of tokens: a prompt whose first blocks are kept begins
 behind them. Nothing is promised when it starts, so nothing is held there for it: what is gone meanwhile is computed.

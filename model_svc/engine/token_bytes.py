@@ -1,4 +1,4 @@
-"""The bytes that tokens stand for: in them tags are looked for, and ends of sentences."""
+"""The bytes that tokens stand for, in which tags and ends of sentences are found."""
 
 from __future__ import annotations
 

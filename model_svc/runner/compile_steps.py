@@ -1,4 +1,4 @@
-"""Compile all kernels of a model before its first step, in one round, whose length the slowest of them decides.
+"""Compile all kernels of a model before its first step, all at once, so that it takes as long as the slowest of them.
 
 It needs neither the memory profile nor the KV cache's size: a cache of one block stands for it.
 """

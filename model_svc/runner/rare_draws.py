@@ -1,4 +1,4 @@
-"""Every kind of draw that few requests ask for, once each, on slots of nobody's: what they launch is then at hand.
+"""Runs every rare kind of draw once, on slots that belong to nobody, so that what it launches is loaded.
 
 A first penalty, mask or log-probability would else be compiled or loaded while all other answers wait for it.
 """

@@ -1,4 +1,4 @@
-"""One short answer before anybody asks: what is loaded when it is first used must not be what a first caller waits for.
+"""One short answer before the first request, so that no caller waits for what is loaded on first use.
 
 On a GPU that is a quarter of a second of modules and pinned memory. Nothing remains of it: the slot is freed, and the
 block it wrote to is known to nobody.

@@ -1,4 +1,4 @@
-"""What every part of the bus stands on: the way to the servers, the limits, and what went wrong so far."""
+"""What all parts of the bus share: the route to the servers, the limits, and counts of what has gone wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks up the bus's host name in a way that can be given up.
+"""Looks up the bus's host name; whoever waits for it can give up.
 
 getaddrinfo(3) cannot be interrupted: before a name server that is silent it blocks for half a minute. The event loop's
 own lookup leaves a future behind that nobody reads when its caller gives up, and the threads of loops and pools are

@@ -1,4 +1,4 @@
-"""What replicas say of themselves beside the ring."""
+"""What replicas report about themselves, beside the ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether any finite JSON value can satisfy a schema: a recursion without a way out would never let an answer end.
+"""Whether any finite JSON value can satisfy a schema: with a recursion that has no way out an answer would never end.
 
 A least fixed point over the places that `$ref` leads to: a place is finite once its schema is, given those known to be.
 """

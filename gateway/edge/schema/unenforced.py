@@ -1,4 +1,4 @@
-"""What of a JSON schema no grammar here enforces, by its place, and a schema written so that less of it is.
+"""Which parts of a JSON schema no grammar here enforces, by place, and a rewriting that leaves fewer of them.
 
 A keyword that says nothing where it stands (`then` without `if`, `uniqueItems: false`) is dropped; `not` anything is
 the schema that nothing satisfies, which grammars know as `false`. Others are named: a strict schema is refused for

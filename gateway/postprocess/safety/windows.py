@@ -1,4 +1,4 @@
-"""Cuts a growing text into windows for the rules that judge: at the end of a sentence, at the latest at a bound.
+"""Cuts a growing text into windows for the rules that judge: at the end of a sentence, or at a bound if none comes.
 
 Where it cuts depends on the text alone, not on how it came, so streamed and whole replies are judged alike.
 """

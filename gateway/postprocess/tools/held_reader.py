@@ -1,4 +1,4 @@
-"""What readers of calls share that are no JSON: text is held until a state takes some of it."""
+"""What the readers of calls that are not JSON share: text is held until a state takes some of it."""
 
 from __future__ import annotations
 

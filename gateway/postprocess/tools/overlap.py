@@ -1,4 +1,4 @@
-"""Tags that may have begun at the end of a text."""
+"""Tags whose beginning may stand at the end of a text."""
 
 from __future__ import annotations
 
