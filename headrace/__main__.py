@@ -14,7 +14,7 @@ from headrace import adapter_commands, key_commands, safety_commands
 from headrace.catalogue import CATALOGUE, DEFAULT_MODEL
 from headrace.complain import fail
 from headrace.up_options import TellsVariables
-from wire import settings as wire_settings
+from wire import environment
 from wire.flags import parse_flag_pairs
 from wire.settings import SettingsError
 
@@ -96,7 +96,7 @@ def up(
             "split": split, "models": model, "adapters": adapter or None,
             "adapter_dir": adapter_dir,
         }  # fmt: skip
-        settings = wire_settings.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
+        settings = environment.load(UpSettings, overrides={**flags, "state_dir": state_dir, "model_dir": model_dir})
         command.check_desks(settings)
     except (SettingsError, command.UpError) as error:
         fail(str(error))
@@ -122,7 +122,7 @@ def serve(
     if print_settings:
         for name, found in settings.items():
             typer.echo(f"# {name}")
-            typer.echo(wire_settings.as_text(found))
+            typer.echo(environment.as_text(found))
         return
     if workers > 1:
         if names != ["edge"]:
@@ -161,7 +161,7 @@ def pull(
 
     console = Console(stderr=True)
     try:
-        settings = wire_settings.load(UpSettings)
+        settings = environment.load(UpSettings)
         for target in [source] if source else settings.models:
             directory = model_dir or Path(settings.model_dir)
             made = command(target, directory, console=console, name=name, pre=pre, mmproj=mmproj, again=again)
@@ -210,7 +210,7 @@ def ledger(
     from headrace.settings import UpSettings
 
     try:
-        settings = wire_settings.load(UpSettings, overrides={"state_dir": state_dir})
+        settings = environment.load(UpSettings, overrides={"state_dir": state_dir})
         command.check_place(after)
     except SettingsError as error:
         fail(str(error))

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from headrace.roles import ROLES, load_settings
 from headrace.settings import UpSettings
-from wire import settings as wire_settings
+from wire import environment
 from wire.settings import SettingsError
 
 MIN_FREE_BYTES = 2 << 30
@@ -43,7 +43,7 @@ def check_python() -> Finding:
 def check_settings() -> Finding:
     """Look at HEADRACE_* variables."""
     try:
-        settings = wire_settings.load(UpSettings)
+        settings = environment.load(UpSettings)
         for role in ROLES:
             load_settings([role], {})
     except SettingsError as error:
@@ -109,19 +109,19 @@ def check_bus() -> Finding:
         with anyio.fail_after(10):
             if configured:
                 await talk(configured)
-                return wire_settings.without_password(configured)
+                return environment.without_password(configured)
             with tempfile.TemporaryDirectory(prefix="hr-") as folder:
                 async with embedded_server(Path(folder)) as url:
                     await talk(url)
             return "bundled valkey-server starts and answers"
 
-    configured = wire_settings.load(UpSettings).redis_url
+    configured = environment.load(UpSettings).redis_url
     try:
         return Finding("bus", anyio.run(run))
     except Exception as error:
         if not configured:
             return Finding("bus", f"the bundled server does not start: {error or repr(error)}", _BUNDLED, fatal=True)
-        seen = f"{wire_settings.without_password(configured)}: {_what_redis_says(configured) or error or repr(error)}"
+        seen = f"{environment.without_password(configured)}: {_what_redis_says(configured) or error or repr(error)}"
         return Finding("bus", seen, "correct HEADRACE_REDIS_URL, or unset it for the bundled server", fatal=True)
 
 
@@ -146,7 +146,7 @@ def check_model() -> Finding:
     from model_svc.weights.formats.choose import format_of
     from wire.model_card import ModelCard, ModelCardError
 
-    settings = wire_settings.load(UpSettings)
+    settings = environment.load(UpSettings)
     for model in settings.models:
         try:
             card = ModelCard.load(settings.model_path(model))
@@ -165,7 +165,7 @@ def check_adapters() -> Finding:
     from model_svc.weights.adapter import AdapterCheckpoint
     from model_svc.weights.errors import CheckpointError
 
-    settings = wire_settings.load(UpSettings)
+    settings = environment.load(UpSettings)
     found = [place for model in settings.models for place in settings.adapters_of(model)]
     try:
         for place in found:
@@ -177,7 +177,7 @@ def check_adapters() -> Finding:
 
 def check_disk() -> Finding:
     """Look at the room for models, and for the bus's file if it is ours."""
-    settings = wire_settings.load(UpSettings)
+    settings = environment.load(UpSettings)
     state, folder = _nearest(settings.state_dir), _nearest(settings.model_dir)
     if not settings.redis_url:
         try:
@@ -203,7 +203,7 @@ def check_port() -> Finding:
     from headrace.up import UpError
     from headrace.up import check_port as probe
 
-    settings = wire_settings.load(UpSettings)
+    settings = environment.load(UpSettings)
     try:
         probe(settings.host, settings.port)
     except UpError as error:
@@ -238,7 +238,7 @@ def check_keys() -> Finding:
     from gateway.edge.settings import EdgeSettings
     from gateway.edge.tenancy.key_file import KeyFileError, load
 
-    path = wire_settings.load(EdgeSettings).api_keys
+    path = environment.load(EdgeSettings).api_keys
     if not path:
         return Finding("keys", "no file is set; nobody is asked for a key")
     try:
@@ -254,7 +254,7 @@ def check_safety() -> Finding:
     from gateway.postprocess.safety.policy import SafetyPolicyError
     from gateway.postprocess.safety.store import Policies
 
-    path = wire_settings.load(EdgeSettings).safety_policy
+    path = environment.load(EdgeSettings).safety_policy
     if not path:
         return Finding("safety", "no policy is set; nothing is filtered")
     try:

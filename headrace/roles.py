@@ -10,8 +10,7 @@ from typing import Any
 
 import anyio
 
-from wire import process
-from wire import settings as wire_settings
+from wire import environment, process
 from wire.lifeline import die_with
 from wire.settings import Settings, SettingsError
 
@@ -43,10 +42,10 @@ def load_settings(roles: Sequence[str], flags: Mapping[str, Any]) -> dict[str, S
     known = {name for cls in classes.values() for name in cls.__struct_fields__}
     unknown = sorted(set(flags) - known)
     if unknown:
-        near = wire_settings.guess(_flag(unknown[0]), map(_flag, known))
+        near = environment.guess(_flag(unknown[0]), map(_flag, known))
         raise SettingsError(f"{_flag(unknown[0])}: no such flag for {', '.join(roles)}{near}")
     return {
-        role: wire_settings.load(
+        role: environment.load(
             cls, overrides={name: value for name, value in flags.items() if name in cls.__struct_fields__}
         )
         for role, cls in classes.items()

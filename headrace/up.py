@@ -25,9 +25,9 @@ from headrace.roles import LIGHT_DESKS, ROLES, settings_class
 from headrace.settings import UpSettings
 from headrace.supervisor import Supervisor
 from wire.bus.embedded import embedded_server
+from wire.environment import load
 from wire.errors import StartError
 from wire.process import first_leaf, until_signal
-from wire.settings import load
 from wire.threads import in_thread
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from wire.settings import ENV_PREFIX
+from wire.environment import ENV_PREFIX
 
 
 class TellsVariables(TyperCommand):

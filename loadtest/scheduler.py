@@ -32,7 +32,6 @@ class IdleRunner:
     def __init__(self, info: RunnerInfo) -> None:
         self.info = info
         self.submitted_at = self.collected_at = 0
-        self._plans: list[StepPlan] = []
 
     def submit(self, plan: StepPlan) -> StepPlan:
         """Note the end of planning."""

@@ -94,7 +94,6 @@ class _Once:
     """Calls back once when all streams have had text, and once when the first ends after that."""
 
     def __init__(self, streams: Sequence[Stream], calls: Sequence[Callable[[], None]]) -> None:
-        self._streams = streams
         self._calls = list(calls)
         self._tests: list[Callable[[], bool]] = [
             lambda: all(stream.texts for stream in streams),

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from wire.settings import S, Settings, SettingsError, as_text, load
+from wire.environment import S, as_text, load
+from wire.settings import Settings, SettingsError
 
 
 def from_command_line(cls: type[S], argv: Sequence[str] | None = None) -> S:

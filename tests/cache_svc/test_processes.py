@@ -15,7 +15,8 @@ from cache_svc.history.settings import HistorySettings
 from cache_svc.prefix.settings import PrefixSettings
 from gateway.balancer.settings import BalancerSettings
 from wire import topics
-from wire.settings import Settings, SettingsError, load
+from wire.environment import load
+from wire.settings import Settings, SettingsError
 
 DESKS = {
     "cache_svc.history": topics.history(0),

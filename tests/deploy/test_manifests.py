@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from headrace.roles import ROLES, load_settings
+from wire.environment import ENV_PREFIX, OTHER_NAMES
 from wire.flags import parse_flag_pairs
-from wire.settings import ENV_PREFIX, OTHER_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

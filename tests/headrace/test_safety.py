@@ -33,7 +33,7 @@ def test_each_rule_tells_what_it_found_and_what_leaves_is_shown(tmp_path: Path) 
     assert told.endswith("--- what leaves ---\nWrite to a@b.org, pay [CARD_1].\n")
 
 
-def test_one_rule_is_no_rules(tmp_path: Path) -> None:
+def test_a_policy_of_one_rule_is_counted_in_the_singular(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text('[[rule]]\nid = "one"\nkind = "terms"\nterms = ["x"]\naction = "flag"\n')
     (tmp_path / "text").write_text("x")
     out = io.StringIO()

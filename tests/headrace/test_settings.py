@@ -6,7 +6,8 @@ import pytest
 
 from headrace.roles import load_settings, settings_class
 from headrace.settings import UpSettings
-from wire.settings import Settings, SettingsError, load
+from wire.environment import load
+from wire.settings import Settings, SettingsError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from headrace import up
 from headrace.__main__ import app
 from headrace.settings import UpSettings
-from wire import settings as wire_settings
+from wire import environment
 from wire.settings import SettingsError
 
 
@@ -86,7 +86,7 @@ def test_an_unknown_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize(("field", "value"), [("port", 0), ("port", 70000), ("replicas", 0)])
 def test_settings_out_of_range_are_refused(field: str, value: int) -> None:
     with pytest.raises(SettingsError, match=field):
-        wire_settings.load(UpSettings, {}, {field: value})
+        environment.load(UpSettings, {}, {field: value})
 
 
 @pytest.mark.parametrize("words", [["--kv-disk-gib", "4"], ["--kv-disk-gib=4"], ["--port", "8001", "--kv-disk-gib=4"]])
@@ -98,7 +98,7 @@ def test_a_setting_that_is_no_option_of_up_is_told_with_its_variable(words: list
 
 def test_stages_have_no_prefill_replicas() -> None:
     with pytest.raises(SettingsError, match="prefill_replicas and pipeline_parallel do not go together"):
-        wire_settings.load(UpSettings, {}, {"prefill_replicas": 1, "pipeline_parallel": 2})
+        environment.load(UpSettings, {}, {"prefill_replicas": 1, "pipeline_parallel": 2})
 
 
 def test_a_given_bus_url_is_not_put_on_command_lines() -> None:

@@ -19,7 +19,7 @@ def test_the_questions_are_the_same_in_every_run_and_hold_their_answers() -> Non
 @pytest.mark.parametrize(("text", "right"), [
     ("42", True), ("It is 40 + 2 = 42.", True), ("42 is not 43", False), ("", False), ("no", False), ("1,042", False),
 ])  # fmt: skip
-def test_the_last_number_counts(text: str, right: bool) -> None:
+def test_the_last_number_of_an_answer_counts(text: str, right: bool) -> None:
     assert is_right(text, 42) is right
     assert is_right("1,042 in all", 1042)
 

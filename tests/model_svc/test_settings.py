@@ -6,7 +6,8 @@ import pytest
 
 from model_svc.runner.precision import _DTYPES, _WORDS
 from model_svc.settings import DTYPES, ModelSettings
-from wire.settings import SettingsError, load
+from wire.environment import load
+from wire.settings import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), WRONG)
-def test_a_wrong_wish_is_refused(chatml: PromptBuilder, fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_effort_or_budget_is_refused(chatml: PromptBuilder, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         build(chatml, **fields)
     assert caught.value.param == param

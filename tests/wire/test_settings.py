@@ -4,13 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wire.settings import (
-    Settings,
-    SettingsError,
-    as_text,
-    load,
-    without_password,
-)
+from wire.environment import as_text, load, without_password
+from wire.settings import Settings, SettingsError
 
 
 class DeskSettings(Settings, frozen=True, kw_only=True):

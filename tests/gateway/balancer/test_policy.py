@@ -49,7 +49,7 @@ def test_a_replica_short_of_blocks_is_dearer_by_what_it_must_push_out() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_equals_are_used_in_turn(name: str) -> None:
+def test_equally_good_replicas_are_used_in_turn(name: str) -> None:
     fleet = [IDLE._replace(replica_id=f"r{number}") for number in range(3)]
     picked = [choose(POLICIES[name], fleet, 100, turn).replica_id for turn in range(6)]
     assert picked == ["r0", "r1", "r2"] * 2

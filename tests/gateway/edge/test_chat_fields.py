@@ -143,7 +143,7 @@ async def test_a_prediction_and_a_limit_of_drafts_reach_the_replica(ring: Ring) 
     await refused(ring, "num_draft_tokens", num_draft_tokens=-1)
 
 
-async def test_usage_tells_of_guesses(ring: Ring) -> None:
+async def test_usage_counts_guesses_that_came_true_and_others(ring: Ring) -> None:
     replace = msgspec.structs.replace
     ring.replica.transform = lambda chunk: [replace(chunk, num_accepted_drafts=3, num_rejected_drafts=1)]
     details = (await whole(ring, n=2))["usage"]["completion_tokens_details"]

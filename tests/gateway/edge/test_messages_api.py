@@ -53,7 +53,7 @@ async def test_a_message_whole_and_streamed(ring: Ring, client: Any) -> None:
     assert final.usage.output_tokens == 3
 
 
-async def test_the_blocking_client_too(ring: Ring) -> None:
+async def test_the_blocking_client_answers_streams_and_counts(ring: Ring) -> None:
     ring.replica.play(*say("hello", " world"))
 
     def ask(client: Anthropic) -> tuple[str, str, int]:

@@ -76,7 +76,7 @@ async def test_responses_whole_streamed_read_continued_and_deleted(ring: Ring, c
         await client.responses.retrieve(first.id)
 
 
-async def test_conversations(ring: Ring, client: Any) -> None:
+async def test_a_conversation_is_created_continued_changed_and_deleted(ring: Ring, client: Any) -> None:
     ring.replica.play(*say("hello"))
     item = {"type": "message", "role": "user", "content": "earlier"}
     conversation = await client.conversations.create(metadata={"title": "t"}, items=[item])
@@ -127,7 +127,7 @@ async def test_an_answer_is_parsed_into_a_class(ring: Ring, client: Any) -> None
     assert final.choices[0].message.parsed == Point(x=1, y=2)
 
 
-async def test_models(client: Any) -> None:
+async def test_models_are_listed_and_an_unknown_one_is_not_found(client: Any) -> None:
     assert [model.id async for model in client.models.list()] == ["tiny"]
     model = await client.models.retrieve("tiny")
     assert (model.owned_by, model.context_length, model.max_model_len) == ("headrace", 2048, 2048)

@@ -34,7 +34,7 @@ async def test_reasoning_has_the_names_of_the_setting(make_ring: MakeRing, names
         assert stream.text(name=name) == message[name] == "hidden thought"
 
 
-def test_other_names_are_refused() -> None:
+def test_unknown_names_of_reasoning_fields_are_refused() -> None:
     for names in ((), ("thoughts",)):
         with pytest.raises(SettingsError, match="reasoning_fields"):
             EdgeSettings(reasoning_fields=names)

@@ -22,7 +22,7 @@ def holds(ids: list[int], word: tuple[int, ...]) -> bool:
     depth=st.integers(0, 2),
     prompt=st.lists(st.integers(0, 5), min_size=1, max_size=4),
 )
-def test_no_word_is_ever_said(words: list[tuple[int, ...]], depth: int, prompt: list[int]) -> None:
+def test_an_answer_never_holds_a_bad_word(words: list[tuple[int, ...]], depth: int, prompt: list[int]) -> None:
     driver = Driver(hashed_reply(7), depth=depth, vocab_size=12)
     driver.ask("r", prompt, max_tokens=40, bad_words=words)
     driver.ask("free", prompt, max_tokens=40)

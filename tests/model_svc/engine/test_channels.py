@@ -150,7 +150,7 @@ class TestBudget:
         assert said(driver, MARKUP) == "\nEnough." and driver.received["r", 0].answer.num_reasoning_tokens == 2
 
     @pytest.mark.parametrize("max_tokens", range(11, 50, 3))
-    def test_it_may_be_cut_anywhere(self, depth: int, guesses: bool, max_tokens: int) -> None:
+    def test_a_forced_close_may_be_cut_anywhere(self, depth: int, guesses: bool, max_tokens: int) -> None:
         driver = self.think(depth, guesses, f"{THINK}{'.' * 60}", plan(3, bridge="\nOh"), max_tokens=max_tokens)
         assert text_of(driver.ids("r")) == f"{THINK}...\nOh{FINAL}{'.' * 60}"[: len(text_of(driver.ids("r")))]
         assert len(driver.ids("r")) == max_tokens and driver.reason("r") == "length"

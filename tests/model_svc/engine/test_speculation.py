@@ -78,14 +78,14 @@ def test_no_guess_is_computed_behind_the_last_token_that_may_come() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"num_draft_tokens": 0}, {"deterministic": True}])
-def test_a_request_can_do_without(fields: dict[str, Any]) -> None:
+def test_a_request_can_do_without_drafts(fields: dict[str, Any]) -> None:
     driver = driver_of(scripted_reply(7), Parrot(7))
     driver.ask("r", [1], max_tokens=9, **fields)
     driver.run()
     assert load(driver) == (0, 0)
 
 
-def test_a_request_can_have_fewer() -> None:
+def test_a_request_can_have_fewer_drafts() -> None:
     driver = driver_of(scripted_reply(7), Parrot(7), length=9)
     driver.ask("r", [1], max_tokens=20, num_draft_tokens=2)
     driver.run()

@@ -164,7 +164,7 @@ async def test_limits_on_anthropics_path_are_told_in_anthropics_words(make_ring:
         assert int(refused.headers["retry-after"]) > 0
 
 
-async def test_so_many_at_a_time(make_ring: MakeRing, key_file: KeyFile) -> None:
+async def test_a_key_has_no_more_open_requests_than_it_may(make_ring: MakeRing, key_file: KeyFile) -> None:
     key_file.write(alice={"max_concurrent": 1})
     async with make_ring(api_keys=str(key_file.path)) as ring:
         ring.replica.play(*say("one "), finish=None)

@@ -45,7 +45,7 @@ def test_a_faulty_policy_is_refused_with_the_rule_named(source: str, says: str) 
         SafetyPolicy.parse(source)
 
 
-def test_the_file_is_named_too(tmp_path: Path) -> None:
+def test_an_error_in_a_policy_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     with pytest.raises(SafetyPolicyError, match=r"policy\.toml: No such file"):
         SafetyPolicy.load(file)
