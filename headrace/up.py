@@ -20,8 +20,9 @@ from rich.markup import escape
 
 from headrace.catalogue import CATALOGUE
 from headrace.complain import complain
+from headrace.processes import processes
 from headrace.pull import PullError, pull, refresh_advice
-from headrace.roles import LIGHT_DESKS, ROLES, settings_class
+from headrace.roles import ROLES, settings_class
 from headrace.settings import UpSettings
 from headrace.supervisor import Supervisor
 from wire.bus.embedded import embedded_server
@@ -151,35 +152,9 @@ async def run(settings: UpSettings, console: Console) -> int:
 
 async def _start_children(supervisor: Supervisor, settings: UpSettings, common: list[str]) -> None:
     ports = itertools.count(settings.metrics_port) if settings.metrics_port else itertools.repeat(0)
-
-    async def start(name: str, role: str, *flags: str) -> None:
+    for name, roles, flags in processes(settings):
         own = (f"--process-name={name}", f"--metrics-port={next(ports)}")
-        await supervisor.start(name, ["serve", role, *common, *own, *flags], group=role)
-
-    role = "decode" if settings.prefill_replicas else "both"
-    same = (
-        f"--tensor-parallel={settings.tensor_parallel}", f"--pipeline-parallel={settings.pipeline_parallel}",
-        f"--kv-dtype={settings.kv_dtype}",
-    )  # fmt: skip
-    for model in settings.models:
-        for number in range(settings.replicas):
-            name = f"model-{model}-{number}" if settings.replicas > 1 else f"model-{model}"
-            await start(name, "model", f"--model={model}", f"--replica-name=r{number}", f"--role={role}", *same)
-        for number in range(settings.prefill_replicas):
-            flags = (f"--model={model}", f"--replica-name=p{number}", "--role=prefill", *same)
-            await start(f"model-{model}-prefill-{number}", "model", *flags)
-    edge = (f"--host={settings.host}", f"--port={settings.port}")
-    if settings.edges == 1 and not settings.split:
-        await start("desks", ",".join(LIGHT_DESKS), *edge)
-        return
-    inner = [role for role in LIGHT_DESKS if role != "edge"]
-    for roles in inner if settings.split else [",".join(inner)]:
-        await start(roles if settings.split else "desks", roles)
-    for number in range(settings.edges):
-        if settings.edges > 1:
-            await start(f"edge-{number}", "edge", *edge, "--reuse-port=true")
-        else:
-            await start("edge", "edge", *edge)
+        await supervisor.start(name, ["serve", roles, *common, *own, *flags], group=roles)
 
 
 async def _wait_until_ready(settings: UpSettings) -> None:
