@@ -121,11 +121,11 @@ class _Desk:
         neighbour = Neighbour(
             reader,
             self.fields,
-            lambda: workers.num_free > wanted,
-            partial(workers.accept, reader),
-            partial(self._do_at_once, workers, self.at_once) if self.at_once is not None else None,
-            self.needs,
-            partial(self._do_ahead, workers) if self.ahead else None,
+            needs=self.needs,
+            has_room=lambda: workers.num_free > wanted,
+            accept=partial(workers.accept, reader),
+            do_at_once=partial(self._do_at_once, workers, self.at_once) if self.at_once is not None else None,
+            do_ahead=partial(self._do_ahead, workers) if self.ahead else None,
         )
         with (
             self.bus.neighbours.sits(reader.stream, neighbour),

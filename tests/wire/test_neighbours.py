@@ -155,7 +155,7 @@ async def test_what_has_waited_longer_comes_first_and_without_a_record_that_is_n
     await bus.route.call(HISTORY, "XGROUP", "CREATE", HISTORY, "g", "0", "MKSTREAM")
     await bus.admit(make_job("older"), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
     got: list[Delivery] = []
-    neighbour = Neighbour(reader, ["request"], lambda: True, got.append)
+    neighbour = Neighbour(reader, ["request"], has_room=lambda: True, accept=got.append)
     with ExitStack() as stack:
         stack.enter_context(bus.neighbours.sits(HISTORY, neighbour))
         await bus.admit(make_job("newer"), {"request": Request(model="n")}, to=HISTORY, ttl_s=60)
@@ -167,7 +167,7 @@ async def test_what_has_waited_longer_comes_first_and_without_a_record_that_is_n
 async def test_a_desk_that_leaves_gives_back_what_it_was_handed(bus: Bus, make_job: Any) -> None:
     reader = bus.consumer(HISTORY, group="history", name="leaving")
     await bus.route.call(HISTORY, "XGROUP", "CREATE", HISTORY, "history", "0", "MKSTREAM")
-    neighbour = Neighbour(reader, ["request"], lambda: True, lambda _: None)
+    neighbour = Neighbour(reader, ["request"], has_room=lambda: True, accept=lambda _: None)
     with bus.neighbours.sits(HISTORY, neighbour):
         await bus.admit(make_job(), {"request": Request(model="m")}, to=HISTORY, ttl_s=60)
     await reader.leave()

@@ -44,10 +44,11 @@ class Neighbour:
         self,
         reader: Consumer,
         fields: Sequence[str],
+        *,
         has_room: Callable[[], bool],
         accept: Callable[[Delivery], None],
-        do_at_once: DoAtOnce | None = None,
         needs: Sequence[str] | None = None,
+        do_at_once: DoAtOnce | None = None,
         do_ahead: DoAhead | None = None,
     ) -> None:
         self._reader = reader
