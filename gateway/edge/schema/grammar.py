@@ -33,13 +33,18 @@ _DECODER = json.JSONDecoder()
 def bind_format(
     sampling: SamplingParams, body: SamplingFields, given: dict[str, Any] | None, param: str
 ) -> SamplingParams:
-    """Return the sampling with the grammar that a body asks for. Raises InvalidRequestError naming the field."""
+    """Return the sampling with the grammar that a body asks for; one that stands in several fields is one.
+
+    Raises InvalidRequestError naming the field.
+    """
     grammars = [grammar for grammar in (_from_format(given, param), *_from_extensions(body)) if grammar is not None]
     if not grammars:
         return sampling
-    if len(grammars) > 1:
-        raise fail(grammars[1].field, f"cannot be given together with {grammars[0].field}.")
-    return msgspec.structs.replace(sampling, grammar=grammars[0])
+    first, *others = sorted(grammars, key=lambda grammar: grammar.lenient)
+    for other in others:  # guidance writes vLLM's new field and its old one
+        if (other.kind, other.source) != (first.kind, first.source):
+            raise fail(other.field, f"cannot be given together with {first.field}.")
+    return msgspec.structs.replace(sampling, grammar=first)
 
 
 def _from_format(given: dict[str, Any] | None, param: str) -> Grammar | None:

@@ -87,6 +87,14 @@ FIELDS: list[tuple[dict[str, Any], Grammar]] = [
     ({"guided_json": PERSON}, Grammar(kind="json_schema", source=json.dumps(PERSON), field="guided_json")),
     ({"guided_regex": "a|b"}, Grammar(kind="regex", source="a|b", field="guided_regex")),
     ({"guided_grammar": 'start: "a"'}, Grammar(kind="lark", source='start: "a"', field="guided_grammar")),
+    (
+        {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}},
+        Grammar(kind="lark", source='start: "a"', field="structured_outputs.grammar"),
+    ),
+    (
+        {"response_format": schema_format(PERSON), "guided_json": PERSON},
+        Grammar(kind="json_schema", source=json.dumps(PERSON), field="guided_json"),
+    ),
 ]
 
 
