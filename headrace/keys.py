@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from gateway.edge.tenancy.key_file import ApiKey, KeyFileError, as_toml, hash_of, load, new_key
+from headrace import listing
 
 
 def add(path: Path, key: ApiKey, console: Console) -> str:
@@ -33,16 +32,14 @@ def add(path: Path, key: ApiKey, console: Console) -> str:
 
 def show(path: Path, console: Console) -> None:
     """Print the keys of a file. Raises KeyFileError."""
-    table = Table("id", "tenant", "requests/min", "tokens/min", "at a time", "priority", "models", "state")
-    for column in table.columns:
-        column.overflow = "fold"  # a narrow terminal, or none, loses no letter of a name
+    names = ("id", "tenant", "requests/min", "tokens/min", "at a time", "priority", "models", "state")
+    rows = []
     for key in load(path.expanduser()).values():
         limits = (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
         texts = [str(limit) if limit else "-" for limit in limits]
         state = "disabled" if key.disabled else "operator" if key.operator else "in force"
-        models = escape(", ".join(key.models) or "all")
-        table.add_row(key.id, escape(key.tenant), *texts, str(key.priority), models, state)
-    console.print(table)
+        rows.append([key.id, key.tenant, *texts, str(key.priority), ", ".join(key.models) or "all", state])
+    listing.show(console, names, rows)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 import anyio
 import msgspec
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from headrace import listing
 from headrace.complain import complain
 from headrace.settings import UpSettings
 from wire.bus import Bus
@@ -24,6 +23,7 @@ from wire.settings import SettingsError
 
 _ID = re.compile(r"-|\d{1,19}(-\d{1,19})?")
 _COUNTS = ("prompt_tokens", "cached_tokens", "fetched_tokens", "reasoning_tokens", "completion_tokens", "energy_j")
+_NAMES = tuple(name.removesuffix("_tokens").replace("_j", " J") for name in _COUNTS)
 
 
 def check_place(after: str) -> None:
@@ -52,21 +52,18 @@ async def run(settings: UpSettings, *, tenant: str | None, after: str, sums: boo
             else:
                 sys.stdout.write(_line(entry_id, entry))
         if sums:
-            console.print(_table(totals))
+            listing.show(console, ("tenant", "model", "requests", *_NAMES), _rows(totals))
 
 
 def _line(entry_id: str, entry: Entry) -> str:
     return msgspec.json.encode({"id": entry_id, **msgspec.to_builtins(entry)}).decode() + "\n"
 
 
-def _table(totals: dict[tuple[str, str], list[float]]) -> Table:
-    names = (name.removesuffix("_tokens").replace("_j", " J") for name in _COUNTS)
-    table = Table("tenant", "model", "requests", *names)
-    for column in table.columns:
-        column.overflow = "fold"  # a narrow terminal, or none, loses no letter of a name
-    for (tenant, model), counts in sorted(totals.items()):
-        table.add_row(escape(tenant or "-"), escape(model), *(f"{count:.10g}" for count in counts))
-    return table
+def _rows(totals: dict[tuple[str, str], list[float]]) -> list[list[str]]:
+    return [
+        [tenant or "-", model, *(f"{count:.10g}" for count in counts)]
+        for (tenant, model), counts in sorted(totals.items())
+    ]
 
 
 def main(settings: UpSettings, *, tenant: str | None, after: str, sums: bool) -> int:
