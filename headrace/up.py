@@ -85,7 +85,7 @@ def ensure_model(settings: UpSettings, console: Console) -> None:
     for model in settings.models:
         path = settings.model_path(model)
         if (path / "config.json").exists():
-            refresh_advice(model, path)
+            refresh_advice(path)
             continue
         if model not in CATALOGUE:
             raise UpError(

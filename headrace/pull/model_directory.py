@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from headrace.pull.advice import refresh_advice
 from headrace.pull.errors import PullError
 from headrace.pull.gguf_config import config_json, generation_config
 from headrace.pull.gguf_tokenizer import tokenizer_config, tokenizer_json
@@ -93,6 +94,7 @@ def build(directory: Path, fill: Callable[[Path], None]) -> Path:
             fresh = Path(aside) / "new"
             fresh.mkdir()
             fill(fresh)
+            refresh_advice(fresh)
             if directory.exists():
                 directory.rename(Path(aside) / "old")
             fresh.rename(directory)

@@ -68,7 +68,7 @@ def _pull(target: str, model_dir: Path, name: str | None, gguf: Gguf, again: boo
     if gguf.mmproj and gguf.mmproj != NONE and not (directory / SIGHT_FILE).exists():
         again = True  # it was pulled without
     if not again and is_complete(directory):
-        refresh_advice(target, directory)
+        refresh_advice(directory)
         return directory
     make = _maker(target, directory, gguf, report)
     with alone(directory):

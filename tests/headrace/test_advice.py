@@ -62,6 +62,16 @@ def test_another_model_of_a_catalogue_name_is_not_advised(advised: CatalogueEntr
     assert file.read_text() == "{}"
 
 
+def test_the_same_file_is_advised_under_any_name_and_one_as_long_is_not(
+    advised: CatalogueEntry, gguf_file: Path, tmp_path: Path
+) -> None:
+    assert ModelCard.load(pull(str(gguf_file), tmp_path / "models")).sampling == advised.sampling
+    content = bytearray(gguf_file.read_bytes())
+    content[-1] ^= 1
+    gguf_file.write_bytes(content)
+    assert not ModelCard.load(pull(str(gguf_file), tmp_path / "models", name="other")).sampling
+
+
 @pytest.mark.parametrize("content", ["[]", "no JSON", ""])
 def test_advice_that_cannot_be_written_stops_nobody(advised: CatalogueEntry, tmp_path: Path, content: str) -> None:
     file = pull("tiny", tmp_path) / "generation_config.json"

@@ -39,6 +39,7 @@ def make_wheel(folder: Path, gguf: Path, member: str = "tiny_model/tiny.gguf") -
         member_bytes=gguf.stat().st_size,
         licence="none",
         about="a test",
+        member_sha256=hashlib.sha256(gguf.read_bytes()).hexdigest(),
     )
 
 
