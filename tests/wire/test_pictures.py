@@ -18,9 +18,11 @@ from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
+from wire.errors import InvalidRequestError
 from wire.model_card import ModelCard, ModelCardError
 from wire.pictures import PictureForm, read_form, read_processor
 
@@ -141,7 +143,8 @@ def test_mistral3(tmp_path: Path) -> None:
 
 
 def test_what_an_image_processor_does_not_say_is_as_usual_in_its_family(tmp_path: Path) -> None:
-    for theirs in (Gemma3ImageProcessorPil, Idefics3ImageProcessorPil, PixtralImageProcessorPil):
+    known = (Gemma3ImageProcessorPil, Idefics3ImageProcessorPil, PixtralImageProcessorPil, Qwen2VLImageProcessorPil)
+    for theirs in known:
         usual: Any = theirs()
         said = {"image_processor_type": usual.to_dict()["image_processor_type"]}
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
@@ -150,6 +153,29 @@ def test_what_an_image_processor_does_not_say_is_as_usual_in_its_family(tmp_path
         assert found.rescale_factor == usual.rescale_factor
         for name in ("image_mean", "image_std"):
             assert np.array_equal(np.broadcast_to(getattr(found, name), 3), getattr(usual, name))
+
+
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+}
+
+
+@pytest.mark.parametrize("said", [{}, {"size": {"shortest_edge": 5000, "longest_edge": 90000}}, {"max_pixels": 4000}])
+def test_qwen2_5_vl(said: dict[str, Any], tmp_path: Path) -> None:
+    form = form_of(tmp_path, QWEN, said)
+    size = said.get("size", {})
+    fewest, most = size.get("shortest_edge", 56 * 56), said.get("max_pixels", size.get("longest_edge", 28 * 28 * 1280))
+    for width, height in [*SIZES, (14, 42), (70, 98), (2000, 1999), (8000, 41)]:
+        if max(width, height) > 200 * min(width, height):
+            with pytest.raises(InvalidRequestError, match=f"{width} x {height} pixels is too thin"):
+                form.layout(width, height)
+            continue
+        layout = form.layout(width, height)
+        rows, columns = (edge // 28 for edge in smart_resize(height, width, 28, fewest, most))
+        assert layout.sizes == (layout.tile,) == ((28 * columns, 28 * rows),)
+        assert layout.text == "<|image_pad|>" * rows * columns
+        assert layout.num_image_tokens == rows * columns
 
 
 def test_a_checkpoint_of_todays_says_it_in_processor_config(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from wire.pictures.idefics3 import Idefics3Form
 from wire.pictures.layout import PictureForm, Size
 from wire.pictures.pixtral import PixtralForm
 from wire.pictures.processor import ImageProcessor, Pixels, read_processor
+from wire.pictures.qwen import QwenForm
 
 SEEN = frozenset(
     {
@@ -20,6 +22,8 @@ SEEN = frozenset(
         "Idefics3ForConditionalGeneration",
         "LlavaForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
         "SmolVLMForConditionalGeneration",
     }
 )
@@ -30,6 +34,7 @@ class _Vision(msgspec.Struct):
     model_type: str | None = None
     image_size: int | None = None
     patch_size: int | None = None
+    spatial_merge_size: int = 2
 
 
 class _Config(msgspec.Struct):
@@ -87,6 +92,16 @@ def _pixtral(vision: _Vision, processor: ImageProcessor, merge: int) -> PixtralF
     return PixtralForm(most=Size(size.width or edge, size.height or edge), patch=patch * merge)
 
 
+def _qwen(_config: _Config, vision: _Vision, processor: ImageProcessor, *, patch: int) -> QwenForm:
+    size = processor.size or Pixels()
+    fewest, most = processor.min_pixels or size.shortest_edge, processor.max_pixels or size.longest_edge
+    return QwenForm(
+        fewest=_known(fewest or 56 * 56, "min_pixels"),
+        most=_known(most or 1280 * 28 * 28, "max_pixels"),
+        token=(vision.patch_size or patch) * vision.spatial_merge_size,
+    )
+
+
 def _known(value: int | None, name: str) -> int:
     if value is None or value < 1:
         raise ValueError(f"{name} is missing, or no positive number")
@@ -98,5 +113,7 @@ _FORMS: dict[str, Callable[[_Config, _Vision, ImageProcessor], PictureForm | Non
     "Idefics3ForConditionalGeneration": _idefics3,
     "LlavaForConditionalGeneration": _llava,
     "Mistral3ForConditionalGeneration": _mistral3,
+    "Qwen2_5_VLForConditionalGeneration": partial(_qwen, patch=14),
+    "Qwen3VLForConditionalGeneration": partial(_qwen, patch=16),
     "SmolVLMForConditionalGeneration": _idefics3,
 }

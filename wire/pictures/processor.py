@@ -13,9 +13,10 @@ Colours = tuple[float, float, float]
 
 
 class Pixels(msgspec.Struct):
-    """A size, whichever way it is given."""
+    """A size, whichever way it is given. Of Qwen's models the edges are how many pixels there are, all in all."""
 
     longest_edge: int | None = None
+    shortest_edge: int | None = None
     height: int | None = None
     width: int | None = None
 
@@ -31,6 +32,8 @@ class _Said(msgspec.Struct):
     do_normalize: bool | None = None
     image_mean: float | Colours | None = None
     image_std: float | Colours | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
 
 
 class ImageProcessor(msgspec.Struct, frozen=True):
@@ -45,16 +48,20 @@ class ImageProcessor(msgspec.Struct, frozen=True):
     do_normalize: bool = True
     image_mean: float | Colours = 0.5
     image_std: float | Colours = 0.5
+    min_pixels: int | None = None
+    max_pixels: int | None = None
 
 
+_CLIP: dict[str, Any] = {
+    "resample": 3,  # bicubic
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
 # What else is usual, by the beginning of a processor's name.
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma3": {"resample": 2},  # bilinear
-    "Pixtral": {
-        "resample": 3,  # bicubic
-        "image_mean": (0.48145466, 0.4578275, 0.40821073),
-        "image_std": (0.26862954, 0.26130258, 0.27577711),
-    },
+    "Pixtral": _CLIP,
+    "Qwen2VL": _CLIP,
 }
 
 
