@@ -2,10 +2,10 @@
 
 One launch instead of a dozen gathers, with sizes fixed by the buffers, so that a CUDA graph can hold it. `packed` is
 int32: T ids (-1: the token last drawn in the sequence's slot), T sequence numbers (-1: padding), then for S sequences
-slot (-1: padding), start, S + 1 query starts, a new block (-1: none) for position `start`, and the output index (-1:
-does not sample); last the line that `token_feedback` writes to, which nothing here reads. `state` holds one row per
-slot: last token, top-k, the seed's halves, six float parameters, the adapter's number (`adapter_index` reads it), and
-from column TABLE on its block table.
+slot (-1: padding), start, S + 1 query starts, a new block (-1: none) for position `start`, the output index (-1: does
+not sample), and what rotary positions are more than places in the sequence; last the line that `token_feedback` writes
+to, which nothing here reads. `state` holds one row per slot: last token, top-k, the seed's halves, six float
+parameters, the adapter's number (`adapter_index` reads it), and from column TABLE on its block table.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -24,9 +24,9 @@ LAST_TOKEN, TOP_K, SEED, PARAMS, ADAPTER, TABLE = 0, 1, 2, 4, 10, 16
 class StepInputs:
     """What a step is unpacked into, at least T tokens and S sequences long.
 
-    `ids` int32, `positions`, `slot_mapping` int64 [T]; `block_tables` int32 [S, M], `query_start` int32 [S + 1],
-    `context_lens` int32, `last_rows` int64 (each sequence's last row), `temperature`, `top_p`, `min_p` float32,
-    `top_k` int32, `seeds`, `counters` int64 [S].
+    `ids` int32, `positions` (rotary), `slot_mapping` int64 [T]; `block_tables` int32 [S, M], `query_start` int32
+    [S + 1], `context_lens` int32, `last_rows` int64 (each sequence's last row), `temperature`, `top_p`, `min_p`
+    float32, `top_k` int32, `seeds`, `counters` int64 [S].
     """
 
     ids: Tensor
@@ -46,7 +46,7 @@ class StepInputs:
 
 def packed_size(T: int, S: int) -> int:
     """Return how many integers a step of T tokens and S sequences packs into."""
-    return 2 * T + 5 * S + 2
+    return 2 * T + 6 * S + 2
 
 
 def step_inputs(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:
@@ -75,8 +75,8 @@ def adapter_index(packed: Tensor, state: Tensor, T: int, S: int) -> Tensor:
 
 def reference(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, out: StepInputs) -> None:
     """Unpack with plain torch."""
-    ids, sequence, slot, start, query_start, new_block, counter, _ = torch.split(
-        packed[: packed_size(T, S)], [T, T, S, S, S + 1, S, S, 1]
+    ids, sequence, slot, start, query_start, new_block, counter, shift, _ = torch.split(
+        packed[: packed_size(T, S)], [T, T, S, S, S + 1, S, S, S, 1]
     )
     live = slot >= 0
     row = torch.where(live, slot, 0).long()
@@ -98,7 +98,7 @@ def reference(packed: Tensor, state: Tensor, T: int, S: int, block_size: int, ou
     position = torch.arange(T, device=packed.device) - query_start[of] + start[of]
     out.ids[:T] = torch.where(ids >= 0, ids, lines[of, LAST_TOKEN])
     block = lines[of, TABLE + torch.where(real, position // block_size, 0)].long()
-    out.positions[:T] = torch.where(real, position, 0)
+    out.positions[:T] = torch.where(real, position + shift[of], 0)
     out.slot_mapping[:T] = torch.where(real, block * block_size + position % block_size, -1)
 
 
@@ -172,5 +172,6 @@ def _step_inputs_kernel(
         ids = tl.load(packed_ptr + token, mask=token < T, other=0)
         last = tl.load(lines, mask=real, other=0)
         tl.store(ids_ptr + token, tl.where(real & (ids < 0), last, ids), mask=token < T)
-        tl.store(positions_ptr + token, tl.where(real, position, 0).to(tl.int64), mask=token < T)
+        turned = position + tl.load(blocks_ptr + 2 * S + sequence, mask=real, other=0)
+        tl.store(positions_ptr + token, tl.where(real, turned, 0).to(tl.int64), mask=token < T)
         tl.store(slots_ptr + token, tl.where(real, blocks * B + position % B, -1), mask=token < T)

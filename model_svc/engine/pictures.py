@@ -8,13 +8,14 @@ pictures used last, up to a number of features. One that was forgotten too early
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from model_svc.engine.plan import Picture, PictureRows, RunnerInfo
 from model_svc.engine.request import EngineRequest
+from model_svc.engine.rope_axes import PictureAxes, axes, shift_at
 from wire import block_hash
 from wire.errors import InvalidRequestError
 
@@ -22,10 +23,14 @@ _PARAM = "messages"
 
 
 class PlacedPicture(NamedTuple):
-    """A picture, and the positions (int64, ascending) of the prompt's tokens that take its features, in order."""
+    """A picture, and the positions (int64, ascending) of the prompt's tokens that take its features, in order.
+
+    `axes` is how its tokens are rotated, where pictures have two dimensions for the model.
+    """
 
     picture: Picture
     positions: np.ndarray
+    axes: PictureAxes | None = None
 
 
 def placed(request: EngineRequest, info: RunnerInfo) -> tuple[PlacedPicture, ...]:
@@ -41,7 +46,7 @@ def placed(request: EngineRequest, info: RunnerInfo) -> tuple[PlacedPicture, ...
         raise InvalidRequestError("this replica's model sees no pictures", param=_PARAM)
     root, ids = request.prompt.block_root, np.frombuffer(request.prompt.token_ids, dtype=np.int32)
     known = {picture.name: picture for picture in request.pictures}
-    found = []
+    found: list[PlacedPicture] = []
     for number, span in enumerate(spans, start=1):
         if span.digest not in known or not 0 <= span.position < len(ids):
             raise InvalidRequestError(f"picture {number} of the prompt did not come with it", param=_PARAM)
@@ -52,8 +57,21 @@ def placed(request: EngineRequest, info: RunnerInfo) -> tuple[PlacedPicture, ...
             message = f"picture {number} has {picture.num_features} features for {len(where)} tokens of the prompt"
             raise InvalidRequestError(message, param=_PARAM)
         name = block_hash.extend(root, (), picture.name)
-        found.append(PlacedPicture(msgspec.structs.replace(picture, name=name), where + span.position))
+        each = PlacedPicture(msgspec.structs.replace(picture, name=name), where + span.position)
+        if info.feature_pixels:
+            before = found[-1].axes if found else None
+            each = each._replace(axes=_axes_of(picture, span.position, info.feature_pixels, before))
+        found.append(each)
     return tuple(found)
+
+
+def _axes_of(picture: Picture, begin: int, pixels: int, before: PictureAxes | None) -> PictureAxes:
+    """Return how a picture's tokens are rotated, one for each square of so many pixels, behind another picture."""
+    rows, columns = picture.height // pixels, picture.width // pixels
+    if rows * columns != picture.num_features:
+        message = f"a picture of {rows} x {columns} squares does not make {picture.num_features} features"
+        raise InvalidRequestError(message, param=_PARAM)
+    return PictureAxes(begin, rows, columns, before.shift_behind if before is not None else 0)
 
 
 def whole(pictures: tuple[PlacedPicture, ...], start: int, num_tokens: int, room: int) -> int:
@@ -62,7 +80,7 @@ def whole(pictures: tuple[PlacedPicture, ...], start: int, num_tokens: int, room
     That is `num_tokens`, or more so that a picture is done, up to `room`, or fewer so that none is begun.
     """
     end = start + min(num_tokens, room)
-    for _, positions in pictures:
+    for _, positions, _ in pictures:
         first, behind = int(positions[0]), int(positions[-1]) + 1
         if first < end < behind:
             return behind - start if behind - start <= room else max(0, first - start)
@@ -78,16 +96,25 @@ class Pictures:
         self._used: set[bytes] = set()  # by the step being planned
         self._new: list[Picture] = []
 
-    def plan(self, pictures: tuple[PlacedPicture, ...], start: int, end: int) -> tuple[PictureRows, ...]:
-        """Return what a share from `start` to `end` takes of a sequence's pictures, and see that the runner has it."""
+    def plan(self, pictures: tuple[PlacedPicture, ...], start: int, end: int) -> dict[str, Any]:
+        """Return what a share from `start` to `end` is to know of a sequence's pictures: fields of SequenceStep.
+
+        From now on the runner has those that it takes features of.
+        """
         rows = []
-        for picture, positions in pictures:
+        for picture, positions, _ in pictures:
             first, stop = np.searchsorted(positions, (start, end)).tolist()
             if first < stop:
                 self._use(picture)
                 where = (positions[first:stop] - start).astype(np.int32).tobytes()
                 rows.append(PictureRows(name=picture.name, first=first, rows=where))
-        return tuple(rows)
+        said: dict[str, Any] = {"pictures": tuple(rows)} if rows else {}
+        turned = [each.axes for each in pictures if each.axes is not None]
+        if turned and rows:
+            said["rope_axes"] = axes(turned, start, end).tobytes()
+        elif turned and (shift := shift_at(turned, start)):
+            said["rope_shift"] = shift
+        return said
 
     def close_plan(self) -> tuple[tuple[Picture, ...], tuple[bytes, ...]]:
         """Return what the step that was planned is to look at first, and whose features go for it."""

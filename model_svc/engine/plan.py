@@ -92,7 +92,9 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     begins with none, one with `restore` >= 0 with this snapshot; what is there behind the share goes to the snapshot
     `save` >= 0 too.
 
-    `pictures` say which of its tokens stand for parts of pictures.
+    `pictures` say which of its tokens stand for parts of pictures. `rope_shift` is what rotary positions are more than
+    indices; where that is not one number for all tokens, `rope_axes` are their positions along three axes (packed int32
+    [3, num_tokens]).
     """
 
     slot: int
@@ -117,6 +119,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     restore: int = -1
     save: int = -1
     pictures: tuple[PictureRows, ...] = ()
+    rope_shift: int = 0
+    rope_axes: bytes = b""
 
 
 class BlockCopy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -186,7 +190,8 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     more. A model with states keeps `state_bytes` of each sequence beside its KV, and has room for `num_snapshots`
     of them. Beside the device `num_tier_blocks` are kept; to bring one back takes `tier_block_ms`. A model that
     sees has an `image_token_id`, which stands where a picture's features go, and room for `max_features` of them.
-    `whole_pictures`: one step has to compute all tokens of a picture that are not yet.
+    `whole_pictures`: one step has to compute all tokens of a picture that are not yet. `feature_pixels`: a feature is
+    of a square of so many pixels and has a row and a column for rotary positions; 0: all count on.
     """
 
     num_blocks: int
@@ -212,6 +217,7 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     image_token_id: int = -1
     max_features: int = 0
     whole_pictures: bool = False
+    feature_pixels: int = 0
 
     @property
     def has_adapters(self) -> bool:

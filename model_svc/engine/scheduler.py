@@ -227,8 +227,8 @@ class Scheduler:
         states = self.roster.states
         if states is not None and (said := states.plan(seq, share.start + num_tokens)):
             share = msgspec.structs.replace(share, **said)
-        if seq.pictures and (rows := self.pictures.plan(seq.pictures, share.start, share.start + num_tokens)):
-            share = msgspec.structs.replace(share, pictures=rows)
+        if seq.pictures and (said := self.pictures.plan(seq.pictures, share.start, share.start + share.num_tokens)):
+            share = msgspec.structs.replace(share, **said)
         self._items.append(share)
         self._planned.append(seq)
         seq.num_computed_tokens += num_tokens

@@ -109,19 +109,24 @@ class Attention(Mixer):
         cache = kv[0], kv[1]
         if self._config.stretch is not None:
             q = q * self._config.stretch[step.positions, None, None].to(q.dtype)
-        if self._rope is not None and self._config.norm_qk == "rotated":
-            rope(q, k, *self._rope, step.positions, interleaved=self._config.interleaved)
-            q, k = self._normed(q, k)
+        tables = self._tables(step)
+        if tables is None:
             store_kv(k, v, *cache, step.slot_mapping, self._scales)
-        elif self._rope is None:
+        elif self._config.norm_qk == "rotated":
+            rope(q, k, *tables, step.positions, interleaved=self._config.interleaved)
+            q, k = self._normed(q, k)
             store_kv(k, v, *cache, step.slot_mapping, self._scales)
         else:
             rope_store_kv(
-                q, k, v, *self._rope, step.positions, *cache, step.slot_mapping, self._scales,
+                q, k, v, *tables, step.positions, *cache, step.slot_mapping, self._scales,
                 interleaved=self._config.interleaved,
             )  # fmt: skip
         out = self._paged(q, step, cache)
         return out if gate is None else out * torch.sigmoid(gate).flatten(1)
+
+    def _tables(self, step: StepBatch) -> RopeTables | None:
+        """Return the tables that `step.positions` are rows of; None: heads do not turn."""
+        return None if self._rope is None else step.rope or self._rope
 
     def _paged(self, q: Tensor, step: StepBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
         """Return attention [T, H * D] of `q` [T, H, D] over what the cache holds, this step's tokens among it."""
@@ -180,9 +185,10 @@ class Attention(Mixer):
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
         """Return queries, keys and values [T, (H + 2K) D] of norm(total), turned; keys and values are in `cache`."""
-        assert self._rope is not None
+        tables = self._tables(step)
+        assert tables is not None
         D, product = self._config.head_dim, self._qkv
-        turn = few_rows.Rotation(*self._rope, step.positions, *cache, step.slot_mapping, self._scales)
+        turn = few_rows.Rotation(*tables, step.positions, *cache, step.slot_mapping, self._scales)
         if self._turns_in_product:
             return few_rows.norm_qkv(total, norm, product.weight, D, turn, product.arrived, begun)
         qkv = few_rows.norm_linear(total, norm, product.weight, product.bias, product.arrived, begun)

@@ -73,8 +73,11 @@ class FewRows:
         return cls(norm, attention, mlp_norm, mlp) if attention.serves_few_rows and mlp.serves_few_rows else None
 
     def fits(self, x: Tensor, step: StepBatch) -> bool:
-        """Tell whether it computes the layer for rows like `x`; adapters add behind products that it has no end of."""
-        if step.adapters is not None:
+        """Tell whether it computes the layer for rows like `x`.
+
+        Adapters add behind products that it has no end of, pictures behind layers whose sum it has begun to norm.
+        """
+        if step.adapters is not None or step.deep is not None:
             return False
         return few_rows.fits(x, x.shape[0]) and not self._attention.rounds(x) and not self._mlp.rounds(x)
 

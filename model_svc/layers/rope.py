@@ -7,7 +7,7 @@ round like Hugging Face's implementation (float32 throughout), which checkpoints
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -50,6 +50,28 @@ def rope_tables(config: RopeConfig, max_len: int, device: torch.device) -> RopeT
         raise ValueError(f"rope scaling of type {config.kind!r} makes no sense: it divides by nothing")
     angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
     return RopeTables((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
+
+
+def pair_axes(pairs: int, sections: Sequence[int], *, in_turns: bool, device: torch.device) -> Tensor:
+    """Return which of three axes (time, row, column) each dimension pair turns by, int64 [R/2].
+
+    `sections` says how many pairs each axis has: one after another (Qwen2-VL), or `in_turns` for as long as the second
+    and third have some, and then time alone (Qwen3-VL). Raises ValueError for sections that make no sense.
+    """
+    if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0:
+        raise ValueError(f"mrope_section {list(sections)} must be three numbers with the sum {pairs}")
+    if not in_turns:
+        return torch.repeat_interleave(torch.arange(3), torch.tensor(sections)).to(device)
+    axes = torch.zeros(pairs, dtype=torch.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes.to(device)
+
+
+def tables_of(tables: RopeTables, axes: Tensor, of_pairs: Tensor) -> RopeTables:
+    """Return the rows [T, R/2] that turn tokens at positions `axes` [3, T], each pair by the axis of `pair_axes`."""
+    positions = axes.index_select(0, of_pairs).T
+    return RopeTables(tables.cos.gather(0, positions), tables.sin.gather(0, positions))
 
 
 def score_factor(config: RopeConfig) -> float:
@@ -168,4 +190,5 @@ _RULES: dict[str, Rule] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "mrope": _default,  # of text; what differs for pictures is `pair_axes`
 }

@@ -17,7 +17,7 @@ from model_svc.layers.experts import Experts, ExpertsConfig
 from model_svc.layers.loader import Loader
 from model_svc.layers.mlp import GatedMlp, activation_named
 from model_svc.layers.norm import Norm, RmsNorm
-from model_svc.layers.rope import RopeConfig, RopeTables, rope_tables
+from model_svc.layers.rope import RopeConfig, RopeTables, rope_tables, tables_of
 from model_svc.layers.step import LayerKv, StepBatch
 from model_svc.models.config import ModelConfig
 from model_svc.vision.vision import Vision
@@ -67,6 +67,7 @@ class Decoder:
         self.weight_bytes = 0  # set when all are loaded, like the next two
         self.vision: Vision | None = None
         self.sees_both_ways = False  # tokens of one picture see one another, those behind them, too
+        self.pair_axes: Tensor | None = None  # of pictures in two dimensions: the axis of each rotated pair
         self._ropes: dict[str | None, RopeTables] = {}
         tied = config.tied if "tie_word_embeddings" in config.raw else self.tied_default
         if "text_config" in config.raw:  # both parts of such a config may say, each something else
@@ -132,11 +133,18 @@ class Decoder:
         """
         x, residual = inputs if inputs.dim() == 2 else self.embed(inputs), None
         with self.adapters.serving(step.adapters) if self.adapters is not None else nullcontext():
-            for layer, kv in zip(self._layers, caches, strict=True):
+            for n, (layer, kv) in enumerate(zip(self._layers, caches, strict=True)):
                 x, residual = layer(x, residual, step, kv)
+                if step.deep is not None and n < len(step.deep.features):
+                    x.index_add_(0, step.deep.rows, step.deep.features[n])
         if self.group.is_last:
             return add_norm(self._norm, x, residual)[0]
         return x if residual is None else residual.add_(x)
+
+    def turned(self, axes: Tensor) -> RopeTables:
+        """Return the rotary tables [T, R/2] of tokens whose positions are `axes` [3, T]."""
+        assert self.pair_axes is not None, "pictures have no dimensions for this model"
+        return tables_of(self.rope(), axes, self.pair_axes)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [S, V] of the rows that sample, `hidden` [S, E]."""

@@ -15,7 +15,7 @@ from model_svc.models.decoder import Decoder
 from model_svc.models.registry import model_class
 from model_svc.quant.dequantized import Dequantized
 from model_svc.quant.method import QuantMethod
-from model_svc.vision.vision import load_vision, sees_both_ways
+from model_svc.vision.vision import load_vision, pair_axes_of, sees_both_ways
 from model_svc.weights.adapter import AdapterCheckpoint
 from model_svc.weights.errors import CheckpointError
 from model_svc.weights.open import open_weights
@@ -67,7 +67,12 @@ def build_model(
         # Ranks share the work on texts; each of them looks at all pictures itself.
         sees = Loader(source, method, group=group if group.stages > 1 else ALONE)
         model.sees_both_ways = sees_both_ways(config.architecture, sees)
+        model.pair_axes = pair_axes_of(config.architecture, sees, config.rope(), device)
         model.vision = load_vision(config.architecture, config.path, config.raw, sees, config.hidden_size, device)
+        first = len(group.layers(config.num_layers))
+        if model.vision is not None and model.vision.num_deep > first:
+            deep = f"pictures add something behind the first {model.vision.num_deep} layers"
+            raise ValueError(f"{deep}, and pipeline_parallel leaves the first stage {first}")
         model.scale_logits(torch.zeros(1, 1, device=device))  # what the config says of it is looked at now
     except ValueError as error:  # an unknown activation or rope rule, a scale of nothing
         raise CheckpointError(config.path, str(error)) from error

@@ -64,8 +64,11 @@ TEXT_PARTS = {
     ("LlavaForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "mistral"): "MistralForCausalLM",
     ("Mistral3ForConditionalGeneration", "ministral3"): "Ministral3ForCausalLM",
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"): "Qwen2ForCausalLM",  # of 2025, whose config has one part
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"): "Qwen2ForCausalLM",
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"): "Qwen3_5ForCausalLM",
     ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"): "Qwen3_5MoeForCausalLM",
+    ("Qwen3VLForConditionalGeneration", "qwen3_vl_text"): "Qwen3ForCausalLM",
     ("SmolVLMForConditionalGeneration", "llama"): "LlamaForCausalLM",
 }
 

@@ -26,7 +26,7 @@ class HostStep:
 
     `fed_rows` are the positions in the batch of ids that the device knows (last drawn in `fed_slots`). `new_blocks`
     are (slot, column, block) to be written into the block tables. `adapters` are the numbers of the sequences'
-    adapters, empty where none has one.
+    adapters, `shifts` what their rotary positions are more than indices; each is empty where no sequence has any.
     """
 
     ids: np.ndarray
@@ -42,6 +42,7 @@ class HostStep:
     output_index: np.ndarray
     max_context: int
     adapters: np.ndarray
+    shifts: np.ndarray
 
     @property
     def num_tokens(self) -> int:
@@ -71,6 +72,7 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int], adapter_of: Mapping[i
         num_blocks_of[item.slot] = column + len(item.new_blocks)
     sample_rows, sample_slots, output_index = np.array(draws_of(sequences), dtype=np.int32).reshape(-1, 3).T
     starts = np.array([item.start for item in sequences], dtype=np.int32)
+    shifts = np.array([item.rope_shift for item in sequences], dtype=np.int32)
     return HostStep(
         ids=ids,
         slots=np.array([item.slot for item in sequences], dtype=np.int32),
@@ -85,6 +87,7 @@ def flatten(plan: StepPlan, num_blocks_of: dict[int, int], adapter_of: Mapping[i
         output_index=output_index,
         max_context=int((starts + lengths).max(initial=0)),
         adapters=np.array([adapter_of.get(item.slot, 0) for item in sequences] if adapter_of else [], dtype=np.int32),
+        shifts=shifts if shifts.any() else shifts[:0],
     )
 
 
@@ -106,7 +109,7 @@ class DeviceStep:
 
 _SENT = (
     *("ids", "slots", "starts", "query_start", "fed_rows", "fed_slots"),
-    *("sample_rows", "sample_slots", "output_index", "adapters"),
+    *("sample_rows", "sample_slots", "output_index", "adapters", "shifts"),
 )
 
 
@@ -137,7 +140,7 @@ def to_device(host: HostStep, block_tables: Tensor, last_token: Tensor, block_si
     width = -(-host.max_context // block_size)
     slot_mapping = block_tables[slots[sequence], columns].long() * block_size + positions % block_size
     batch = StepBatch(
-        positions=positions,
+        positions=positions + parts["shifts"][sequence] if host.shifts.size else positions,
         slot_mapping=slot_mapping,
         block_tables=block_tables[slots, :width],
         query_start=query_start,

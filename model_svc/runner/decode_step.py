@@ -70,7 +70,7 @@ class TapedStep:
         width = int(columns.max()) + 1
         self.ids.numpy()[:] = ids
         batch = self.batch
-        batch.positions.numpy()[:] = starts
+        batch.positions.numpy()[:] = starts + [item.rope_shift for item in items]
         batch.context_lens.numpy()[:] = starts + 1
         batch.slots.numpy()[:] = where
         batch.slot_mapping.numpy()[:] = tables[where, columns].astype(np.int64) * block_size + starts % block_size
@@ -86,9 +86,10 @@ class TapedStep:
         ends = np.cumsum(lengths)
         behind = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # tokens of the sequence before each row
         rows, positions = np.repeat(where, lengths), np.repeat(starts, lengths) + behind
+        shifts = np.repeat([item.rope_shift for item in items], lengths)
         width = int((starts + lengths).max() - 1) // block_size + 1
         self.ids.numpy()[:] = np.frombuffer(b"".join([item.token_ids for item in items]), dtype=np.int32)
-        batch.positions.numpy()[:] = positions
+        batch.positions.numpy()[:] = positions + shifts
         S = len(items)
         batch.query_start.numpy()[1 : S + 1] = ends
         batch.query_start.numpy()[S + 1 :] = ends[-1]

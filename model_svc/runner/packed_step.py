@@ -55,8 +55,8 @@ def pack(
     n = len(sequences)
     ids, sequence, rest = into[:T], into[T : 2 * T], into[2 * T :]
     slots, starts, begins = rest[:S], rest[S : 2 * S], rest[2 * S : 3 * S + 1]
-    entered, outputs = rest[3 * S + 1 : 4 * S + 1], rest[4 * S + 1 : 5 * S + 1]
-    rest[5 * S + 1] = line
+    entered, outputs, shifts = (rest[k * S + 1 : (k + 1) * S + 1] for k in (3, 4, 5))
+    rest[6 * S + 1] = line
     if shape.decode:
         num_tokens = n
         ids[:n] = [-1 if item.from_device else int.from_bytes(item.token_ids, "little") for item in sequences]
@@ -77,5 +77,6 @@ def pack(
     starts[:n] = [item.start for item in sequences]
     entered[:n] = blocks
     outputs[:n] = [item.output_index if item.sample else -1 for item in sequences]
+    shifts[:n] = [item.rope_shift for item in sequences]
     ids[num_tokens:], sequence[num_tokens:] = 0, -1
-    slots[n:], starts[n:], begins[n + 1 :], entered[n:], outputs[n:] = -1, 0, num_tokens, -1, -1
+    slots[n:], starts[n:], begins[n + 1 :], entered[n:], outputs[n:], shifts[n:] = -1, 0, num_tokens, -1, -1, 0

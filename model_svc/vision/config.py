@@ -49,10 +49,7 @@ def vision_config(path: Path, whole: Mapping[str, Any]) -> VisionConfig:
         raise CheckpointError(path, f"vision_config must be an object, not {raw!r}")
 
     def count(name: str, usual: int, place: Mapping[str, Any] = raw) -> int:
-        value = usual if place.get(name) is None else place[name]
-        if type(value) is not int or not 0 < value < 1 << 31:
-            raise CheckpointError(path, f"{name} of what sees must be a positive integer, not {value!r}")
-        return value
+        return count_of(path, place, name, usual)
 
     eps = raw.get("layer_norm_eps", 1e-6)
     if not isinstance(eps, float | int) or not 0 < eps < 1:
@@ -75,3 +72,11 @@ def vision_config(path: Path, whole: Mapping[str, Any]) -> VisionConfig:
     if found.num_channels != 3:
         raise CheckpointError(path, f"num_channels must be 3 (red, green, blue), not {found.num_channels}")
     return found
+
+
+def count_of(path: Path, place: Mapping[str, Any], name: str, usual: int) -> int:
+    """Return a size or count that `place`, read from `path`, says or leaves out. Raises CheckpointError naming it."""
+    value = usual if place.get(name) is None else place[name]
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise CheckpointError(path, f"{name} of what sees must be a positive integer, not {value!r}")
+    return value

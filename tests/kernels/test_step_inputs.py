@@ -46,15 +46,17 @@ def made_state(device: str) -> Tensor:
 
 @pytest.mark.parametrize("padding", [(0, 0), (3, 2), (200, 1)])
 def test_a_mixed_step_is_unpacked(device: str, padding: tuple[int, int]) -> None:
-    # Slot 3: a chunk at positions 6..10; slot 1: fed back at 8, where its new block 50 begins; slot 4: one token at 3.
+    # Slot 3: a chunk at positions 6..10; slot 1: fed back at 8, where its new block 50 begins; slot 4: one token at 3,
+    # which pictures before it have set back to 1 for its rotation.
     lengths, slots, starts, new, outputs = [5, 1, 1], [3, 1, 4], [6, 8, 3], [-1, 50, -1], [-1, 4, 0]
+    shifts = [0, 0, -2]
     ids = [9, 8, 7, 6, 5, -1, 42]
     T, S = 7 + padding[0], 3 + padding[1]
     begins = [0, 5, 6, 7]
     packed = np.concatenate([
         ids, [0] * padding[0], np.repeat(range(3), lengths), [-1] * padding[0],
         slots, [-1] * padding[1], starts, [-1] * padding[1], begins, [7] * padding[1], new, [-1] * padding[1],
-        outputs, [-1] * padding[1], [9],
+        outputs, [-1] * padding[1], shifts, [0] * padding[1], [9],
     ]).astype(np.int32)  # fmt: skip
     assert len(packed) == packed_size(T, S)
     state, out = made_state(device), buffers(T, S, device)
@@ -64,7 +66,7 @@ def test_a_mixed_step_is_unpacked(device: str, padding: tuple[int, int]) -> None
     before[1, TABLE + 2] = 50
     assert torch.equal(state, before)
     assert out.ids.tolist() == [9, 8, 7, 6, 5, 101, 42] + [0] * padding[0]
-    assert out.positions.tolist() == [6, 7, 8, 9, 10, 8, 3] + [0] * padding[0]
+    assert out.positions.tolist() == [6, 7, 8, 9, 10, 8, 1] + [0] * padding[0]
     table = before[:, TABLE:].tolist()
     where = [(3, n) for n in range(6, 11)] + [(1, 8), (4, 3)]
     assert out.slot_mapping.tolist() == [table[s][n // B] * B + n % B for s, n in where] + [-1] * padding[0]

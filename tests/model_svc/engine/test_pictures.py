@@ -182,3 +182,33 @@ def test_where_pictures_are_taken_whole_no_step_ends_within_one_and_all_prompts_
 def test_a_step_ends_before_a_picture_or_behind_it(start: int, num_tokens: int, room: int, computed: int) -> None:
     picture = Picture(name=b"a", tiles=b"", num_tiles=1, height=1, width=1, num_features=8)
     assert whole((PlacedPicture(picture, np.arange(5, 13)),), start, num_tokens, room) == computed
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 5, 64])
+def test_positions_of_pictures_with_rows_and_columns_hang_on_what_came_before_alone(num_tokens: int) -> None:
+    it = driver()
+    images = [
+        ImageSpan(position=at, num_tokens=6, digest=span(data).digest) for data, at in ((b"wide", 2), (b"tall", 10))
+    ]
+    request = it.ask("r", [1, 2, *[TOKEN] * 6, 3, 4, *[TOKEN] * 6, 5, 6, 7, 8], images=images)
+    sizes = [(4, 7), (6, 4)]  # pixels: 2 x 3 and 3 x 2 tokens
+    pictures = tuple(
+        msgspec.structs.replace(each, height=height, width=width)
+        for each, (height, width) in zip(request.pictures, sizes, strict=True)
+    )
+    info = msgspec.structs.replace(it.runner.info, feature_pixels=2)
+    where = placed(msgspec.structs.replace(request, pictures=pictures), info)
+    found: list[list[int]] = []
+    for start in range(0, 20, num_tokens):
+        end = min(start + num_tokens, 20)
+        said = Pictures(max_features=64).plan(where, start, end)
+        if "pictures" in said:
+            found += np.frombuffer(said["rope_axes"], dtype=np.int32).reshape(3, -1).T.tolist()
+        else:
+            found += [[at + said.get("rope_shift", 0)] * 3 for at in range(start, end)]
+    wide = [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]]
+    tall = [[7, 7, 7], [7, 7, 8], [7, 8, 7], [7, 8, 8], [7, 9, 7], [7, 9, 8]]
+    assert found == [[0] * 3, [1] * 3, *wide, [5] * 3, [6] * 3, *tall, *([n] * 3 for n in range(10, 14))]
+    narrow = (msgspec.structs.replace(pictures[0], width=5), pictures[1])
+    with pytest.raises(InvalidRequestError, match="2 x 2 squares does not make 6 features"):
+        placed(msgspec.structs.replace(request, pictures=narrow), info)

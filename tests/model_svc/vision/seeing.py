@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from model_svc.engine.plan import Picture
@@ -26,6 +27,7 @@ from model_svc.pictures.tiles import tiles_of
 from wire import block_hash
 from wire.messages import Image, ImageSpan, Prompt, SamplingParams, pack_ids
 from wire.pictures import PictureForm, read_form
+from wire.pictures.idefics3 import Idefics3Form
 from wire.pictures.pixtral import PixtralForm
 
 VOCAB, IMAGE_TOKEN, MARK = 97, 96, 90
@@ -57,6 +59,8 @@ PROCESSORS: dict[str, Any] = {
     "Idefics3": Idefics3ImageProcessorPil,
     "Llava": PixtralImageProcessorPil,
     "Mistral3": PixtralImageProcessorPil,
+    "Qwen2_5_VL": Qwen2VLImageProcessorPil,
+    "Qwen3VL": Qwen2VLImageProcessorPil,
     "SmolVLM": SmolVLMImageProcessorPil,
 }
 GEMMA3_TEXT: dict[str, Any] = {
@@ -72,6 +76,27 @@ PIXTRAL: dict[str, Any] = {  # of which rope halves heads twice
     "hidden_size": 24,
     "hidden_act": "silu",
     "image_size": 14,
+}
+QWEN_CUT = {"size": {"shortest_edge": 150, "longest_edge": 500}, "patch_size": 2, "merge_size": 2}
+QWEN_TEXT: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "bos_token_id": None} | {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
+}
+QWEN_TEXTS: dict[str, Any] = {
+    "Qwen2_5_VL": QWEN_TEXT | {"model_type": "qwen2_5_vl_text", "eos_token_id": None},
+    "Qwen3VL": QWEN_TEXT | {"model_type": "qwen3_vl_text", "head_dim": 16, "num_hidden_layers": 3},
+}
+QWEN_SEES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "depth": 3,
+    "num_heads": 2,
+    "patch_size": 2,
+    "out_hidden_size": 32,
+    "initializer_range": 0.3,
+}
+QWENS_SEE: dict[str, Any] = {
+    "Qwen2_5_VL": QWEN_SEES | {"window_size": 12, "fullatt_block_indexes": [1]},
+    "Qwen3VL": QWEN_SEES | {"num_position_embeddings": 25, "deepstack_visual_indexes": [0, 1]},
 }
 SIZES = [(23, 37), (11, 9), (40, 5)]
 
@@ -105,6 +130,11 @@ class Seeing:
         assert form is not None
         return form
 
+    @property
+    def keeps_form(self) -> bool:
+        """Whether pictures are of all sizes and stand in two dimensions."""
+        return isinstance(self.processor, Qwen2VLImageProcessorPil)
+
     def numbers(self, image: Image) -> Tensor:
         """Return what the oracle's processor makes of a picture, [n, 3, side, side]."""
         found: Tensor = self._processed([image])["pixel_values"]
@@ -112,10 +142,10 @@ class Seeing:
 
     def shown(self, images: Sequence[Image]) -> dict[str, Tensor]:
         """Return several pictures as the oracle takes them; of Pixtral's processor they are filled up to one size."""
-        if isinstance(self.processor, PixtralImageProcessorPil):
+        if self.keeps_form or isinstance(self.processor, PixtralImageProcessorPil):
             return dict(self._processed(images))
         numbers = torch.cat([self.numbers(image) for image in images])
-        return {"pixel_values": numbers if isinstance(self.processor, Gemma3ImageProcessorPil) else numbers[None]}
+        return {"pixel_values": numbers[None] if isinstance(self.form, Idefics3Form) else numbers}
 
     def _processed(self, images: Sequence[Image]) -> Any:
         pictures = [Pil.open(io.BytesIO(image.data)) for image in images]
@@ -166,6 +196,8 @@ class Seeing:
         shown = self.shown(asked.images) if asked.images else {}
         if isinstance(self.processor, Gemma3ImageProcessorPil):
             shown["token_type_ids"] = (ids == IMAGE_TOKEN).long()
+        elif self.keeps_form:
+            shown["mm_token_type_ids"] = (ids == IMAGE_TOKEN).int()
         with torch.inference_mode():
             logits = self.oracle(ids, **shown).logits[0]
         found: Tensor = logits[len(asked.ids) - 1 :].log_softmax(-1)
@@ -204,6 +236,9 @@ def save(directory: Path, family: str = "Idefics3", **text: Any) -> Seeing:
         text = {"model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-5} | text
         fields |= {"vision_feature_layer": -1}
         fields |= {"vision_feature_select_strategy": "full"} if family == "Llava" else {"spatial_merge_size": 2}
+    if family in QWENS_SEE:
+        fields = {"image_token_id": IMAGE_TOKEN, "video_token_id": IMAGE_TOKEN - 1, "tie_word_embeddings": False}
+        sees, cut, text = QWENS_SEE[family], QWEN_CUT, QWEN_TEXTS[family] | text
     config = getattr(transformers, f"{family}Config")(text_config=TEXT | text, vision_config=sees, **fields)
     torch.manual_seed(3)
     oracle = (

@@ -25,7 +25,7 @@ RUNNERS: dict[str, dict[str, bool]] = {"exact": {}, "of GPUs": {"packed": True}}
 )
 
 
-@pytest.fixture(scope="module", params=["Gemma3", "Idefics3", "Llava", "Mistral3", "SmolVLM"])
+@pytest.fixture(scope="module", params=["Gemma3", "Idefics3", "Llava", "Mistral3", "Qwen2_5_VL", "Qwen3VL", "SmolVLM"])
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return save(tmp_path_factory.mktemp("seeing"), request.param)
 
@@ -84,7 +84,9 @@ def test_features_are_those_of_the_whole_model(family: Seeing) -> None:
         picture = family.picture(image)
         tiles = torch.frombuffer(bytearray(picture.tiles), dtype=torch.uint8)
         with torch.inference_mode():
-            wanted = torch.cat(list(family.oracle.model.get_image_features(**family.shown([image])).pooler_output))
+            features = family.oracle.model.get_image_features(**family.shown([image]))
+            parts = features.pooler_output, *getattr(features, "deepstack_features", ())
+            wanted = torch.cat([torch.cat(list(part)) for part in parts], 1)
             found = model.vision(tiles.view(picture.num_tiles, picture.height, picture.width, 3))
         assert len(found) == picture.num_features
         assert wanted.std() > 0.5

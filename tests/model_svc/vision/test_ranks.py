@@ -15,6 +15,7 @@ from model_svc.engine.plan import StepPlan
 from model_svc.layers.group import ALONE, Group
 from model_svc.models.load import load_model
 from model_svc.runner.load import make_runner
+from model_svc.weights.errors import CheckpointError
 from tests.model_svc.parallel.ranks import Threads, ranks
 from tests.model_svc.vision.seeing import BLOCK, Seeing, save
 
@@ -55,7 +56,7 @@ def plans_of(seeing: Seeing) -> tuple[list[bytes], list[list[int]]]:
     return plans, drawn
 
 
-@pytest.mark.parametrize("family", ["Idefics3", "Gemma3"])
+@pytest.mark.parametrize("family", ["Idefics3", "Gemma3", "Qwen3VL"])
 def test_all_ranks_and_stages_take_one_plan(threads: Threads, tmp_path: Path, family: str) -> None:
     seeing = save(tmp_path, family)
     plans, wanted = plans_of(seeing)
@@ -74,3 +75,9 @@ def test_all_ranks_and_stages_take_one_plan(threads: Threads, tmp_path: Path, fa
     assert found[-1] == wanted
     if threads.groups[0].is_last:
         assert found[0] == wanted
+
+
+def test_a_first_stage_with_fewer_layers_than_pictures_add_to_is_refused(tmp_path: Path) -> None:
+    seeing = save(tmp_path, "Qwen3VL", num_hidden_layers=2)
+    with ranks(2, staged=True) as threads, pytest.raises(CheckpointError, match="leaves the first stage 1"):
+        runner_of(seeing.directory, threads.groups[0])
