@@ -72,6 +72,11 @@ def _config(path: Path, whole: Mapping[str, Any], usual: _Usual) -> QwenVisionCo
         raise CheckpointError(path, f"{heads} heads of hidden_size {hidden} have no two halves of pairs to rotate")
     if count("in_channels", count("in_chans", 3)) != 3:
         raise CheckpointError(path, "in_channels must be 3 (red, green, blue)")
+    merge, window = count("spatial_merge_size", 2), count("window_size", 112)
+    if window < patch * merge:
+        raise CheckpointError(
+            path, f"window_size {window} has no room for a square of {merge} patches of {patch} pixels"
+        )
     return QwenVisionConfig(
         hidden_size=hidden,
         intermediate_size=count("intermediate_size", usual.intermediate_size),
@@ -82,11 +87,11 @@ def _config(path: Path, whole: Mapping[str, Any], usual: _Usual) -> QwenVisionCo
         patch_size=patch,
         norm_eps=1e-6,
         act=str(raw.get("hidden_act") or usual.act),
-        scale_factor=count("spatial_merge_size", 2),
+        scale_factor=merge,
         mm_tokens=0,
         out_size=count("out_hidden_size", 3584),
         frames=count("temporal_patch_size", 2),
-        window=count("window_size", 112),
+        window=window,
         full=frozenset(_layers(path, raw, "fullatt_block_indexes", (7, 15, 23, 31))),
         deep=_layers(path, raw, "deepstack_visual_indexes", usual.deep),
         theta=_theta(path, raw),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from model_svc.engine.roster import BLOCKS
 from model_svc.models.decoder import Decoder
 from model_svc.vision.qwen_config import qwen2_5_config
 from model_svc.vision.qwen_parts import patches_of
+from model_svc.weights.errors import CheckpointError
 from tests.model_svc.engine.guessers import Parrot
 from tests.model_svc.vision.seeing import BLOCK, SIZES, Seeing, picture_of, save
 from tests.model_svc.vision.test_parity import BEGIN, END, RUNNERS, answers, check, engine_of, loaded
@@ -111,3 +113,18 @@ def test_old_checkpoints_have_one_config_for_both_parts(seeing: Seeing, tmp_path
     form = read_form(tmp_path, config["architectures"][0])
     assert form == seeing.form
     check(seeing, engine_of(loaded(tmp_path)), seeing.request("old", BEGIN, 0, END))
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({"num_heads": 7}, "7 heads of hidden_size 1280"),
+        ({"window_size": 20}, "window_size 20 has no room"),
+        ({"in_chans": 4}, "in_channels must be 3"),
+        ({"fullatt_block_indexes": ["all"]}, "fullatt_block_indexes of what sees"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_parameters of what sees"),
+    ],
+)
+def test_a_tower_that_makes_no_sense_is_refused_by_its_field(said: dict[str, Any], fault: str) -> None:
+    with pytest.raises(CheckpointError, match=fault):
+        qwen2_5_config(Path("config.json"), {"vision_config": said})
