@@ -15,6 +15,7 @@ HeadraceError
 ├── OverloadedError                429  admission is full, or a bounded stream is
 │   └── RateLimitError             429  the caller's key has used up what it may
 ├── RequestCancelledError          499  the client left or cancelled
+│   └── UnreadError                499  nobody reads what is made in the background
 ├── UnavailableError               503  no replica serves this model now
 ├── DeadlineExceededError          504
 └── InternalError                  500  our fault; the message never quotes the request
@@ -139,6 +140,12 @@ class RequestCancelledError(HeadraceError):
 
     code = "request_cancelled"
     status = 499
+
+
+class UnreadError(RequestCancelledError):
+    """Nobody has read what is made in the background for as long as its client said."""
+
+    code = "unread"
 
 
 class UnavailableError(HeadraceError):

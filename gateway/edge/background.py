@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -22,6 +22,7 @@ from gateway.edge.event_log import START, Entry, EventLog
 from gateway.edge.generation import Generation
 from gateway.edge.identity import partition_of, root_of
 from gateway.edge.leases import Leases
+from gateway.edge.readership import Readership
 from gateway.edge.schema.responses_reply import ResponsesReply
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.streaming import Block
@@ -59,6 +60,7 @@ class Background:
         self._tasks = tasks
         self._look_s = lease_s / 4
         self._num_waiting = 0
+        self._readership = Readership(bus, settings.partitions, look_s=self._look_s)
         self._runs: dict[str, anyio.CancelScope] = {}
         self._leases = [Leases(bus.route, number, lease_s=lease_s) for number in range(settings.partitions)]
 
@@ -92,6 +94,12 @@ class Background:
 
     async def events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         """Yield the events with a number above `after` as they are written, to the last one."""
+        with self._readership.reads(response_id):
+            async with aclosing(self._events(response_id, after)) as blocks:
+                async for block in blocks:
+                    yield block
+
+    async def _events(self, response_id: str, after: int) -> AsyncGenerator[Block, None]:
         log = self.log(response_id)
         place, entries = START, await log.read()
         while True:
@@ -138,6 +146,10 @@ class Background:
                         await self._claim(leases, response_id)
                 except HeadraceError as error:
                     logger.warning("the leases of partition %d could not be read: %s", partition, error.message)
+            try:
+                await self._readership.look()
+            except HeadraceError as error:
+                logger.warning("who is read could not be noted: %s", error.message)
             await anyio.sleep(self._look_s)
 
     async def _claim(self, leases: Leases, response_id: str) -> None:
@@ -222,7 +234,8 @@ class Background:
         try:
             if number == 0:
                 await writer.write(reply.opening())
-            error = await _write_updates(writer, generation, reply)
+            with self._readership.awaits(generation.request, generation.job, generation.flight):
+                error = await _write_updates(writer, generation, reply)
             if error is None:
                 bill = await generation.settle()
                 await writer.write(reply.closing(bill), last=True)

@@ -42,6 +42,7 @@ from wire.messages import (
     Prefilled,
     Prompt,
     PromptNote,
+    Read,
     ReasoningPlan,
     Recalled,
     ReplicaStatus,
@@ -87,6 +88,7 @@ REQUEST = Request(
     created_at=1.5,
     pairs=Pairs(num_queries=2, query="text_1"),
     adapter_of="base",
+    unread_limit_s=300.0,
 )
 CHUNK = TokenChunk(
     request_id="r",
@@ -305,6 +307,7 @@ RECORDS: list[Any] = [
     Checkpoint(attempt=1, token_ids={0: pack_ids([1, 2])}, marks={0: (PhaseMark(1, 0, 1),)}, ended=(1,)),
     Closed(at={0: (12,)}),
     Holder(edge="hr:edge:e2", deadline=100.0, traceparent="00-x"),
+    Read(at=100.0),
     Trial(attempt=3),
     Images(images=(PICTURE,)),
     Images(images=(PICTURE,)),

@@ -185,6 +185,15 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tracestate: str = ""
 
 
+class Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Record field `read` (edge): somebody read the events of a response at this Unix time in seconds.
+
+    The clock is that of the edge where it was read: a new value is news, its distance to other times says nothing.
+    """
+
+    at: float
+
+
 RECORD_FIELDS: dict[str, type[Any]] = {
     "request": Request,
     "recalled": Recalled,
@@ -195,6 +204,7 @@ RECORD_FIELDS: dict[str, type[Any]] = {
     "checkpoint": Checkpoint,
     "closed": Closed,
     "holder": Holder,
+    "read": Read,
     "trial": Trial,
     "images": Images,
     "recalled_images": Images,

@@ -146,7 +146,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `tool_forms`: by name, the functions that the client calls otherwise. `pairs`: the inputs are queries and documents;
     a request of kind "score" wants one number for each pair, one of kind "embedding" a vector for each input.
     `adapter_of`: `model` is an adapter of that one, whose desks and replicas see to it; one that came at run time is an
-    `adapter_id` to them.
+    `adapter_id` to them. `unread_limit_s`: an answer of the background is cancelled when nobody has read it for so long
+    (0: it needs no reader).
     """
 
     kind: Literal["chat", "text", "ids", "embedding", "score"] = "chat"
@@ -180,6 +181,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pairs: Pairs | None = None
     adapter_of: str = ""
     adapter_id: str = ""
+    unread_limit_s: float = 0.0
 
     @property
     def base(self) -> str:

@@ -19,6 +19,7 @@ from gateway.edge.schema.grammar import bind_format
 from gateway.edge.schema.input_tools import inherited, kept, latest, parted
 from gateway.edge.schema.items import Item, translate_items
 from gateway.edge.schema.pictures import Pictures
+from gateway.edge.schema.response_stream import ResponseStreamOptions
 from gateway.edge.schema.sampling import (
     SamplingFields,
     check_budget,
@@ -73,16 +74,6 @@ class Text(msgspec.Struct, kw_only=True):
 
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-
-
-class ResponseStreamOptions(msgspec.Struct, kw_only=True):
-    """Options that only a stream has; deltas are never padded, whatever is asked for.
-
-    `resumable`: the answer is made without its client, who may come back to the stream.
-    """
-
-    include_obfuscation: bool | None = None
-    resumable: bool | None = None
 
 
 class CacheOptions(msgspec.Struct, kw_only=True):
@@ -184,6 +175,7 @@ def translate_responses(
         priority=priority_of(body.service_tier),
         created_at=created_at,
         reply=_echo(body, card.name, conversation, sampling, created_at) | kept(more),
+        unread_limit_s=(body.stream_options and body.stream_options.unread_limit_s) or 0.0,
     )
 
 
@@ -222,8 +214,8 @@ def _refuse_unsupported(body: ResponsesRequest) -> None:
         raise fail("chat_template", "the server's template cannot be replaced.")
     if body.stream_options is not None and not body.stream:
         raise fail("stream_options", "is only allowed with stream: true.")
-    if body.is_resumable and body.store is False:
-        raise fail("stream_options.resumable", "needs the response to be stored: leave out store: false.")
+    if body.stream_options is not None:
+        body.stream_options.check(background=bool(body.background), store=body.store is not False)
     if body.max_tool_calls is not None and not 1 <= body.max_tool_calls < 2**31:
         raise fail("max_tool_calls", f"must be at least 1, not {body.max_tool_calls}.")
     for name, limit in (("prompt_cache_key", 512), ("safety_identifier", 128)):

@@ -17,7 +17,7 @@ from gateway.edge.schema.called import call_of
 from gateway.edge.schema.output_item import CallItem, Event, MessageItem, OutputItem, ReasoningItem
 from gateway.edge.schema.response_object import INCOMPLETE, RUNNING, call_item_id, error_of, item_id
 from gateway.postprocess.delta import TextDelta
-from wire.errors import HeadraceError, RequestCancelledError
+from wire.errors import HeadraceError, RequestCancelledError, UnreadError
 from wire.messages import ChatMessage, Request
 
 REFUSAL = "The answer was stopped by the server's safety policy."
@@ -177,7 +177,7 @@ class ResponsesReply:
             **self._base,
             "status": status,
             "completed_at": time.time() if status == "completed" else None,
-            "error": error_of(error) if error and status == "failed" else None,
+            "error": error_of(error) if error and (status == "failed" or isinstance(error, UnreadError)) else None,
             "incomplete_details": {"reason": reason} if status == "incomplete" and reason else None,
             "output": [item.whole() for item in self._items] if status not in RUNNING else [],
             "usage": bill.responses_usage() if bill else None,
