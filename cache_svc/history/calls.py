@@ -92,7 +92,7 @@ class Calls:
         found = await self._catalog.read(call.tenant, call.args["id"])
         if found is None:
             raise missing(call.args["id"], "conversation")
-        return found
+        return {**found, "running": await self._reader.running(call.args["id"])}
 
     async def _update_conversation(self, call: HistoryCall, partition: int) -> Any:
         conversation_id: str = call.args["id"]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from cache_svc.history.items import all_items, input_items, output_items
+from cache_svc.history.items import all_items, input_items, named, output_items
 from cache_svc.history.keys import Keys
 from cache_svc.history.pictures import show, shown_pictures
 from cache_svc.history.records import Meta, Said
 from cache_svc.history.scripts.items import FIND_ITEM, PAGE_ITEMS
-from cache_svc.history.scripts.turns import READ_TURN
+from cache_svc.history.scripts.turns import READ_TURN, UNDER_WAY
 from cache_svc.history.store import find, missing, now_ms, off_loop
 from wire import codec, topics
 from wire.bus.records import TURN_FOLLOWS
 from wire.bus.route import Route
-from wire.messages import Request
+from wire.errors import NotFoundError
+from wire.messages import Images, Request
 
 
 class Reader:
@@ -40,10 +42,15 @@ class Reader:
         items = await off_loop(sum(map(len, rest)), lambda: _items(rest, newest_first=order == "desc"))
         return await self._shown(keys, _page(items, limit=limit, after=after), pictures)
 
-    async def _shown(self, keys: Keys, page: dict[str, Any], pictures: bool) -> dict[str, Any]:
-        """Put pictures into a page of items, if they are wanted."""
-        items = page["data"]
-        known = await shown_pictures(self._route, keys, items) if pictures else {}
+    async def _shown(
+        self, keys: Keys, page: dict[str, Any], pictures: bool, sent: Images | None = None
+    ) -> dict[str, Any]:
+        """Put pictures into a page of items, if they are wanted: those `sent` with them, else those that are kept."""
+        items, known = page["data"], {}
+        if pictures and sent is not None:
+            known = {image.digest: image for image in sent.images}
+        elif pictures:
+            known = await shown_pictures(self._route, keys, items)
         num_bytes = sum(len(image.data) for image in known.values())
         return {**page, "data": await off_loop(num_bytes, lambda: show(items, known))}
 
@@ -94,18 +101,47 @@ class Reader:
             "usage": None,
         }
 
+    async def running(self, conversation_id: str) -> list[str]:
+        """Return the responses of the background that are under way in a conversation, oldest first."""
+        parts = await self._route.run(UNDER_WAY, (find(conversation_id, "conversation").pending,), now_ms())
+        found = []
+        for turn, mark in zip(parts[0::2], parts[1::2], strict=True):
+            with suppress(NotFoundError):
+                begun = await self._begun(turn.decode(), mark.decode())
+                if begun.get("background") and begun["status"] != "cancelled":
+                    found.append(turn.decode())
+        return found
+
     async def input_items(
         self, tenant: str, response_id: str, *, limit: int, after: str | None, order: str, pictures: bool = False
     ) -> dict[str, Any]:
-        """Return a page of the items that went into a response, `pictures`: with these."""
+        """Return a page of the items that went into a response, also one under way. `pictures`: with these."""
         keys = find(response_id, "response_id")
         state, *rest = await self._turn(keys, tenant, response_id)
-        if state != b"ok":
+        sent: Images | None = None
+        if state == b"pending":
+            said, sent = await self._asked(response_id, rest[0].decode())
+        elif state == b"ok":
+            said = codec.decode(rest[0], Said)
+        else:
             raise missing(response_id, "response_id")
-        items = input_items(codec.decode(rest[0], Said))
+        items = input_items(said)
         if order == "desc":
             items.reverse()
-        return await self._shown(keys, _page(items, limit=limit, after=after), pictures)
+        return await self._shown(keys, _page(items, limit=limit, after=after), pictures, sent)
+
+    async def _asked(self, response_id: str, mark: str) -> tuple[Said, Images | None]:
+        """Return what was said to get a response that is under way, by the record of its request."""
+        partition, _, request_id = mark.partition("/")
+        key = topics.job_record(int(partition), request_id)
+        raw, images = await self._route.call(key, "HMGET", key, "request", "images")
+        if raw is None:
+            raise missing(response_id, "response_id")
+        num_bytes = len(raw) + len(images or b"")
+        request, sent = await off_loop(
+            num_bytes, lambda: (codec.decode(raw, Request), codec.decode(images, Images) if images else None)
+        )
+        return Said(input=named(request.messages, response_id)), sent
 
     async def item(
         self, tenant: str, item_id: str, conversation_id: str = "", *, pictures: bool = False

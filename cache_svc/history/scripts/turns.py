@@ -89,6 +89,26 @@ if tonumber(deadline) + 120000 <= tonumber(ARGV[3]) then return {'missing'} end
 return {'pending', request, model}
 """)
 
+UNDER_WAY = script("""
+-- KEYS pending. ARGV now ms. Turn, request, turn, ... of a conversation's turns that are admitted and not stored, the
+-- first to come first.
+local found = {}
+local marks = redis.call('HGETALL', KEYS[1])
+for at = 1, #marks, 2 do
+  local number, deadline, _, _, parent, request = string.match(marks[at + 1], MARK)
+  if parent == '-' and tonumber(deadline) > tonumber(ARGV[1]) then
+    found[#found + 1] = {tonumber(number), marks[at], request}
+  end
+end
+table.sort(found, function(one, other) return one[1] < other[1] end)
+local words = {}
+for _, each in ipairs(found) do
+  words[#words + 1] = each[2]
+  words[#words + 1] = each[3]
+end
+return words
+""")
+
 DELETE_TURN = script(
     HOLDING
     + """

@@ -19,7 +19,19 @@ from tests.cache_svc.history.conftest import MODEL, PlayedEdge
 from wire import topics
 from wire.bus import Bus
 from wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from wire.messages import ChatMessage, ConversationRef, HistoryCall, Holder, Images, Job, Request, ToolCall, Turn
+from wire.messages import (
+    ChatMessage,
+    ConversationRef,
+    HistoryCall,
+    Holder,
+    Image,
+    ImageRef,
+    Images,
+    Job,
+    Request,
+    ToolCall,
+    Turn,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -266,14 +278,22 @@ async def test_a_call_at_one_desk_waits_for_the_turn_that_another_stores(
         tasks.cancel_scope.cancel()
 
 
-async def admit_unread(edge: PlayedEdge, ref: ConversationRef) -> Job:
+async def admit_unread(edge: PlayedEdge, ref: ConversationRef, image: Image | None = None, **reply: Any) -> Job:
     """Admit a response whose job no history desk comes to."""
     holder = Holder(edge="hr:edge:e", deadline=time.time() + 60)
     job = Job(request_id=ref.response_id, partition=0, model="m", edge=holder.edge, deadline=holder.deadline)
+    images = (ImageRef(offset=0, digest=image.digest, width=1, height=1),) if image is not None else ()
     request = Request(
-        model="m", conversation=ref, tenant=edge.tenant, created_at=time.time(), reply={"background": True}
+        model="m",
+        messages=(ChatMessage(role="user", content="What is this?", images=images),),
+        conversation=ref,
+        tenant=edge.tenant,
+        created_at=time.time(),
+        reply={"background": True, **reply},
     )
-    await edge.bus.admit(job, {"request": request, "holder": holder}, to=topics.tokenizer(0, "m"), ttl_s=60)
+    pictures = {"images": Images(images=(image,))} if image is not None else {}
+    fields = {"request": request, "holder": holder, **pictures}
+    await edge.bus.admit(job, fields, to=topics.tokenizer(0, "m"), ttl_s=60)
     return job
 
 
@@ -287,6 +307,30 @@ async def test_a_response_is_there_before_its_job_has_passed_the_desk(edge: Play
         await PlayedEdge(edge.bus, "another").call("delete_response", id=ref.response_id, running=True)
     await edge.send(edge.turn(job, ref))
     assert (await edge.stored(ref.response_id))["status"] == "completed"
+
+
+async def test_a_conversation_tells_what_is_made_in_it_and_what_was_asked(edge: PlayedEdge) -> None:
+    async def running() -> list[str]:
+        found: list[str] = (await edge.call("get_conversation", id=conversation))["running"]
+        return found
+
+    conversation = await edge.create()
+    refs = [edge.ref(conversation) for _ in range(4)]
+    jobs = [await admit_unread(edge, ref, Image.of("image/png", b"a"), background=ref != refs[1]) for ref in refs]
+    for ref in refs:
+        await edge.call("get_response", id=ref.response_id)
+    ids = [ref.response_id for ref in refs]
+    assert await running() == [ids[0], *ids[2:]]
+    page = await edge.call("list_input_items", id=ids[0], pictures=True)
+    picture, words = page["data"][0]["content"]
+    assert (picture["image_url"], words["text"]) == ("data:image/png;base64,YQ==", "What is this?")
+    assert (await edge.call("list_input_items", id=ids[0]))["data"][0]["content"][0]["image_url"] is None
+    with pytest.raises(NotFoundError):
+        await PlayedEdge(edge.bus, "another").call("list_input_items", id=ids[0])
+    await edge.send(edge.turn(jobs[0], refs[0]))
+    await edge.bus.cancel(0, ids[2])
+    await edge.stored(ids[0])
+    assert await running() == ids[3:]
 
 
 async def test_a_response_can_be_deleted_before_its_job_has_passed_the_desk(edge: PlayedEdge) -> None:
