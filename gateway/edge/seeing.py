@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.edge.schema.pictures import PictureLimits, Pictures
 from gateway.edge.served import Served
 from gateway.edge.settings import EdgeSettings
+from wire.model_card import ModelCard
 
 
 class Seeing:
@@ -16,6 +17,13 @@ class Seeing:
         self._any_sees = any(card.pictures is not None for card in served.cards.values())
         most = settings.max_body_bytes
         self.max_body_bytes = max(most, settings.max_image_body_bytes) if self._any_sees else most
+
+    def limits(self, card: ModelCard) -> dict[str, int] | None:
+        """Return what clients may know of the limits of a model's pictures; None: it sees none."""
+        if card.pictures is None:
+            return None
+        limits = self._limits
+        return {"max_images": limits.number, "max_image_bytes": limits.num_bytes, "max_image_pixels": limits.pixels}
 
     def pictures(self, model: str) -> Pictures:
         """Return what takes the pictures of one request to a model. Raises ModelNotFoundError."""

@@ -110,6 +110,16 @@ def test_they_are_back_when_an_answer_has_ended_whose_tab_was_reloaded(ring: Liv
     expect(chat.bill).to_be_visible()
 
 
-def test_what_the_server_would_refuse_is_told_at_once(chat: ChatPage) -> None:
-    chat.page.locator("#file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"x"})
-    expect(chat.banner).to_have_text("a.heic cannot be read; PNG, JPEG, WebP and GIF can.")
+def test_what_the_server_would_refuse_is_told_at_once(
+    live: Callable[..., LiveRing], open_page: OpenPage, tmp_path: Path
+) -> None:
+    ring = live(model_path=write_seeing_model(tmp_path / "seeing"), max_images=1, max_image_bytes=2048)
+    chat = open_page(ring.url)
+    with chat.soon_shown("a.heic cannot be read; PNG, JPEG, WebP and GIF can."):
+        chat.page.locator("#file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"x"})
+    with chat.soon_shown("red.png is larger than 2 KB, which is the most here."):
+        choose(chat, RED + bytes(2048))
+    choose(chat, RED)
+    expect(chat.page.get_by_role("list", name="Attached").get_by_role("listitem")).to_have_text(["red.png"])
+    with chat.soon_shown("A message has room for one picture."):
+        choose(chat, RED)

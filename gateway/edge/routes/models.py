@@ -19,10 +19,7 @@ async def list_models(request: Request) -> Response:
     """Return all models, those that chat first: clients without a choice take the first."""
     edge: Edge = request.app.state.edge
     shape, is_anthropic = _shape(request)
-    models = [
-        shape(card, _room(edge, card))
-        for card in sorted(edge.served.cards.values(), key=lambda card: card.kind != "chat")
-    ]
+    models = [shape(edge, card) for card in sorted(edge.served.cards.values(), key=lambda card: card.kind != "chat")]
     if is_anthropic:
         ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
         return json_response({"data": models, "has_more": False, **ends})
@@ -33,7 +30,7 @@ async def get_model(request: Request) -> Response:
     """Return one model. Raises ModelNotFoundError."""
     edge: Edge = request.app.state.edge
     card = edge.served.card(request.path_params["id"])
-    return json_response(_shape(request)[0](card, _room(edge, card)))
+    return json_response(_shape(request)[0](edge, card))
 
 
 def _room(edge: Edge, card: ModelCard) -> int:
@@ -44,7 +41,7 @@ def _room(edge: Edge, card: ModelCard) -> int:
     return min(card.max_model_len, max(rooms, default=card.max_model_len))
 
 
-def _shape(request: Request) -> tuple[Callable[[ModelCard, int], dict[str, Any]], bool]:
+def _shape(request: Request) -> tuple[Callable[[Edge, ModelCard], dict[str, Any]], bool]:
     is_anthropic = speaks_anthropic(request.scope)
     return (_anthropic_model if is_anthropic else _model), is_anthropic
 
@@ -54,7 +51,8 @@ def modalities_of(card: ModelCard) -> list[str]:
     return ["text", "image"] if card.pictures is not None else ["text"]
 
 
-def _anthropic_model(card: ModelCard, room: int) -> dict[str, Any]:
+def _anthropic_model(edge: Edge, card: ModelCard) -> dict[str, Any]:
+    room = _room(edge, card)
     return {
         "type": "model",
         "id": card.name,
@@ -66,7 +64,8 @@ def _anthropic_model(card: ModelCard, room: int) -> dict[str, Any]:
     }
 
 
-def _model(card: ModelCard, room: int) -> dict[str, Any]:
+def _model(edge: Edge, card: ModelCard) -> dict[str, Any]:
+    room = _room(edge, card)
     return {
         "id": card.name,
         "object": "model",
@@ -76,6 +75,7 @@ def _model(card: ModelCard, room: int) -> dict[str, Any]:
         "context_length": room,
         "kind": card.kind,
         "architecture": {"input_modalities": modalities_of(card), "output_modalities": ["text"]},  # OpenRouter's name
+        "image_limits": edge.seeing.limits(card),
         "root": card.adapter_of or card.name,
         "parent": card.adapter_of or None,
     }

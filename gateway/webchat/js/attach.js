@@ -11,14 +11,17 @@ export function wireAttach({ composer, settings, tell }) {
   const chooser = byId("file");
   const button = byId("attach");
   const takeOne = async (file) => {
-    if (settings.sees && isPicture(file)) composer.attachPicture(file.name || "picture", await pictureOf(file));
-    else composer.attach(file.name, await textOf(file));
+    const limits = settings.pictureLimits;
+    if (limits && isPicture(file)) {
+      if (composer.numPictures >= limits.max_images) throw new Error(`A message has room for ${limits.max_images === 1 ? "one picture" : `${limits.max_images} pictures`}.`);
+      composer.attachPicture(file.name || "picture", await pictureOf(file, limits.max_image_bytes));
+    } else composer.attach(file.name, await textOf(file));
   };
   const take = async (files) => {
     for (const file of files) await takeOne(file).catch((error) => tell(error.message));
     composer.focus();
   };
-  const name = () => (button.ariaLabel = button.title = settings.sees ? "Add a picture or a text file" : "Add a text file");
+  const name = () => (button.ariaLabel = button.title = settings.pictureLimits ? "Add a picture or a text file" : "Add a text file");
   settings.addEventListener("change", name);
   name();
   button.addEventListener("click", () => chooser.click());

@@ -51,6 +51,11 @@ export class Composer extends EventTarget {
     this.#attached.add(name, text);
   }
 
+  /** How many pictures are with the message. */
+  get numPictures() {
+    return this.#attached.pictures.length;
+  }
+
   /** Let a picture, a data: URL, go with the message. */
   attachPicture(name, url) {
     this.#attached.addPicture(name, url);

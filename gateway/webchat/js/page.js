@@ -57,10 +57,10 @@ async function readModels() {
   try {
     const offered = await connection.keepTrying(() => api.models());
     const data = offered.data.filter((model) => (model.kind ?? "chat") === "chat");
-    const sees = (model) => Boolean(model.architecture?.input_modalities?.includes("image"));
+    const seeing = data.filter((model) => model.image_limits).map((model) => [model.id, model.image_limits]);
     settings.offer(
       data.map((model) => model.id),
-      data.filter(sees).map((model) => model.id),
+      new Map(seeing),
     );
   } finally {
     settings.noteAsked();

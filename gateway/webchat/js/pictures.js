@@ -3,14 +3,13 @@
 import { make } from "./dom.js";
 
 const KINDS = new Set(["image/png", "image/jpeg", "image/webp", "image/gif"]);
-const MAX_BYTES = 10 * 1024 * 1024; // the server's own limit, if nobody has set another
 
 export const isPicture = (file) => file.type.startsWith("image/") && file.type !== "image/svg+xml"; // which is text
 
-/** The data: URL of a picture file; rejects with a sentence for one that no server here reads. */
-export function pictureOf(file) {
+/** The data: URL of a picture file; rejects with a sentence for one that the server would not read. */
+export function pictureOf(file, maxBytes) {
   if (!KINDS.has(file.type)) return Promise.reject(new Error(`${file.name} cannot be read; PNG, JPEG, WebP and GIF can.`));
-  if (file.size > MAX_BYTES) return Promise.reject(new Error(`${file.name} is larger than ${MAX_BYTES / 1024 / 1024} MB.`));
+  if (file.size > maxBytes) return Promise.reject(new Error(`${file.name} is larger than ${sizeOf(maxBytes)}, which is the most here.`));
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.addEventListener("load", () => resolve(reader.result));
@@ -18,6 +17,9 @@ export function pictureOf(file) {
     reader.readAsDataURL(file);
   });
 }
+
+/** Bytes as people read them. */
+const sizeOf = (bytes) => (bytes >= 2 ** 20 ? `${Number((bytes / 2 ** 20).toFixed(1))} MB` : `${Math.max(1, Math.floor(bytes / 1024))} KB`);
 
 /** The input of a request: words alone, or pictures and what is said of them. */
 export function inputOf(words, pictures) {

@@ -11,8 +11,8 @@ export class Settings extends EventTarget {
   values = { ...DEFAULTS, ...recall("settings", {}) };
   /** Names that the server offers. */
   models = [];
-  /** Those of them that see pictures. */
-  #seeing = [];
+  /** Of those that see pictures: what the server takes of these, by the model's name. */
+  #seeing = new Map();
   /** Resolves once the server was asked for these names; `noteAsked` says so. */
   asked = new Promise((resolve) => (this.noteAsked = resolve));
 
@@ -43,12 +43,12 @@ export class Settings extends EventTarget {
     this.#changed();
   }
 
-  /** Whether the model sees pictures. */
-  get sees() {
-    return this.#seeing.includes(this.model);
+  /** What the model takes of pictures, in the server's words; null: it sees none. */
+  get pictureLimits() {
+    return this.#seeing.get(this.model) ?? null;
   }
 
-  /** Note the models that there are, and those of them that see pictures. */
+  /** Note the models that there are, and the limits of those of them that see pictures: a Map. */
   offer(models, seeing) {
     this.models = models;
     this.#seeing = seeing;
