@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+import json
+from collections.abc import Callable
+
+from playwright.sync_api import Route, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
@@ -108,3 +111,50 @@ def test_a_tab_that_was_doubled_shows_the_same_answer_and_stops_it_for_both(ring
         expect(page.button("Send")).to_be_visible()
         expect(page.turns).to_have_count(1)
     assert other.faults == []
+
+
+def test_an_answer_is_followed_in_other_tabs_and_browsers_as_it_is_made(
+    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+) -> None:
+    ring.play(*spoken("First."))
+    chat.ask("One")
+    tab = open_page(chat.page.url, beside=chat)
+    tab.until_done()
+    gate = ring.gate()
+    ring.play(*spoken("Half "), *spoken("and whole.", after=gate))
+    chat.send("Two")
+    expect(tab.answer).to_have_text("Half")
+    browser = open_page(chat.page.url)
+    for page in (tab, browser):
+        expect(page.newest.locator(".said")).to_have_text("Two")
+        expect(page.answer).to_have_text("Half")
+        expect(page.button("Stop")).to_be_visible()
+    ring.open(gate)
+    for page in (chat, tab, browser):
+        page.until_done()
+        expect(page.answer).to_have_text("Half and whole.")
+        expect(page.turns).to_have_count(2)
+    assert len(ring.requests) == 2
+
+
+def test_an_answer_that_nobody_reads_any_more_ends_and_says_so(
+    live: Callable[..., LiveRing], open_page: OpenPage
+) -> None:
+    ring = live(background_lease_s=1.0)
+    chat = open_page(ring.url)
+
+    def of_little_patience(route: Route) -> None:
+        asked = route.request.post_data_json
+        assert asked["stream_options"]["unread_limit_s"] >= 60
+        route.continue_(post_data=json.dumps(asked | {"stream_options": {"unread_limit_s": 1}}))
+
+    chat.page.route("**/v1/responses", of_little_patience)
+    ring.play(*spoken("Once upon a time"), finish=None)
+    chat.send("Tell me a story")
+    expect(chat.answer).to_have_text("Once upon a time")
+    place = chat.page.url
+    chat.page.goto("about:blank")
+    ring.until_idle()
+    chat.page.goto(place)
+    expect(chat.notices).to_contain_text("Nobody was reading any more")
+    expect(chat.answer).to_have_text("Once upon a time")

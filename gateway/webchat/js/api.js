@@ -18,6 +18,8 @@ export class Api {
 
   conversations = (after) => this.#json("GET", `v1/conversations?limit=50${after ? `&after=${encodeURIComponent(after)}` : ""}`);
 
+  conversation = (id) => this.#json("GET", `v1/conversations/${encodeURIComponent(id)}`);
+
   createConversation = (title) => this.#json("POST", "v1/conversations", { metadata: { title } });
 
   /** What else stands in the metadata stays: the server keeps what it is sent, whole. */
@@ -31,6 +33,9 @@ export class Api {
 
   response = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}`);
 
+  /** What was said to get an answer, newest first, with its pictures; also of one that is being made. */
+  inputItems = (id) => this.#json("GET", `v1/responses/${encodeURIComponent(id)}/input_items?limit=100&${WITH_PICTURES}`);
+
   /** Stop an answer; resolves to the response as it is then. */
   cancelResponse = (id) => this.#json("POST", `v1/responses/${encodeURIComponent(id)}/cancel`);
 
@@ -39,7 +44,7 @@ export class Api {
 
   /** Newest items first, with their pictures. */
   items = (id, after) =>
-    this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc&include[]=message.input_image.image_url${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+    this.#json("GET", `v1/conversations/${encodeURIComponent(id)}/items?limit=100&order=desc&${WITH_PICTURES}${after ? `&after=${encodeURIComponent(after)}` : ""}`);
 
   async alive() {
     try {
@@ -49,8 +54,8 @@ export class Api {
     }
   }
 
-  /** Ask for an answer that the server makes whether or not anybody reads on; yields its events, parsed. */
-  respond = (body, signal) => this.#events("POST", "v1/responses", { ...body, background: true, stream: true }, signal);
+  /** Ask for an answer that the server goes on with when nobody reads it, for a while; yields its events, parsed. */
+  respond = (body, signal) => this.#events("POST", "v1/responses", { ...body, background: true, stream: true, stream_options: { unread_limit_s: UNREAD_S } }, signal);
 
   /** Yield the events of such an answer behind number `after` (null: all), those to come too. */
   events = (id, after, signal) =>
@@ -94,6 +99,8 @@ export class Api {
   }
 }
 
+const WITH_PICTURES = "include[]=message.input_image.image_url";
+const UNREAD_S = 300; // a reload, a tunnel, a laptop's lid are shorter; a tab that was closed holds its slot no longer
 // The edge answers or sends a keep-alive within seconds; after a minute without headers nobody is there.
 const SILENCE_MS = 60_000;
 const ALIVE_MS = 10_000; // it has nothing to do for that answer; without one, the next question goes out

@@ -6,12 +6,13 @@ import { inputOf } from "./pictures.js";
 import { setPlace } from "./place.js";
 import { Run } from "./run.js";
 import { StoredTurns } from "./stored_turns.js";
-import { Turn } from "./turn.js";
+import { Turn, turnsFromItems } from "./turn.js";
 
 export class Chat extends EventTarget {
   #runs = new Set();
   #stored = null;
   #isStale = false; // something changed that is not shown yet
+  #taken = new Set(); // answers that this page has seen the end of
   current = null;
 
   /** @param {{api, connection, settings, tabs, thread, conversations}} parts */
@@ -40,11 +41,11 @@ export class Chat extends EventTarget {
     this.thread.show([]);
     this.thread.opening = Boolean(id);
     this.#changed();
-    if (id) await this.refresh();
+    if (id) await this.#read();
     if (this.current !== id) return;
     this.thread.opening = false;
     if (this.run) this.thread.place(this.run.view);
-    else if (id) void this.#resume(id);
+    else if (id) void this.#follow();
     this.thread.stick.toBottom();
   }
 
@@ -55,8 +56,13 @@ export class Chat extends EventTarget {
     void this.open(null);
   }
 
-  /** Read the shown conversation again; nothing moves where nothing changed. */
+  /** Read the shown conversation again, and follow what is made in it; nothing moves where nothing changed. */
   async refresh() {
+    await this.#read();
+    if (this.current && !this.#isStale) void this.#follow();
+  }
+
+  async #read() {
     const stored = this.#stored;
     if (!stored) return;
     this.#isStale = true;
@@ -76,6 +82,7 @@ export class Chat extends EventTarget {
   async send(input, pictures = []) {
     if (this.run) return;
     const run = this.#newRun(new Turn(input, pictures));
+    this.thread.stick.toBottom();
     await this.#through(run, async () => {
       if (await this.#ensureConversation(run)) await this.#answer(run);
     });
@@ -156,11 +163,11 @@ export class Chat extends EventTarget {
 
   async #through(run, take) {
     this.#runs.add(run);
-    this.thread.stick.toBottom();
     this.#changed();
     await take();
     this.#runs.delete(run);
     if (run.conversation) forgetPending(run.conversation);
+    this.#taken.add(run.turn.responseId);
     this.#changed();
     if (run.turn.status === "lost") this.connection.lose();
     if (this.#isStale) void this.refresh();
@@ -172,18 +179,47 @@ export class Chat extends EventTarget {
     const { conversation, turn } = run;
     if (!this.settings.model) await Promise.race([this.settings.asked, run.stopped]); // sent before the page knew one
     const body = { ...this.settings.requestFields(), input: inputOf(turn.input, turn.pictures), conversation: { id: conversation }, store: true };
-    await run.begin(body, (responseId) => notePending({ conversation, input: turn.input, responseId }));
+    await run.begin(body, {
+      "response.created": () => notePending({ conversation, input: turn.input, responseId: turn.responseId }),
+      "response.in_progress": () => this.tabs.tell(conversation), // so that they follow
+    });
   }
 
-  // This tab was reloaded while an answer was made: it is taken from its first event, and what else belongs to it (pictures,
-  // what others said meanwhile) is read when it has ended.
-  async #resume(conversation) {
-    const pending = pendingIn(conversation);
-    if (!pending) return;
-    if (this.#stored.turns.some((turn) => turn.responseIds.has(pending.responseId))) return forgetPending(conversation);
-    const run = this.#newRun(Object.assign(new Turn(pending.input), { responseId: pending.responseId }));
+  // An answer is made in the shown conversation: this tab was reloaded meanwhile, or others asked for it. It is taken from
+  // its first event, and what else belongs to it is read when it has ended.
+  async #follow() {
+    const stored = this.#stored;
+    const asked = this.#pending(stored) ?? (await this.#asked(stored));
+    if (!asked || this.run || stored !== this.#stored) return;
+    const run = this.#newRun(Object.assign(new Turn(asked.input, asked.pictures), { responseId: asked.responseId }));
     this.#isStale = true;
-    await this.#through(run, () => run.resume());
+    await this.#through(run, async () => {
+      await run.resume();
+      if (run.isGone) this.thread.remove(run.turn);
+    });
+  }
+
+  #pending({ conversation, turns }) {
+    const pending = pendingIn(conversation);
+    if (!pending || !turns.some((turn) => turn.responseIds.has(pending.responseId))) return pending;
+    forgetPending(conversation);
+    return null;
+  }
+
+  // A tab in the background has none of its few connections to spare for that; it looks when it comes to the front.
+  async #asked({ conversation, turns }) {
+    if (document.visibilityState !== "visible") return null;
+    const isOver = (id) => this.#taken.has(id) || turns.some((turn) => turn.responseIds.has(id));
+    try {
+      const { running } = await this.connection.keepTrying(() => this.api.conversation(conversation));
+      const responseId = running.find((id) => !isOver(id));
+      if (!responseId) return null;
+      const { data } = await this.connection.keepTrying(() => this.api.inputItems(responseId));
+      const { input, pictures } = turnsFromItems(data.reverse()).at(-1) ?? new Turn("");
+      return { responseId, input, pictures };
+    } catch {
+      return null; // it has ended meanwhile, or was deleted; whoever looks again will see
+    }
   }
 
   #show() {

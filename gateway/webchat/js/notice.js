@@ -7,6 +7,7 @@ const BY_STATUS = {
   length: ["", "The answer reached its token limit and ends here."],
   filtered: ["shield", "The rest was held back by this server’s content policy."],
   lost: ["warn", "The connection broke. What came before is kept."],
+  left: ["", "Nobody was reading any more, so the server ended this answer. What came before is kept."],
   incomplete: ["", "This answer is incomplete."],
 };
 

@@ -9,6 +9,8 @@ export class Run {
   #last = null; // the number of the last event taken
   #stop;
   #name;
+  /** Somebody has deleted the answer while it was made. */
+  isGone = false;
   /** Resolves when `stop` is called. */
   stopped = new Promise((resolve) => (this.#stop = resolve));
   // Resolves to the id of the response once it is known, to null if there will be none.
@@ -18,11 +20,11 @@ export class Run {
     Object.assign(this, { api, connection, conversation, turn, view });
   }
 
-  /** Ask with `body` and take the answer to its end; never throws. `onNamed` is called once the response has a name. */
-  begin(body, onNamed) {
+  /** Ask with `body` and take the answer to its end; never throws. `on` is called for events of some types, by these. */
+  begin(body, on) {
     return this.#untilOver(async () => {
       try {
-        await this.#take(this.api.respond(body, this.#controller.signal), onNamed);
+        await this.#take(this.api.respond(body, this.#controller.signal), on);
       } catch (problem) {
         if (!problem.isConnection || !this.turn.responseId) throw problem;
         await this.#goOn();
@@ -94,7 +96,7 @@ export class Run {
   }
 
   // Take events until the turn is over. Throws a Problem if they break off before.
-  async #take(events, onNamed) {
+  async #take(events, on = {}) {
     const { turn, view } = this;
     try {
       for await (const event of events) {
@@ -103,7 +105,7 @@ export class Run {
         const part = turn.take(event);
         this.#last = event.sequence_number;
         if (part) view.grow(part, event.delta);
-        else if (event.type === "response.created") onNamed?.(turn.responseId);
+        else on[event.type]?.();
       }
     } catch (error) {
       if (error instanceof Problem) throw error;
@@ -114,8 +116,8 @@ export class Run {
   #broken(problem) {
     const { turn } = this;
     if (!turn.running) return;
-    const isGone = problem.status === 404 && turn.responseId; // somebody has deleted it
-    if (problem.isConnection || isGone) turn.status = "lost";
+    this.isGone = problem.status === 404 && Boolean(turn.responseId);
+    if (problem.isConnection || this.isGone) turn.status = "lost";
     else turn.fail(problem);
   }
 }

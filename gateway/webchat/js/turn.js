@@ -3,7 +3,7 @@
 import { picturesIn } from "./pictures.js";
 import { Problem } from "./problem.js";
 
-/** @typedef {"waiting"|"thinking"|"answering"|"completed"|"stopped"|"length"|"filtered"|"failed"|"lost"|"incomplete"} TurnStatus */
+/** @typedef {"waiting"|"thinking"|"answering"|"completed"|"stopped"|"length"|"filtered"|"failed"|"lost"|"left"|"incomplete"} TurnStatus */
 
 export class Turn {
   input = "";
@@ -82,7 +82,7 @@ export class Turn {
   endAs(response) {
     this.usage = response.usage ?? this.usage;
     if (response.status === "completed") this.status = "completed";
-    else if (response.status === "cancelled") this.status = "stopped";
+    else if (response.status === "cancelled") this.status = response.error?.headrace?.code === "unread" ? "left" : "stopped";
     else if (response.status === "failed") this.fail(response.error ?? {});
     else this.status = incompleteStatus(response.incomplete_details?.reason);
   }
