@@ -203,6 +203,7 @@ class ModelObject(msgspec.Struct, kw_only=True):
     owned_by: str
     max_model_len: int
     context_length: int
+    image_limits: dict[str, int] | None
 
 
 class ModelList(Answer):
