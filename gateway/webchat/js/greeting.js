@@ -11,7 +11,7 @@ const SUGGESTIONS = [
 /** Build the greeting; `onPick` gets the text of the suggestion chosen. Returns `setModel(name)`. */
 export function wireGreeting(onPick) {
   const model = make("strong", {});
-  const line = make("p", { class: "greeting-model" }, "Answers come from ", model, ", running on this server.");
+  const line = make("p", { class: "greeting-model" }, "Answers come from ", make("span", {}, model, ","), " running on this server.");
   const cards = SUGGESTIONS.map(([title, text]) =>
     make("button", { type: "button", class: "suggestion", onclick: () => onPick(text) }, make("strong", {}, title), make("span", {}, text)),
   );
