@@ -11,6 +11,8 @@ from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
 from tests.browser.live_ring import LiveRing, spoken
 
+CONVERSATION = re.compile(r"/v1/conversations/conv_\w+$")
+
 
 def test_a_reload_keeps_the_conversation_and_its_bills(ring: LiveRing, chat: ChatPage) -> None:
     ring.play(*spoken("Blue."))
@@ -197,6 +199,7 @@ def test_what_another_tab_said_while_an_answer_ran_is_shown_when_it_has_ended(
     chat.ask("First")
     other = open_page(chat.page.url, beside=chat)
     expect(other.turns).to_have_count(1)
+    other.page.route(CONVERSATION, lambda route: route.fulfill(status=404, json={}))  # it does not hear of the answer
     gate = ring.gate()
     ring.play(*spoken("Slow."), before_end=gate)
     chat.send("A long one")

@@ -158,3 +158,20 @@ def test_an_answer_that_nobody_reads_any_more_ends_and_says_so(
     chat.page.goto(place)
     expect(chat.notices).to_contain_text("Nobody was reading any more")
     expect(chat.answer).to_have_text("Once upon a time")
+
+
+def test_an_answer_that_is_taken_back_elsewhere_leaves_those_who_follow_it(
+    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+) -> None:
+    ring.play(*spoken("First."))
+    chat.ask("One")
+    ring.play(*spoken("Once upon a time"), finish=None)
+    chat.send("Two")
+    expect(chat.answer).to_have_text("Once upon a time")
+    other = open_page(chat.page.url)
+    expect(other.answer).to_have_text("Once upon a time")
+    expect(other.turns).to_have_count(2)
+    ring.portal.call(ring.ring.http.delete, f"/v1/responses/{ring.requests[-1].job.request_id}")
+    expect(other.turns).to_have_count(1)
+    expect(other.button("Send")).to_be_visible()
+    expect(other.answer).to_have_text("First.")

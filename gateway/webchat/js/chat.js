@@ -1,12 +1,12 @@
 // The conversation on screen: opening it, sending to it, stopping, answering again, and keeping it true to the server.
 
 import { parted } from "./attached.js";
-import { forgetPending, notePending, pendingIn } from "./pending.js";
+import { forgetPending, notePending, pendingIn, runningIn } from "./pending.js";
 import { inputOf } from "./pictures.js";
 import { setPlace } from "./place.js";
 import { Run } from "./run.js";
 import { StoredTurns } from "./stored_turns.js";
-import { Turn, turnsFromItems } from "./turn.js";
+import { Turn } from "./turn.js";
 
 export class Chat extends EventTarget {
   #runs = new Set();
@@ -189,7 +189,7 @@ export class Chat extends EventTarget {
   // its first event, and what else belongs to it is read when it has ended.
   async #follow() {
     const stored = this.#stored;
-    const asked = this.#pending(stored) ?? (await this.#asked(stored));
+    const asked = await this.#asked(stored);
     if (!asked || this.run || stored !== this.#stored) return;
     const run = this.#newRun(Object.assign(new Turn(asked.input, asked.pictures), { responseId: asked.responseId }));
     this.#isStale = true;
@@ -199,24 +199,13 @@ export class Chat extends EventTarget {
     });
   }
 
-  #pending({ conversation, turns }) {
-    const pending = pendingIn(conversation);
-    if (!pending || !turns.some((turn) => turn.responseIds.has(pending.responseId))) return pending;
-    forgetPending(conversation);
-    return null;
-  }
-
-  // A tab in the background has none of its few connections to spare for that; it looks when it comes to the front.
   async #asked({ conversation, turns }) {
-    if (document.visibilityState !== "visible") return null;
     const isOver = (id) => this.#taken.has(id) || turns.some((turn) => turn.responseIds.has(id));
+    const noted = pendingIn(conversation);
+    if (noted && !isOver(noted.responseId)) return noted;
+    forgetPending(conversation);
     try {
-      const { running } = await this.connection.keepTrying(() => this.api.conversation(conversation));
-      const responseId = running.find((id) => !isOver(id));
-      if (!responseId) return null;
-      const { data } = await this.connection.keepTrying(() => this.api.inputItems(responseId));
-      const { input, pictures } = turnsFromItems(data.reverse()).at(-1) ?? new Turn("");
-      return { responseId, input, pictures };
+      return await this.connection.keepTrying(() => runningIn(this.api, conversation, isOver));
     } catch {
       return null; // it has ended meanwhile, or was deleted; whoever looks again will see
     }
