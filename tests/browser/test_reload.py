@@ -10,6 +10,7 @@ from playwright.sync_api import Route, expect
 from tests.browser.chat_page import ChatPage
 from tests.browser.conftest import OpenPage
 from tests.browser.live_ring import LiveRing, spoken, thought
+from wire.errors import InternalError
 
 
 def until_named(chat: ChatPage) -> None:
@@ -63,6 +64,22 @@ def test_an_answer_that_ended_while_its_tab_was_away_is_there_once(ring: LiveRin
     chat.until_done()
     expect(chat.answer).to_have_text("Half and whole.")
     expect(chat.turns).to_have_count(1)
+
+
+def test_a_question_whose_answer_failed_while_its_tab_was_away_is_there_with_what_went_wrong(
+    ring: LiveRing, chat: ChatPage
+) -> None:
+    gate = ring.gate()
+    ring.play(before_end=gate, error=InternalError("the engine failed"))
+    chat.send("A question")
+    until_named(chat)
+    place = chat.page.url
+    chat.page.goto("about:blank")
+    ring.open(gate)
+    ring.until_idle()
+    chat.page.goto(place)
+    expect(chat.newest.locator(".said")).to_have_text("A question")
+    expect(chat.notices).to_contain_text("Something broke on the server")
 
 
 def test_after_a_reload_an_answer_can_be_stopped(ring: LiveRing, chat: ChatPage) -> None:
@@ -144,7 +161,7 @@ def test_an_answer_that_nobody_reads_any_more_ends_and_says_so(
     chat = open_page(ring.url)
 
     def of_little_patience(route: Route) -> None:
-        asked = route.request.post_data_json
+        asked = dict(route.request.post_data_json or {})
         assert asked["stream_options"]["unread_limit_s"] >= 60
         route.continue_(post_data=json.dumps(asked | {"stream_options": {"unread_limit_s": 1}}))
 
