@@ -60,10 +60,13 @@ def test_an_answer_that_ended_while_its_tab_was_away_is_there_once(ring: LiveRin
     chat.page.goto("about:blank")
     ring.open(gate)
     ring.until_idle()
+    asked: list[str] = []
+    chat.page.on("request", lambda request: asked.append(request.url))
     chat.page.goto(place)
     chat.until_done()
     expect(chat.answer).to_have_text("Half and whole.")
     expect(chat.turns).to_have_count(1)
+    assert not any("stream=true" in url for url in asked)  # it is taken from what is stored
 
 
 def test_a_question_whose_answer_failed_while_its_tab_was_away_is_there_with_what_went_wrong(
