@@ -18,6 +18,9 @@ from model_svc.runner.load import RunnerConfigError
 from model_svc.runner.load import load_runner as load_alone
 from tests.model_svc.parallel.test_processes import OPTIONS, answers
 from tests.model_svc.saved_llama import save_tiny
+from tests.model_svc.soon_copied import soon_copied
+
+__all__ = ["soon_copied"]
 
 STAGED = {**OPTIONS, "max_drafts": 0}
 

@@ -18,9 +18,12 @@ from model_svc.parallel.load import load_runner
 from model_svc.runner.load import load_runner as load_alone
 from model_svc.spec.ngram import PROPOSERS
 from tests.model_svc.saved_llama import save_tiny
+from tests.model_svc.soon_copied import soon_copied
 from tests.model_svc.tiny import VOCAB
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, pack_ids
+
+__all__ = ["soon_copied"]
 
 BLOCK = 4
 ROOT = block_hash.root(b"secret", model="tiny", block_size=BLOCK)

@@ -19,7 +19,10 @@ from tests.model_svc.runner.test_drafts import answers_of, engine_of, oracle, re
 from tests.model_svc.runner.test_second_tier import MIB, SIZES, said
 from tests.model_svc.runner.test_second_tier import answers as conversations
 from tests.model_svc.runner.test_with_engine import BLOCK, Answers, each_alone, fresh_engine, mixed_requests, run
+from tests.model_svc.soon_copied import soon_copied
 from tests.model_svc.tiny import LATENTS, tiny_llama
+
+__all__ = ["soon_copied"]
 
 LINE = LATENTS["kv_lora_rank"] + LATENTS["qk_rope_head_dim"]
 WAYS: dict[str, dict[str, Any]] = {"exact": {}, "as on a GPU": {"packed": True, "depth": 1}}

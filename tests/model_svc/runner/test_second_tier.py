@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,9 +27,12 @@ from model_svc.runner.tier import TierOptions
 from model_svc.runner.tier_copies import TierCopies, bytes_of_block
 from tests.model_svc.no_waiting import no_waiting
 from tests.model_svc.saved_llama import save_tiny
+from tests.model_svc.soon_copied import soon_copied
 from tests.model_svc.tiny import tiny_llama
 from wire import block_hash
 from wire.messages import Prompt, SamplingParams, TokenChunk, pack_ids
+
+__all__ = ["soon_copied"]
 
 BLOCK, MIB = 4, 1 << 20
 SIZES: dict[str, Any] = {"num_blocks": 14, "block_size": BLOCK, "max_num_seqs": 4, "max_num_batched_tokens": 24}
@@ -262,6 +266,16 @@ def test_copies_keep_the_order_of_plans_whatever_the_buffer_holds(
     kept = cache(heads_first=heads_first, dtype=dtype)
     monkeypatch.setattr(tier_copies, "_BUFFER_BYTES", rows * bytes_of_block(kept))
     exchange(kept, TierCopies(kept, HostMemory(6, bytes_of_block(kept), pinned=False)))
+
+
+def test_a_trial_in_which_others_had_the_processor_does_not_count(
+    soon_copied: Callable[[TierCopies], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, took = cache(heads_first=False, dtype=torch.float32), [5.0, 9.0, 0.016, 7.0, 8.0]
+    clock = iter([moment for at, one in enumerate(took) for moment in (at * 10.0, at * 10.0 + one)])
+    monkeypatch.setattr(tier_copies, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    copies = TierCopies(kept, HostMemory(16, bytes_of_block(kept), pinned=False))
+    assert soon_copied(copies) == pytest.approx(0.016 * 1e3 / 8)
 
 
 @pytest.mark.gpu
