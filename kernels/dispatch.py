@@ -5,11 +5,13 @@ HEADRACE_KERNELS=reference|triton|native, read once, overrides that; on a machin
 interpreter, which is slow and made for tests. An op without a native form takes its reference.
 
 Inside `fixed_order`, Triton ops whose sums would else depend on the size of the batch take one tiling for all sizes.
+What a step asks for holds in its own thread: another thread's step may begin and end meanwhile.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, cast, get_args
 
 import torch
@@ -30,8 +32,8 @@ def _from_environment() -> Form | None:
 
 
 _forced: Form | None = _from_environment()
-_on_cpu: Form = "native"
-_fixed = False
+_on_cpu: ContextVar[Form] = ContextVar("_on_cpu", default="native")
+_fixed: ContextVar[bool] = ContextVar("_fixed", default=False)
 
 
 def form(tensor: torch.Tensor) -> Form:
@@ -40,7 +42,7 @@ def form(tensor: torch.Tensor) -> Form:
         return _forced
     if tensor.is_cuda:
         return "triton"
-    return _on_cpu if tensor.dtype == torch.float32 and built() else "reference"
+    return _on_cpu.get() if tensor.dtype == torch.float32 and built() else "reference"
 
 
 @contextmanager
@@ -57,28 +59,26 @@ def forced(name: Form) -> Iterator[None]:
 @contextmanager
 def on_cpu(name: Form) -> Iterator[None]:
     """Let CPU tensors take the form `name` inside unless one is forced: the exact mode asks for its reference."""
-    global _on_cpu
-    before, _on_cpu = _on_cpu, name
+    before = _on_cpu.set(name)
     try:
         yield
     finally:
-        _on_cpu = before
+        _on_cpu.reset(before)
 
 
 def fixed() -> bool:
     """Whether a row's bits may depend on nothing but the row."""
-    return _fixed
+    return _fixed.get()
 
 
 @contextmanager
 def fixed_order() -> Iterator[None]:
     """Let every op inside add in an order that the rest of the batch has no part in."""
-    global _fixed
-    before, _fixed = _fixed, True
+    before = _fixed.set(True)
     try:
         yield
     finally:
-        _fixed = before
+        _fixed.reset(before)
 
 
 def processors(tensor: Tensor, *, elsewhere: int) -> int:

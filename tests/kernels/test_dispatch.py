@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -52,6 +54,26 @@ def test_the_exact_mode_asks_for_the_reference_and_what_is_forced_wins() -> None
             assert dispatch.form(torch.empty(0)) == "triton"
         if not dispatch._forced:
             assert dispatch.form(torch.empty(0)) == "reference"
+
+
+def test_steps_of_two_threads_that_overlap_each_have_what_they_asked_for() -> None:
+    begun, ended = threading.Event(), threading.Event()
+    before = dispatch.form(torch.empty(0)), dispatch.fixed()
+
+    def other() -> tuple[str, bool]:
+        with dispatch.on_cpu("reference"), dispatch.fixed_order():
+            begun.set()
+            assert ended.wait(100)
+            return dispatch.form(torch.empty(0)), dispatch.fixed()
+
+    with ThreadPoolExecutor(1) as pool:
+        with dispatch.on_cpu("reference"), dispatch.fixed_order():
+            found = pool.submit(other)
+            assert begun.wait(100)
+        assert (dispatch.form(torch.empty(0)), dispatch.fixed()) == before
+        ended.set()
+        assert found.result(100) == (dispatch._forced or "reference", True)
+    assert (dispatch.form(torch.empty(0)), dispatch.fixed()) == before
 
 
 def test_only_float32_has_native_kernels() -> None:

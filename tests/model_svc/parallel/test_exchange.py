@@ -82,13 +82,14 @@ def test_a_silent_group_exchanges_nothing(two: Threads) -> None:
 
 def test_in_a_fixed_order_ranks_add_one_after_another() -> None:
     parts = torch.tensor([1.0, 1e8, -1e8, 1.0])
-    with ranks(4) as four, dispatch.fixed_order():
 
-        def total(group: Group) -> set[float]:
-            x = parts[group.rank].repeat(1 << 16)  # so many that gloo gives each rank a piece to begin with
+    def total(group: Group) -> set[float]:
+        x = parts[group.rank].repeat(1 << 16)  # so many that gloo gives each rank a piece to begin with
+        with dispatch.fixed_order():
             group.add_up(x)
-            return set(x.tolist())
+        return set(x.tolist())
 
+    with ranks(4) as four:
         assert four.each(total) == [{float(((parts[0] + parts[1]) + parts[2]) + parts[3])}] * 4
 
 
