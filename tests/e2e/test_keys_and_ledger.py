@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.__main__ import app
 from tests.e2e.house import House, headrace_up, wait_for
-from tests.processes import command_of
+from tests.processes import command_of, suspend
 from wire import topics
 from wire.bus import Bus
 from wire.bus.embedded import running_url
@@ -72,7 +72,7 @@ def test_a_killed_edges_request_is_in_the_ledger_once_with_what_it_cost(tmp_path
         wait_for(lambda: placed(tmp_path) == 0, timeout_s=60, what="the first request has left the replica")
         wait_for(lambda: len(ledger(tmp_path, sweeps=False)) == 1, timeout_s=60, what="its edge has written its entry")
         engine = next(process for process in house.family() if "model_svc.engine_process" in command_of(process))
-        engine.suspend()  # until nobody is there to be told of what it makes
+        suspend(engine)  # until nobody is there to be told of what it makes
         asking = http.client.HTTPConnection("127.0.0.1", int(house.url.rsplit(":", 1)[1]))
         asking.request("POST", "/v1/chat/completions", json.dumps(BODY), dict(client.headers))
         wait_for(lambda: placed(tmp_path) == 1, timeout_s=60, what="the request is at the replica")

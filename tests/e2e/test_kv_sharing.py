@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.house import House, headrace_up, wait_for
-from tests.processes import command_of
+from tests.processes import command_of, suspend
 
 MODEL = "smollm2-135m-instruct"
 PREFACE = "The river rises in the hills and runs past nine mills to the sea. " * 12
@@ -122,7 +122,7 @@ def test_a_source_that_is_killed_in_the_middle_of_a_fetch_costs_no_answer(pair: 
     wait_for(worked, timeout_s=60, what="the replica says that it has worked")
     [name] = worked()
     source = service_named(pair, name)
-    engine_of(source).suspend()  # so that the other one waits for its blocks
+    suspend(engine_of(source))  # so that the other one waits for its blocks
     answer = asks_behind(pair, "Tell me of the mills.", max_tokens=7)
     wait_for(lambda: is_asked_for_blocks(source), timeout_s=60, what="the source is asked for blocks")
     source.kill()
@@ -169,7 +169,7 @@ def test_a_short_prompt_passes_by_the_prefill_replica(disaggregated: House) -> N
 
 def test_a_prefill_replica_that_is_killed_while_it_computes_costs_no_answer(disaggregated: House) -> None:
     prefill = service_named(disaggregated, "p0")
-    engine_of(prefill).suspend()
+    suspend(engine_of(prefill))
     answer = asks_behind(disaggregated, "Tell me of nine mills.")
     wait_for(lambda: by_replica_waits(disaggregated), timeout_s=60, what="the job is with the prefill replica")
     prefill.kill()

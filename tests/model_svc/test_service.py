@@ -30,6 +30,7 @@ from tests.model_svc.house import (
     settings_for,
 )
 from tests.model_svc.scripted_runner import Script, hashed_reply
+from tests.processes import suspend
 from wire import block_hash, telemetry, topics
 from wire.bus import Bus
 from wire.messages import (
@@ -89,7 +90,7 @@ async def test_jobs_are_answered_token_by_token_and_leave_nothing(
     sampling = SamplingParams(n=2, seed=1)
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         [engine] = engines_of(os.getpid())
-        engine.suspend()  # until all are there, so that some are computed together
+        suspend(engine)  # until all are there, so that some are computed together
         for number in range(6):
             await home.place(f"r{number}", [number, 2, 3], sampling=sampling)
         with anyio.fail_after(60):
@@ -437,7 +438,7 @@ async def test_others_hear_that_a_replica_goes_before_its_engine_has_ended(
     ending: list[str] = []
     async with house(bus, settings_for(tmp_path, bus_url)) as home:
         [engine] = engines_of(os.getpid())
-        engine.suspend()  # as one that is in a long step
+        suspend(engine)  # as one that is in a long step
         go_on = home.heard
 
         def heard() -> None:

@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from tests.consume import consume
+from tests.processes import has_ended
 from wire import topics
 from wire.bus import Bus, BusOptions, embedded_server
 from wire.bus.embedded import MAX_SOCKET_PATH, EmbeddedServerError
@@ -64,7 +65,7 @@ def owner(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
             with suppress(psutil.TimeoutExpired):
                 server.wait(60)
-            if server.is_running():
+            if not has_ended(server):
                 server.kill()
                 raise AssertionError("the server outlived its owner")
 
@@ -76,8 +77,10 @@ def server_pid(url: str) -> int:
 
 async def gone(pid: int) -> None:
     with anyio.fail_after(60):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await anyio.sleep(0.01)
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            while not has_ended(process):
+                await anyio.sleep(0.01)
 
 
 async def test_it_listens_on_a_private_unix_socket_only_and_is_gone_afterwards(state_dir: Path) -> None:

@@ -16,6 +16,7 @@ from model_svc.engine.request import EngineRequest
 from tests.model_svc.disagg.test_sharing import GREEDY, PROMPT, ask, replica
 from tests.model_svc.disagg.test_sharing import folder as folder
 from tests.model_svc.house import BLOCK_SIZE, House, engines_of
+from tests.processes import suspend
 from wire import telemetry, topics
 from wire.bus import Bus
 from wire.messages import EndReasoning, ImageSpan, Job, Prefilled, Prompt, SamplingParams, Source, pack_ids
@@ -114,7 +115,7 @@ async def test_the_same_replica_takes_the_job_again_if_it_comes_back(bus: Bus, b
 async def test_thinking_that_was_ended_during_the_prefill_stays_ended(bus: Bus, bus_url: str, folder: Path) -> None:
     async with replica(bus, bus_url, folder, "p") as p:
         [engine] = engines_of(os.getpid())
-        engine.suspend()
+        suspend(engine)
         await p.place("r", PROMPT, sampling=GREEDY, placement={"prefill": True})
         await p.until_open_work_is(1)
         await p.command(EndReasoning(request_id="r"))

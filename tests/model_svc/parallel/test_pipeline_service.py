@@ -9,6 +9,7 @@ import pytest
 
 from tests.model_svc.house import engines_of, house, settings_for
 from tests.model_svc.parallel.test_service import ENDLESS, STAGED, folder, ranks_of
+from tests.processes import has_ended
 from wire.bus import Bus
 from wire.settings import SettingsError
 
@@ -27,7 +28,7 @@ async def test_a_replica_in_two_stages_answers_and_leaves_none_behind(bus: Bus, 
             assert len(home.answer(name)) == 12
             assert home.answer(name) == home.answer("a")
     assert not engine.is_running()
-    assert not rank.is_running()
+    assert has_ended(rank)
 
 
 @pytest.mark.parametrize("other", [{"tensor_parallel": 2}, {"speculate": "ngram"}, {"role": "prefill"}])
