@@ -70,10 +70,11 @@ ROLES = {
 
 
 def processes() -> dict[str, list[psutil.Process]]:
-    """Return what runs below this process by its role, and this process, the client."""
+    """Return what runs below this process by its role, and this process, the client; one that has ended is left out."""
     found: dict[str, list[psutil.Process]] = {}
     for process in family(os.getpid())[1:]:
-        line = " ".join(process.cmdline())
-        role = next((role for mark, role in ROLES.items() if mark in line), "supervisor")
-        found.setdefault("bus" if "valkey" in process.name() else role, []).append(process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            line, name = " ".join(process.cmdline()), process.name()
+            role = next((role for mark, role in ROLES.items() if mark in line), "supervisor")
+            found.setdefault("bus" if "valkey" in name else role, []).append(process)
     return {**found, "client": [psutil.Process()]}
