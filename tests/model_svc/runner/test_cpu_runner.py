@@ -170,9 +170,10 @@ def test_targets_of_a_prompt_are_the_models_own(fast: CpuRunner, tokenizer: Toke
     (found,) = driver.run(share, freed_slots=()).targets
     assert len(found.entries) == len(ids) - 1
     for position, entry in enumerate(found.entries):
-        # the driver keeps float32 keys and values, the runner float16 ones
-        assert entry.logprob == pytest.approx(float(wanted[position, ids[position + 1]]), abs=0.3)
-        assert entry.top_logprobs == pytest.approx(wanted[position].topk(2).values.tolist(), abs=0.3)
+        # The driver keeps float32 keys and values, the runner float16 ones; what is unlikely differs by more, and on
+        # processors without VNNI by half a nat.
+        assert entry.logprob == pytest.approx(float(wanted[position, ids[position + 1]]), abs=0.3, rel=0.1)
+        assert entry.top_logprobs == pytest.approx(wanted[position].topk(2).values.tolist(), abs=0.3, rel=0.1)
 
 
 def test_a_continued_answer_has_the_bits_of_the_undisturbed_one(fast: CpuRunner, tokenizer: Tokenizer) -> None:
