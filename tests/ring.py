@@ -208,7 +208,7 @@ async def ring(make_ring: MakeRing) -> AsyncIterator[Ring]:
 
 def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
     return [
-        (serve_history, HistorySettings(**common)),
+        (serve_history, HistorySettings(**common, history_turn_wait_s=30.0)),
         (serve_tokenizer, TokenizerSettings(**common)),
         (serve_prefix, PrefixSettings(**common)),
     ]

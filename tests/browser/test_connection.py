@@ -61,8 +61,9 @@ def edge(ring: LiveRing, bus_url: str, tiny_model: Path) -> Iterator[SecondEdge]
     """An edge that can go away."""
     model_dir = str(tiny_model.parent)
     settings = EdgeSettings(
-        redis_url=bus_url, models=(tiny_model.name,), model_dir=model_dir, port=free_port(), drain_s=0.0
-    )
+        redis_url=bus_url, models=(tiny_model.name,), model_dir=model_dir, port=free_port(), drain_s=0.0,
+        history_timeout_s=60.0, tokenize_timeout_s=60.0,
+    )  # fmt: skip
     second = SecondEdge(ring, settings)
     yield second
     second.kill()

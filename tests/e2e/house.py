@@ -17,6 +17,13 @@ import psutil
 
 from tests.ports import free_port
 
+# No busy machine makes a desk look silent, or a turn that is being stored lost.
+PATIENT = {
+    "HEADRACE_HISTORY_TIMEOUT_S": "100",
+    "HEADRACE_HISTORY_TURN_WAIT_S": "60",
+    "HEADRACE_TOKENIZE_TIMEOUT_S": "100",
+}
+
 
 @dataclass
 class House:
@@ -78,7 +85,7 @@ def headrace_up(state_dir: Path, *arguments: str, environ: dict[str, str] | None
     command = [sys.executable, "-m", "headrace", "up", f"--port={port}", f"--state-dir={state_dir}", *arguments]
     with output.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, **(environ or {})}, start_new_session=True
+            command, stdout=log, stderr=log, env={**os.environ, **PATIENT, **(environ or {})}, start_new_session=True
         )
     house = House(process, f"http://127.0.0.1:{port}", state_dir, output)
     try:

@@ -20,7 +20,8 @@ MODEL = "smollm2-135m-instruct"
 PREFACE = "The river rises in the hills and runs past nine mills to the sea. " * 12
 
 
-FETCH = {"HEADRACE_BALANCER_FETCH_SHARE": "1e9"}  # however fast this machine computes
+# However fast this machine computes, and however slow its sources are.
+FETCH = {"HEADRACE_BALANCER_FETCH_SHARE": "1e9", "HEADRACE_FETCH_TIMEOUT_S": "100"}
 
 
 def ask(house: House, question: str = "Write a long story about the river.", **changes: Any) -> dict[str, Any]:

@@ -108,13 +108,14 @@ def metrics_port() -> int:
 def pair(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path, metrics_port: int) -> Iterator[House]:
     """Two replicas and two edges; a replica is sent what it knows, and fetches nothing from the other.
 
-    A client that leaves is not waited for: some do in mid-answer.
+    A client that leaves is not waited for: some do in mid-answer. No replica is given up that is only slow.
     """
     arguments = ("--replicas=2", "--edges=2", f"--model-dir={smollm2_path.parent}")
     environ = {
         "HEADRACE_METRICS_PORT": str(metrics_port),
         "HEADRACE_KV_SHARING": "false",
         "HEADRACE_RESUME_WAIT_S": "1",
+        "HEADRACE_HEARTBEAT_S": "1",
     }
     with headrace_up(tmp_path_factory.mktemp("pair"), *arguments, environ=environ) as house:
         until_ready(house, 2)

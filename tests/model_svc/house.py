@@ -81,6 +81,7 @@ def settings_for(folder: Path, url: str, **changes: Any) -> ModelSettings:
         "max_num_seqs": 8,
         "heartbeat_s": 0.1,
         "drain_s": 60.0,
+        "fetch_timeout_s": 100.0,  # no busy machine makes a source look slow
     }
     return ModelSettings(**{**defaults, **changes})
 
