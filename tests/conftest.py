@@ -25,13 +25,15 @@ from tests.alone import (
 from tests.hangs import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from tests.interpreter import hasten_interpreter
 from tests.jitter import jitter
-from tests.lanes import pytest_xdist_make_scheduler
+from tests.lanes import keep_own, pytest_configure_node, pytest_ignore_collect, pytest_xdist_make_scheduler
 from wire.bus import Bus, BusOptions
 
 __all__ = [
     "jitter",
     "no_socket_is_left",
     "no_thread_is_left",
+    "pytest_configure_node",
+    "pytest_ignore_collect",
     "pytest_runtest_call",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
@@ -69,8 +71,9 @@ anyio.run(main)
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a card where there is none, and get the interpreter ready."""
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Keep to this process's lanes, skip what needs a card where there is none, and get the interpreter ready."""
+    keep_own(items, config)
     hasten_interpreter()  # by now Triton was imported, where anything needs it
     if Path("/proc/driver/nvidia").exists():
         return

@@ -4,10 +4,14 @@ In one lane run the tests that compute; in one those that start parts: a bus, an
 in one those that start houses and browsers. So no two houses share the machine. Tests of the latter two wait about as
 long as they compute, so that three lanes keep two processors busy. A test belongs to a lane by its folder, and within a
 lane tests keep their order. The folders are dealt out so that all lanes take about as long.
+
+A process collects the tests of its lanes alone, and begins when it has them: to import all of them takes a minute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +36,9 @@ _FOLDERS = {
         "wire",
     ),
 }
+LANES = (*_FOLDERS, "lives")
+_INPUT = "lanes"
+_dealt: dict[int, Sequence[str]] = {}  # by specification of a process
 
 
 def lane_of(node_id: str) -> str:
@@ -42,13 +49,56 @@ def lane_of(node_id: str) -> str:
     return "lives"
 
 
-@pytest.hookimpl(optionalhook=True)  # there is none without the plugin
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal tests out by lane."""
-    from xdist.scheduler import LoadScopeScheduling
+def lanes_in(folder: str) -> set[str]:
+    """Return the lanes of the tests in a folder."""
+    inner = {lane for lane, names in _FOLDERS.items() for name in names if f"tests/{name}/".startswith(f"{folder}/")}
+    return inner | {lane_of(f"{folder}/")}
 
-    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return lane_of(nodeid)
+
+def _lanes_of_process(config: pytest.Config) -> Sequence[str]:
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    return given.get(_INPUT, LANES)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of lanes that are other processes'."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    found = lanes_in(path) if collection_path.is_dir() else {lane_of(path)}
+    return None if found.intersection(_lanes_of_process(config)) else True
+
+
+def keep_own(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Take out tests of other processes' lanes: files that the command names are imported by all."""
+    items[:] = [item for item in items if lane_of(item.nodeid) in _lanes_of_process(config)]
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none without the plugin
+def pytest_configure_node(node: Any) -> None:
+    """Deal the lanes out to the processes. One that replaces another has its specification, and gets its lanes."""
+    dealt = LANES[len(_dealt) :: len(node.nodemanager.specs)]
+    node.workerinput[_INPUT] = _dealt.setdefault(id(node.gateway.spec), dealt)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have each process run what it has collected, as soon as it has."""
+    from xdist.scheduler import EachScheduling
+
+    class Lanes(EachScheduling):  # type: ignore[misc]
+        def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+            left = list(range(len(collection)))
+            if self.collection_is_completed:  # the process replaces one that died
+                dead = next((one for one in self._removed2pending if self.node2collection[one] == collection), None)
+                left = self._removed2pending.pop(dead, [])
+            self.node2collection[node] = collection
+            self.node2pending[node] = left
+            self.collection_is_completed = len(self.node2collection) >= self.numnodes
+            # What the plugin has noted is the count of this process alone.
+            config.pluginmanager.get_plugin("session").testscollected = sum(map(len, self.node2collection.values()))
+            node.send_runtest_some(left)
+            node.shutdown()
+
+        def schedule(self) -> None:
+            """Do nothing: each process has begun."""
 
     return Lanes(config, log)
