@@ -1,7 +1,9 @@
-"""A Chromium that hears nothing of the machine's network interfaces.
+"""A Chromium that hears nothing of the machine's network interfaces, and makes no more of itself than tests need.
 
 It gives up every open request when an address comes or goes (ERR_NETWORK_CHANGED), also those to the machine itself;
-and they come and go whenever a container is started beside. Run by `conftest.py`: `deaf.py CHROMIUM ARGUMENTS…`
+and they come and go whenever a container is started beside. And each new window would run two web pages for what drops
+down from the address bar, which nobody sees: more than half of what a window costs.
+Run by `conftest.py`: `deaf.py CHROMIUM ARGUMENTS…`
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 _SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
 _AF_NETLINK = 16
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_NOT_WANTED = ("SpareRendererForSitePerProcess", "WebUIOmniboxAimPopup", "WebUIOmniboxPopup")
 _LOAD, _SKIP_UNLESS_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EAFNOSUPPORT
 _CALL_AT, _FAMILY_AT = 0, 16  # in what the kernel shows of a call
@@ -48,6 +51,12 @@ def hear_nothing() -> None:
             raise OSError(ctypes.get_errno(), "the filter was not taken")
 
 
+def without_extras(arguments: list[str]) -> list[str]:
+    """Return the arguments with more features off: of several such lists, the last one alone would count."""
+    off = "--disable-features="
+    return [",".join((one, *_NOT_WANTED)) if one.startswith(off) else one for one in arguments]
+
+
 if __name__ == "__main__":
     hear_nothing()
-    os.execv(sys.argv[1], sys.argv[1:])
+    os.execv(sys.argv[1], without_extras(sys.argv[1:]))

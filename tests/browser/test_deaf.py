@@ -19,3 +19,9 @@ def test_what_is_started_may_speak_with_servers_and_not_with_the_kernel() -> Non
     assert "Address family not supported by protocol" in told
     again = subprocess.run(command[2:], capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
+
+
+def test_its_windows_are_without_extras_and_what_else_is_told_holds() -> None:
+    told = deaf.without_extras(["chromium", "--disable-features=One,Two", "--headless"])
+    assert told[0] == "chromium" and told[2] == "--headless"
+    assert told[1].startswith("--disable-features=One,Two,") and "WebUIOmniboxPopup" in told[1]
