@@ -56,8 +56,8 @@ def lanes_in(folder: str) -> set[str]:
 
 
 def _lanes_of_process(config: pytest.Config) -> Sequence[str]:
-    given: dict[str, Any] = getattr(config, "workerinput", {})
-    return given.get(_INPUT, LANES)
+    lanes: Sequence[str] = getattr(config, "workerinput", {}).get(_INPUT, LANES)
+    return lanes
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -87,14 +87,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Lanes(EachScheduling):  # type: ignore[misc]
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
             left = list(range(len(collection)))
-            if self.collection_is_completed:  # the process replaces one that died
-                dead = next((one for one in self._removed2pending if self.node2collection[one] == collection), None)
-                left = self._removed2pending.pop(dead, [])
+            for before in self.node2collection:
+                if before.gateway.spec is node.gateway.spec:  # it died, maybe before all others had begun
+                    left = self._removed2pending.pop(before, [])
             self.node2collection[node] = collection
             self.node2pending[node] = left
-            self.collection_is_completed = len(self.node2collection) >= self.numnodes
-            # What the plugin has noted is the count of this process alone.
-            config.pluginmanager.get_plugin("session").testscollected = sum(map(len, self.node2collection.values()))
+            begun = {id(one.gateway.spec) for one in self.node2collection}
+            self.collection_is_completed = len(begun) >= self.numnodes
+            session: Any = config.pluginmanager.get_plugin("session")  # it has the count of this process alone
+            session.testscollected = sum(map(len, self.node2collection.values()))
             node.send_runtest_some(left)
             node.shutdown()
 
