@@ -232,18 +232,14 @@ def test_the_table_of_llama_3_frequencies_becomes_its_parameters_again(tmp_path:
 def test_a_pulled_gguf_file_computes_what_transformers_computes_from_it(tmp_path: Path, family: str) -> None:
     """transformers reads the same file by its own reader, names and un-permutation."""
     import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
+    from tests.gguf_oracle import gguf_oracle
     from tests.model_svc.paged import ModelDriver, Tracked
 
-    logging.disable_progress_bar()
     directory = pull(str(tiny_model_file(tmp_path / "tiny.gguf", family)), tmp_path / "models")
     # What its reader does not read, or the file does not say.
     told = {"moe_intermediate_size": INNER, "norm_topk_prob": True} if family == "qwen3moe" else {}
-    oracle = AutoModelForCausalLM.from_pretrained(
-        directory, gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager", **told
-    ).eval()
+    oracle = gguf_oracle(directory, attn_implementation="eager", **told)
     model = load_model(directory, dtype=torch.float32, device=torch.device("cpu"))
     ids = [5, 80, 199, 3, 41, 260, 7, 7, 120, 66, 31, 12, 250, 90]
     with torch.inference_mode():

@@ -10,10 +10,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-import torch
 
 from headrace.pull import pull
 from model_svc.runner.load import load_runner
+from tests.gguf_oracle import gguf_oracle
 from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 from tests.model_svc.runner.test_real_model import continued
 
@@ -39,10 +39,7 @@ def gemma_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_greedy_ids_are_those_of_transformers(gemma_path: Path) -> None:
     from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     tokenizer = Tokenizer.from_file(str(gemma_path / "tokenizer.json"))
     prompts = [[2, *tokenizer.encode(text, add_special_tokens=False).ids] for text in TEXTS]
     runner = load_runner(gemma_path, num_blocks=200, max_num_seqs=4, max_model_len=1024, threads=1)
@@ -50,7 +47,6 @@ def test_greedy_ids_are_those_of_transformers(gemma_path: Path) -> None:
     prompts.append((prompts[2] * 80)[:700])
     sequences = [Tracked(slot, list(ids)) for slot, ids in enumerate(prompts)]
     found = token_ids(RunnerDriver(runner).generate(sequences, NUM_TOKENS, chunk=300))
-    file = next(gemma_path.glob("*.gguf")).name
-    model = AutoModelForCausalLM.from_pretrained(gemma_path, gguf_file=file, dtype=torch.float32).eval()
+    model = gguf_oracle(gemma_path, next(gemma_path.glob("*.gguf")).name)
     model.generation_config.eos_token_id = None
     assert [found[slot] for slot in range(len(prompts))] == [continued(model, ids) for ids in prompts]

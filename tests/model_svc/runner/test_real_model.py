@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from model_svc.runner.load import load_runner
 from model_svc.runner.runner import TorchRunner
+from tests.gguf_oracle import gguf_oracle
 from tests.model_svc.paged import RunnerDriver, Tracked, token_ids
 from wire.messages import SamplingParams
 
@@ -55,15 +56,10 @@ def runner(smollm2_path: Path) -> TorchRunner:
 @pytest.fixture(scope="module")
 def greedy(smollm2_path: Path, prompts: dict[str, list[int]]) -> dict[str, list[int]]:
     """What transformers generates."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
+    from transformers import AutoConfig
 
-    logging.disable_progress_bar()
     # Left to find it in the GGUF file it reads that twice, five seconds; whether it finds it is `test_pull`'s matter.
-    config = AutoConfig.from_pretrained(smollm2_path)
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm2_path, config=config, gguf_file="model.gguf", dtype=torch.float32
-    ).eval()
+    model = gguf_oracle(smollm2_path, config=AutoConfig.from_pretrained(smollm2_path))
     model.generation_config.eos_token_id = None
     return {name: continued(model, ids) for name, ids in prompts.items()}
 
