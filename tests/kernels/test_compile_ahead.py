@@ -60,7 +60,7 @@ print([len(made[0]) for kernel in kernels for made in kernel.device_caches.value
 def test_kernels_are_compiled_and_not_launched(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     found = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=False
     )
     assert found.stdout.strip() == "[2, 1, 1, 1, 1]", found.stderr
     assert list(tmp_path.glob("*/*.cubin"))
