@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from wire.model_files import ModelCardError, read
-from wire.pictures import SEEN, PictureForm, read_form
+from wire.pictures import PictureForm, read_form
 from wire.tool_style import SCAFFOLD, tool_style
 from wire.usual_text import usual_text
 
@@ -155,7 +155,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
             created=int((path / "config.json").stat().st_mtime),
             tool_style=tool_style(chat_template),
             sampling=_sampling(generation),
-            pictures=read_form(path, architecture) if architecture in SEEN else None,
+            pictures=read_form(path, architecture),
         )
 
 

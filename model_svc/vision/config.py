@@ -28,8 +28,8 @@ class VisionConfig:
     act: str
     scale_factor: int
     mm_tokens: int
-    rope_theta: float = 0.0  # these two: Pixtral's
-    projector_act: str = "gelu"
+    rope_theta: float = 0.0  # of towers with rotary positions
+    projector_act: str = "gelu"  # Pixtral's
 
     @property
     def grid(self) -> int:

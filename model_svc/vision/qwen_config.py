@@ -17,8 +17,8 @@ class QwenVisionConfig(VisionConfig):
     """Sizes of a tower that takes pictures as films of `frames` equal frames, `scale_factor` squared patches a token.
 
     `out_size` is the width of its features, `window` how many pixels a window of attention has along each side, but in
-    the layers `full`; `theta` the base of rotary positions. Qwen3-VL has no windows, and makes features for the first
-    layers of the model of texts, too, behind its layers `deep`; it learned positions for a grid of `image_size`.
+    the layers `full`. Qwen3-VL has no windows, and makes features for the first layers of the model of texts, too,
+    behind its layers `deep`; it learned positions for a grid of `image_size`.
     """
 
     out_size: int
@@ -26,7 +26,6 @@ class QwenVisionConfig(VisionConfig):
     window: int
     full: frozenset[int]
     deep: tuple[int, ...]
-    theta: float
 
     @property
     def patch_numbers(self) -> int:
@@ -94,7 +93,7 @@ def _config(path: Path, whole: Mapping[str, Any], usual: _Usual) -> QwenVisionCo
         window=window,
         full=frozenset(_layers(path, raw, "fullatt_block_indexes", (7, 15, 23, 31))),
         deep=_layers(path, raw, "deepstack_visual_indexes", usual.deep),
-        theta=_theta(path, raw),
+        rope_theta=_theta(path, raw),
     )
 
 

@@ -56,7 +56,7 @@ def turns_of(places: Tensor, config: QwenVisionConfig) -> Turns:
     """Return how heads turn at `places` [2, P]: their first pairs by the row, the others by the column."""
     pairs = config.hidden_size // config.num_heads // 4  # of one axis
     exponents = torch.arange(pairs, dtype=torch.float32, device=places.device) / pairs
-    angles = (places[..., None].float() * (1.0 / config.theta**exponents)).transpose(0, 1).flatten(1)
+    angles = (places[..., None].float() * (1.0 / config.rope_theta**exponents)).transpose(0, 1).flatten(1)
     return Turns(angles.cos(), angles.sin(), torch.arange(len(angles), device=places.device))
 
 

@@ -5,8 +5,8 @@ Numbers and texts only; who decodes pixels does with them as a `Layout` says.
 
 from __future__ import annotations
 
-from wire.pictures.forms import SEEN, read_form
+from wire.pictures.forms import read_form
 from wire.pictures.layout import Layout, PictureForm, Size
 from wire.pictures.processor import read_processor
 
-__all__ = ["SEEN", "Layout", "PictureForm", "Size", "read_form", "read_processor"]
+__all__ = ["Layout", "PictureForm", "Size", "read_form", "read_processor"]

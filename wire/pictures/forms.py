@@ -16,19 +16,6 @@ from wire.pictures.pixtral import PixtralForm
 from wire.pictures.processor import ImageProcessor, Pixels, read_processor
 from wire.pictures.qwen import QwenForm
 
-SEEN = frozenset(
-    {
-        "Gemma3ForConditionalGeneration",
-        "Idefics3ForConditionalGeneration",
-        "LlavaForConditionalGeneration",
-        "Mistral3ForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3VLForConditionalGeneration",
-        "SmolVLMForConditionalGeneration",
-    }
-)
-"""Architectures whose part that sees is served; of others with a form the part of texts is."""
-
 
 class _Vision(msgspec.Struct):
     model_type: str | None = None
