@@ -162,7 +162,12 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path, monkeypat
 
     @asynccontextmanager
     async def make(
-        *, model_path: Path | None = None, encoders: Sequence[Path] = (), partitions: int = 1, **edge: Any
+        *,
+        model_path: Path | None = None,
+        encoders: Sequence[Path] = (),
+        partitions: int = 1,
+        turn_wait_s: float = 30.0,
+        **edge: Any,
     ) -> AsyncIterator[Ring]:
         path = model_path or tiny_model
         common: dict[str, Any] = {
@@ -180,7 +185,7 @@ def make_ring(bus_url: str, bus_options: BusOptions, tiny_model: Path, monkeypat
             Bus.open(bus_url) as balancers_bus,  # as its service does
             anyio.create_task_group() as tasks,
         ):
-            for serve, service_settings in _desks(common):
+            for serve, service_settings in _desks(common, turn_wait_s):
                 await tasks.start(serve, service_settings)
             balancer_settings = BalancerSettings(**common)
             balancer = BalancerDesk(balancers_bus, balancer_settings)
@@ -206,9 +211,9 @@ async def ring(make_ring: MakeRing) -> AsyncIterator[Ring]:
         yield running
 
 
-def _desks(common: dict[str, Any]) -> list[tuple[Callable[..., Any], Any]]:
+def _desks(common: dict[str, Any], turn_wait_s: float) -> list[tuple[Callable[..., Any], Any]]:
     return [
-        (serve_history, HistorySettings(**common, history_turn_wait_s=30.0)),
+        (serve_history, HistorySettings(**common, history_turn_wait_s=turn_wait_s)),
         (serve_tokenizer, TokenizerSettings(**common)),
         (serve_prefix, PrefixSettings(**common)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Route, expect
@@ -194,8 +195,10 @@ def test_two_tabs_show_the_same(ring: LiveRing, chat: ChatPage, open_page: OpenP
 
 
 def test_what_another_tab_said_while_an_answer_ran_is_shown_when_it_has_ended(
-    ring: LiveRing, chat: ChatPage, open_page: OpenPage
+    live: Callable[..., LiveRing], open_page: OpenPage
 ) -> None:
+    ring = live(turn_wait_s=1.0)  # then a request goes on without the turn that is not stored
+    chat = open_page(ring.url)
     chat.ask("First")
     other = open_page(chat.page.url, beside=chat)
     expect(other.turns).to_have_count(1)

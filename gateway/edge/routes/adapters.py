@@ -17,8 +17,8 @@ _MAX_BYTES = 16 * 1024
 async def load_adapter(request: Request) -> Response:
     """Load an adapter in all replicas of its model; it is served when this returns."""
     edge: Edge = request.app.state.edge
-    _check_may(edge)
     body = await read_as(request, LoadAdapterRequest, _MAX_BYTES)
+    _check_may(edge)
     body.check()
     models = edge.adapters.models
     model = body.model or (models[0] if models else "")
@@ -32,8 +32,8 @@ async def load_adapter(request: Request) -> Response:
 async def unload_adapter(request: Request) -> Response:
     """Serve an adapter no longer; answers that it has begun go on to their end."""
     edge: Edge = request.app.state.edge
-    _check_may(edge)
     body = await read_as(request, UnloadAdapterRequest, _MAX_BYTES)
+    _check_may(edge)
     await edge.adapters.unload(body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 

@@ -1,4 +1,4 @@
-"""Run every native kernel over random shapes: `python fuzz.py FOLDER ISA [SEED]`, under a build with sanitizers.
+"""Run every native kernel over random shapes: `python fuzz.py FOLDER ISA [ROUNDS [SEED]]`, under sanitizers.
 
 Results of exact size come from torch's allocator, which the address sanitizer watches. The seed is told on stderr.
 """
@@ -169,14 +169,14 @@ def states(rng: random.Random) -> None:
     gated_norm(read, torch.randn(T, C + 3)[:, 3:].view(T, G * H, D), torch.rand(G * H, D), 1e-5, gate_first=True)
 
 
-def main(folder: str, isa: str, seed: str = "") -> None:
-    """Fuzz for a bounded number of rounds."""
+def main(folder: str, isa: str, rounds: str = "40", seed: str = "") -> None:
+    """Fuzz for a number of rounds."""
     seed = seed or str(random.getrandbits(32))
     sys.stderr.write(f"seed {seed}\n")
     rng = random.Random(int(seed))
     torch.manual_seed(int(seed))
     with using(isa, Path(folder)), dispatch.forced("native"):
-        for number in range(40):
+        for number in range(int(rounds)):
             set_threads(1 + number % 3)
             for part in (linear, gate, experts, adapters, rows, attention, states, draws):
                 part(rng)
@@ -184,4 +184,4 @@ def main(folder: str, isa: str, seed: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

@@ -100,8 +100,8 @@ def test_every_build_but_the_plain_one_asks_for_something_that_the_machine_must_
 def test_no_kernel_touches_foreign_memory(tmp_path: Path) -> None:
     """Every kernel over fuzzed shapes in builds with sanitizers.
 
-    HEADRACE_SANITIZE names the builds to try or says `all`, and has them run models whose files were tampered with as
-    well; the default is the best build that this machine runs.
+    HEADRACE_SANITIZE names the builds to try or says `all`, with more rounds and models whose files were tampered with;
+    the default is the best build that this machine runs.
     """
     runtime = _runtime("asan")
     runnable = library.available() or ("generic",)
@@ -110,7 +110,7 @@ def test_no_kernel_touches_foreign_memory(tmp_path: Path) -> None:
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
     assert set(build.build(tmp_path, only=wanted, flags=flags)) == set(wanted)
     for name in wanted:
-        _fuzz(_KERNELS, tmp_path, name, runtime=runtime)
+        _fuzz(_KERNELS, tmp_path, name, "40" if asked else "12", runtime=runtime)
         if asked:
             _fuzz(_MODELS, tmp_path, name, runtime=runtime)
 
