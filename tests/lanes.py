@@ -1,9 +1,10 @@
 """Three lanes of tests, for a run over three processes (`pytest -n 3`, as `make test` does on several processors).
 
-In one lane run the tests that compute; in one those that start parts: a bus, an edge, a replica of several processes;
-in one those that start houses and browsers. So no two houses share the machine. Tests of the latter two wait about as
-long as they compute, so that three lanes keep two processors busy. A test belongs to a lane by its folder, and within a
-lane tests keep their order. The folders are dealt out so that all lanes take about as long.
+In one lane run the tests of kernels and runners; in one those of the desks, which start parts: a bus, an edge, a
+replica of several processes; in one those that start houses and browsers. So no two houses share the machine. Tests of
+the latter two wait about as long as they compute, so that three lanes keep two processors busy. A test belongs to a
+lane by its folder, and within a lane tests keep their order. The folders are dealt out so that all lanes take about as
+long.
 
 A process collects the tests of its lanes alone, and begins when it has them: to import all of them takes a minute.
 """
@@ -17,24 +18,8 @@ from typing import Any
 import pytest
 
 _FOLDERS = {
-    "computes": (
-        "kernels",
-        "model_svc/embedding",
-        "model_svc/models",
-        "model_svc/quant",
-        "model_svc/runner",
-        "model_svc/spec",
-        "model_svc/vision",
-        "model_svc/weights",
-    ),
-    "serves": (
-        "cache_svc",
-        "gateway",
-        "headrace",
-        "model_svc",
-        "tokenizer_svc",
-        "wire",
-    ),
+    "computes": ("kernels", "model_svc/runner"),
+    "serves": ("cache_svc", "gateway", "model_svc", "tokenizer_svc", "wire"),
 }
 LANES = (*_FOLDERS, "lives")
 _INPUT = "lanes"

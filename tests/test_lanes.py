@@ -40,7 +40,7 @@ DIES = WHO.replace("test_two = test_one", "def test_two():\n    os._exit(3)\n")
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    for name in ("kernels", "gateway/edge", "browser", "e2e", "model_svc/models"):
+    for name in ("kernels", "gateway/edge", "browser", "e2e", "model_svc/runner"):
         (folder / "tests" / name).mkdir(parents=True)
         (folder / "tests" / name / f"test_in_{name[:4]}.py").write_text(WHO)
     (folder / "tests" / "browser" / "conftest.py").write_text(f"{NOTES}\nnote('imported')\n")
