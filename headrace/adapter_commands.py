@@ -44,4 +44,4 @@ def show(url: Annotated[str, _URL] = "http://127.0.0.1:8000", api_key: Annotated
     """Show the adapters of a server, each with its model."""
     from headrace import adapters as command
 
-    raise typer.Exit(command.main(url, api_key, command.table))
+    raise typer.Exit(command.main(url, api_key, command.show))

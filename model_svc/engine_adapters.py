@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from model_svc.engine.adapter_places import AdapterPlaces
 from model_svc.engine.engine import Engine
-from model_svc.engine.plan import AdapterPlaces
 from model_svc.engine_messages import AdapterDone, DropAdapter, LoadAdapter
 from model_svc.pipe import EngineEnd
 from model_svc.weights.errors import CheckpointError

@@ -23,10 +23,11 @@ from model_svc.disagg.orders import ReadBlocks, WriteBlocks
 from model_svc.disagg.staging import Staging
 from model_svc.energy.meter import meter_of
 from model_svc.energy.sampler import Sampler
+from model_svc.engine.adapter_places import AdapterPlaces, HasAdapterPlaces
 from model_svc.engine.drafter import Drafter
 from model_svc.engine.engine import Engine
 from model_svc.engine.matchers import LlguidanceMatchers
-from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, UsesIdleTime
+from model_svc.engine.plan import Runner, UsesIdleTime
 from model_svc.engine.request import EngineRequest
 from model_svc.engine.token_bytes import tag_bytes
 from model_svc.engine_adapters import EngineAdapters

@@ -36,7 +36,7 @@ from gateway.edge.room import Room
 from gateway.edge.safety.ask_model import AskModel
 from gateway.edge.safety.safety import Safety
 from gateway.edge.seeing import Seeing
-from gateway.edge.served import Served, ServedModel
+from gateway.edge.served import Served
 from gateway.edge.settings import EdgeSettings
 from gateway.edge.takeover import find, follow, job_of, report, take_over
 from gateway.edge.tenancy.accounts import Accounts
@@ -121,10 +121,6 @@ class Edge:
         """Give up questions to other desks: whoever asked is about to lose the connection."""
         self.history.close()
         self.tokenizer.close()
-
-    def model(self, name: str) -> ServedModel:
-        """Return a model that generates. Raises ModelNotFoundError."""
-        return self.served.model(name)
 
     async def embed(self, request: Request, operation: str, *, parent: SpanContext | None) -> Vectors:
         """Admit a request for vectors or scores and return them. Raises the error it ended with."""

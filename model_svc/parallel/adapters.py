@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner
+from model_svc.engine.adapter_places import AdapterPlaces, HasAdapterPlaces
+from model_svc.engine.plan import Runner
 from model_svc.parallel.orders import AdapterOrder, AdvanceAdapter, BeginAdapter, LeaveAdapter
 from model_svc.weights.errors import CheckpointError
 

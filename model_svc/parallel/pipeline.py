@@ -12,7 +12,8 @@ from functools import cached_property
 
 import msgspec
 
-from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.engine.adapter_places import AdapterPlaces, HasAdapterPlaces
+from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
 from model_svc.layers.group import Group, RankError
 from model_svc.parallel.adapters import SharedPlaces
 from model_svc.parallel.crew import Crew

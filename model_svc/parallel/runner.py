@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from model_svc.engine.plan import AdapterPlaces, HasAdapterPlaces, Runner, RunnerInfo, StepOutput, StepPlan
+from model_svc.engine.adapter_places import AdapterPlaces, HasAdapterPlaces
+from model_svc.engine.plan import Runner, RunnerInfo, StepOutput, StepPlan
 from model_svc.layers.group import Group
 from model_svc.parallel.adapters import SharedPlaces
 from model_svc.parallel.crew import Crew

@@ -52,8 +52,7 @@ class GpuRunner:
         """`store` is where the second tier's blocks lie."""
         self._model = model
         self._cache = cache
-        device = model.device
-        self._device = device
+        self._device = device = model.device
         self._group = model.group
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._copies = TierCopies(cache, store, self._stream, self._loaded) if store is not None else None

@@ -23,7 +23,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
     body = await read_as(request, ChatRequest, edge.seeing.max_body_bytes)
     if body.store:
         warn(request, "store: chat completions are not kept, responses are")
-    model = edge.model(body.model)
+    model = edge.served.model(body.model)
     max_choices, pictures = edge.settings.max_choices, edge.seeing.pictures(body.model)
     wanted = await translated(
         request, lambda: translate_chat(body, model.card, max_choices=max_choices, pictures=pictures)
@@ -50,7 +50,7 @@ async def create_chat_completion(request: Request) -> GenerationResponse:
 def _resumed(request: Request, body: ChatRequest, seen: Place) -> GenerationResponse:
     """Go on behind the place that the client has seen; the body is the one that began the stream."""
     edge: Edge = request.app.state.edge
-    vocabulary, names = edge.model(body.model).vocabulary, edge.settings.reasoning_fields
+    vocabulary, names = edge.served.model(body.model).vocabulary, edge.settings.reasoning_fields
     resumable = Resumable(edge.lingering, seen)
 
     def reply_of(begun: Begun) -> ChatReply:

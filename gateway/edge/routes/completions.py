@@ -24,7 +24,7 @@ async def create_completion(request: Request) -> GenerationResponse:
     edge: Edge = request.app.state.edge
     settings = edge.settings
     body = await read_as(request, CompletionRequest, settings.max_body_bytes)
-    model = edge.model(body.model)
+    model = edge.served.model(body.model)
     max_prompts = min(settings.max_prompts, settings.max_inflight)
     translate = partial(
         translate_completions, body, model.card, max_choices=settings.max_choices, max_prompts=max_prompts

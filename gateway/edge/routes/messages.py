@@ -20,7 +20,7 @@ async def create_message(request: Request) -> GenerationResponse:
     """Answer a request of the Messages API, as a stream or whole."""
     edge: Edge = request.app.state.edge
     body = await read_as(request, MessagesRequest, edge.seeing.max_body_bytes)
-    card = edge.model(body.model).card
+    card = edge.served.model(body.model).card
     pictures = edge.seeing.pictures(body.model)
     wanted = await translated(request, lambda: translate_messages(body, card, pictures=pictures))
     warn(request, *await edge.grammars.admit(wanted))
@@ -44,7 +44,7 @@ async def count_tokens(request: Request) -> Response:
     """Return how many tokens a request would have."""
     edge: Edge = request.app.state.edge
     body = await read_as(request, MessagesRequest, edge.seeing.max_body_bytes)
-    card = edge.model(body.model).card
+    card = edge.served.model(body.model).card
     pictures = edge.seeing.pictures(body.model)
     wanted = await translated(request, lambda: translate_messages(body, card, counting=True, pictures=pictures))
     with edge.admission.slot():

@@ -57,7 +57,7 @@ async def read_wanted(request: Request) -> tuple[ResponsesRequest, messages.Requ
     """
     edge: Edge = request.app.state.edge
     body = await read_as(request, ResponsesRequest, edge.seeing.max_body_bytes)
-    card, tenant = edge.model(body.model).card, tenant_of(request)
+    card, tenant = edge.served.model(body.model).card, tenant_of(request)
     _tell_of_tools(request, body)
     body.input = await resolve(body.input, edge.history, tenant=tenant, partitions=edge.settings.partitions)
     before = await tools_before(

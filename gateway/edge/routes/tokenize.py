@@ -69,4 +69,4 @@ async def tokenizer_info(request: Request) -> Response:
 def _model(edge: Edge, name: str | None) -> ServedModel:
     if name is None and len(edge.settings.models) > 1:
         raise fail("model", "is missing, and several models are served.")
-    return edge.model(name if name is not None else edge.settings.models[0])
+    return edge.served.model(name if name is not None else edge.settings.models[0])
